@@ -178,6 +178,13 @@ ERROR_CODES = {
         "Get the same files as the author of the run. As the author, who has changed them on purpose: start a new run in a new"
         " directory, `adloco-peer start CONFIG --workdir DIR-2`.",
     ),
+    "E225": ErrorCode(
+        "no node runs in this directory",
+        "A verb such as `adloco-peer status` asks the node that runs in the working directory, and none does: it was never"
+        " started there, has ended, or is still starting, which `adloco-peer status` shows.",
+        "Check `--workdir`; start the node with `adloco-peer start` or `adloco-peer join`. Where it is starting, wait for it:"
+        " `adloco-peer watch` does.",
+    ),
     "E230": ErrorCode(
         "the model belongs to a program",
         "The run is trained by a program of its author's around `adloco_p2p.Swarm`, which holds the model. A program"
@@ -264,13 +271,6 @@ ERROR_CODES = {
         "a message that does not belong here",
         "A peer sent a message that no honest peer of this run and version sends.",
         "Check that all peers run the same version: `pip show adloco-peer`.",
-    ),
-    "E350": ErrorCode(
-        "no node runs in this directory",
-        "A verb such as `adloco-peer status` asks the node that runs in the working directory, and none does: it was never"
-        " started there, has ended, or is still starting, which `adloco-peer status` shows.",
-        "Check `--workdir`; start the node with `adloco-peer start` or `adloco-peer join`. Where it is starting, wait for it:"
-        " `adloco-peer watch` does.",
     ),
     "E351": ErrorCode(
         "the node does not answer",

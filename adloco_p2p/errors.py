@@ -8,6 +8,7 @@ AdlocoError
   SwarmError                  the network's: retried until a deadline, then an event
     AveragingError             an averaging attempt ended without a result
     StateTransferFailed       no donor could serve the wanted state
+    NoNodeError               no node runs where a verb looks for one: the user's; exit 2
   TaskScoringFailed           this machine's: the run's tasks cannot be scored here; training goes on
   StorageError                the disk's: refuse to start, or stop cleanly; never train on without durability
   DeviceError                 the machine's: even one sample does not fit the device
@@ -76,6 +77,13 @@ class StateTransferFailed(SwarmError):
     """The wanted state could not be fetched from any donor."""
 
     code = "E311"
+
+
+class NoNodeError(SwarmError):
+    """No node runs in the directory that a verb names. A waiting verb tries again, as with what the network lost."""
+
+    exit_code = 2
+    code = "E225"
 
 
 class TaskScoringFailed(AdlocoError):

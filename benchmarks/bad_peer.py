@@ -34,7 +34,7 @@ from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.types import InstanceId, InstanceReport, PeerId
 from adloco_p2p.swarm.allreduce import handshake
 from adloco_p2p.swarm.allreduce.averager import Averager
-from adloco_p2p.swarm.allreduce.butterfly import Butterfly
+from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.result_exchange import RESULT_KIND
 from adloco_p2p.swarm.transfer import state_transfer
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
@@ -73,12 +73,12 @@ def change_vector(of: Callable[[torch.Tensor], torch.Tensor]) -> None:
     change(Averager, "average", make)
 
 
-async def skip(_: Butterfly) -> None:
+async def skip(_: MemberSide) -> None:
     """A liar does not check itself."""
 
 
 def nan() -> None:
-    change(Butterfly, "_check_own_vector", lambda _: skip)
+    change(MemberSide, "_check_own_vector", lambda _: skip)
     change_vector(lambda vector: torch.full_like(vector, float("nan")))
 
 

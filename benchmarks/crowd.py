@@ -2,9 +2,10 @@
 
     python -m benchmarks.crowd --peers 100 [--rounds 4] [--hosts 32] [--round-seconds 60] [--loss 0] [--churn 0] [--out FILE]
 
-One instance, whose batch feeds `--hosts`; the other peers wait on the bench. Counted are the canonical bytes of every message
-of the agreement and the membership, from the second plan to the last, by kind, per peer and second of virtual time. Names,
-signatures and payload limits are those of real peers; a message takes 20 to 100 ms. Memory is that of this process: all peers
+One instance, whose batch feeds `--hosts`; the other peers wait on the bench. Counted are the bytes of every message of the
+agreement and the membership as they travel (deflated, with what an envelope adds), and beside them the plain ones, from the
+second plan to the last, by kind, per peer and second of virtual time. Names, signatures and payload limits are those of real
+peers; a message takes 20 to 100 ms. Memory is that of this process: all peers
 together, but the values of plans and reports, which they share.
 """
 
@@ -25,9 +26,12 @@ from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.world import World
+from adloco_p2p.swarm.transport.pieces import deflated, in_pieces
 
 TARGET_BYTES_PER_SECOND = 10_000
 """Each way and peer, at a thousand peers."""
+ENVELOPE_BYTES = 120
+"""Of an envelope, beside its payload: run, sender, kind, and the digest where there are pieces."""
 SIZES_KEPT = 64
 """Messages whose size is remembered: one that is passed on is the same value."""
 
@@ -40,32 +44,36 @@ class Traffic:
     sent: Counter[PeerId] = field(default_factory=Counter)
     received: Counter[PeerId] = field(default_factory=Counter)
     bytes_by_kind: Counter[str] = field(default_factory=Counter)
+    plain_bytes_by_kind: Counter[str] = field(default_factory=Counter)
     messages_by_kind: Counter[str] = field(default_factory=Counter)
-    _sizes: dict[int, tuple[object, int]] = field(default_factory=dict)
+    _sizes: dict[int, tuple[object, int, int]] = field(default_factory=dict)
 
     def begin(self, now: float) -> None:
         """Count from now on."""
         self.since = now
-        for counter in (self.sent, self.received, self.bytes_by_kind, self.messages_by_kind):
+        for counter in (self.sent, self.received, self.bytes_by_kind, self.plain_bytes_by_kind, self.messages_by_kind):
             counter.clear()
 
     def note(self, sender: PeerId, receivers: Sequence[PeerId], message: object) -> None:
-        size, kind, count = self._size(message), type(message).__name__, len(receivers)
+        kind, count = type(message).__name__, len(receivers)
+        size, plain = self._size(message)
         self.bytes_by_kind[kind] += size * count
+        self.plain_bytes_by_kind[kind] += plain * count
         self.messages_by_kind[kind] += count
         self.sent[sender] += size * count
         for receiver in receivers:
             self.received[receiver] += size
 
-    def _size(self, message: object) -> int:
+    def _size(self, message: object) -> tuple[int, int]:
         known = self._sizes.get(id(message))
         if known is not None and known[0] is message:
-            return known[1]
+            return known[1:]
         while len(self._sizes) >= SIZES_KEPT:
             del self._sizes[next(iter(self._sizes))]
-        size = canonical.size(message)
-        self._sizes[id(message)] = (message, size)
-        return size
+        pieces = in_pieces(canonical.encode(message))
+        size = sum(ENVELOPE_BYTES + len(deflated(piece) or piece) for piece in pieces)
+        self._sizes[id(message)] = (message, size, sum(map(len, pieces)))
+        return self._sizes[id(message)][1:]
 
 
 def watch(world: World, traffic: Traffic) -> None:
@@ -136,6 +144,9 @@ def report(world: World, traffic: Traffic, arguments: argparse.Namespace, starte
         "most_sent_per_second": max(traffic.sent.values(), default=0) / seconds,
         "most_received_per_second": max(traffic.received.values(), default=0) / seconds,
         "bytes_per_second_by_kind": rate,
+        "plain_bytes_per_second_by_kind": {
+            kind: total / peers / seconds for kind, total in traffic.plain_bytes_by_kind.most_common()
+        },
         "messages_per_second_by_kind": {
             kind: total / peers / seconds for kind, total in traffic.messages_by_kind.most_common()
         },
@@ -149,14 +160,15 @@ def say(found: dict[str, object]) -> None:
     assert isinstance(sent, float)
     print(f"{found['peers']} peers, {found['hosts']} hosts: {found['plans']} plans, {found['plans_per_minute']:.2f} a minute")
     print(f"all have a plan {found['seconds_from_the_last_report_to_all']} s after the last report that it could use (median)")
-    print(f"{'kind':16}{'B/s and peer':>14}{'messages/s':>12}")
+    print(f"{'kind':16}{'B/s and peer':>14}{'plain':>9}{'messages/s':>12}")
+    by_kind, plain = found["bytes_per_second_by_kind"], found["plain_bytes_per_second_by_kind"]
     messages = found["messages_per_second_by_kind"]
-    by_kind = found["bytes_per_second_by_kind"]
-    assert isinstance(by_kind, dict) and isinstance(messages, dict)
+    assert isinstance(by_kind, dict) and isinstance(plain, dict) and isinstance(messages, dict)
     for kind, rate in by_kind.items():
-        print(f"{kind:16}{rate:14.0f}{messages[kind]:12.2f}")
+        print(f"{kind:16}{rate:14.0f}{plain[kind]:9.0f}{messages[kind]:12.2f}")
     verdict = "reached" if sent <= TARGET_BYTES_PER_SECOND else "missed"
-    print(f"{'all':16}{sent:14.0f}   the target at 1,000 peers, {TARGET_BYTES_PER_SECOND:,}, is {verdict} at this size")
+    print(f"{'all':16}{sent:14.0f}{sum(plain.values()):9.0f}")
+    print(f"the target at 1,000 peers, {TARGET_BYTES_PER_SECOND:,} B/s, is {verdict} at this size")
     most = f"{found['most_sent_per_second']:.0f} B/s, receives {found['most_received_per_second']:.0f} B/s"
     print(f"the peer that sends most sends {most} at most")
     print(f"{found['resident_mib']:.0f} MiB and {found['processor_seconds']:.0f} s of processor time for the whole world")

@@ -59,6 +59,9 @@ class OneOrder:
     def drawn(self, lot: str, num_rows: int) -> Batch:
         return self._feed.drawn(lot, num_rows)
 
+    def of(self, reads: tuple[InstanceId, ...]) -> "OneOrder":  # noqa: ARG002
+        return self
+
     def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
         return {}
 

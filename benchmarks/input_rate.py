@@ -60,6 +60,9 @@ class InMemory:
     def drawn(self, lot: str, num_rows: int) -> Batch:  # noqa: ARG002
         return self.take(num_rows)
 
+    def of(self, reads: tuple[InstanceId, ...]) -> "InMemory":  # noqa: ARG002
+        return self
+
     def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
         return {}
 
@@ -121,8 +124,7 @@ def _train(engine: Hosting) -> None:
 @contextmanager
 def _reading(feed: Feed) -> Iterator[Callable[[], None]]:
     worker = InputWorker(feed, is_pinned=False)
-    size = {"num_samples": SAMPLES, "num_batches": BATCHES}
-    with worker.open(instance=ONE, peer=ME, round=0, first_sample=0, **size) as batches:
+    with worker.open(instance=ONE, peer=ME, round=0, first_sample=0, num_samples=SAMPLES, num_batches=BATCHES) as batches:
 
         def read() -> None:
             for _ in range(BATCHES):

@@ -47,6 +47,9 @@ class Zeros:
     def drawn(self, lot: str, num_rows: int) -> Batch:  # noqa: ARG002
         return self.take(num_rows)
 
+    def of(self, reads: tuple[InstanceId, ...]) -> "Zeros":  # noqa: ARG002
+        return self
+
     def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
         return {}
 

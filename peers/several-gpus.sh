@@ -2,8 +2,9 @@
 # One peer per GPU: bash peers/several-gpus.sh DIR [arguments of `adloco-peer join` except --workdir]
 #
 # Each gets its own directory DIR/gpu-N, so its own identity, and a free port, or the one that ADLOCO_PORT_N names; others reach
-# it at ADLOCO_ANNOUNCE_N where that is set. What it says goes to DIR/gpu-N.log. Ctrl-C and SIGTERM reach all of them. Ends with
-# the worst of their exit codes.
+# it at ADLOCO_ANNOUNCE_N where that is set. What it prints goes to DIR/gpu-N.log. A peer that crashes, or loses the network, is
+# started again after ADLOCO_RESTART_SECONDS (10), each time twice as long up to ten minutes; one that is done, or that cannot
+# start (exit codes 2 and 5), is not. Ctrl-C and SIGTERM reach all of them. Ends with the worst of their exit codes.
 set -euo pipefail
 if [ $# -lt 3 ]; then
   sed -n '2p' "$0" >&2
@@ -18,26 +19,58 @@ fi
 mkdir -p "$directory"
 gpus=$(nvidia-smi --list-gpus | wc -l)
 
+# One GPU's peer, until it is done, cannot start, or SIGTERM comes.
+keep_up() {
+  local gpu=$1 child="" stopping="" code=0 pause=${ADLOCO_RESTART_SECONDS:-10}
+  local port=ADLOCO_PORT_$gpu announce=ADLOCO_ANNOUNCE_$gpu
+  shift
+  trap 'stopping=1 interrupted=1; [ -z "$child" ] || kill -TERM "$child" 2> /dev/null || true' TERM
+  while [ -z "$stopping" ]; do
+    adloco-peer join "$@" --workdir "$directory/gpu-$gpu" --plain --host-maddrs "/ip4/0.0.0.0/tcp/${!port:-0}" \
+      ${!announce:+--announce-maddrs "${!announce}"} \
+      --peer-set "device=cuda:$gpu" &
+    child=$!
+    [ -z "$stopping" ] || kill -TERM "$child"
+    await "$child"
+    child=""
+    case $code in 0 | 2 | 5) break ;; esac
+    [ -z "$stopping" ] || break
+    echo "gpu-$gpu ended with exit code $code; it starts again in $pause s"
+    echo "gpu-$gpu ended with exit code $code; it starts again in $pause s; see $directory/gpu-$gpu.log" >&3
+    sleep "$pause" &
+    child=$!
+    wait "$child" || true
+    child=""
+    pause=$((pause * 2 < 600 ? pause * 2 : 600))
+  done
+  exit "$code"
+}
+
+# Sets `code` to the exit code of a process. A signal ends `wait` before the process, which still ends its round.
+await() {
+  local before=127
+  while :; do
+    interrupted="" code=0
+    wait "$1" || code=$?
+    [ "$code" -ne 127 ] || code=$before # the wait before this one had it already
+    [ -n "$interrupted" ] || return 0
+    before=$code
+  done
+}
+
 pids=()
+exec 3>&2
 for ((gpu = 0; gpu < gpus; gpu++)); do
-  port=ADLOCO_PORT_$gpu announce=ADLOCO_ANNOUNCE_$gpu
-  adloco-peer join "$@" --workdir "$directory/gpu-$gpu" --plain --host-maddrs "/ip4/0.0.0.0/tcp/${!port:-0}" \
-    ${!announce:+--announce-maddrs "${!announce}"} \
-    --peer-set "device=cuda:$gpu" > "$directory/gpu-$gpu.log" 2>&1 &
+  keep_up "$gpu" "$@" > "$directory/gpu-$gpu.log" 2>&1 &
   pids+=($!)
 done
 # A job in the background ignores Ctrl-C: they get a SIGTERM instead, which leaves the round `grace_seconds` to end.
-trap 'kill -TERM "${pids[@]}" 2> /dev/null || true' INT TERM
+trap 'interrupted=1; kill -TERM "${pids[@]}" 2> /dev/null || true' INT TERM
 echo "${#pids[@]} peers, one per GPU; their logs: $directory/gpu-*.log"
 
 worst=0
 for pid in "${pids[@]}"; do
-  code=0
-  wait "$pid" || code=$?
-  while kill -0 "$pid" 2> /dev/null; do # the wait was interrupted by the signal, the peer still ends its round
-    code=0
-    wait "$pid" || code=$?
-  done
+  await "$pid"
   [ "$code" -le "$worst" ] || worst=$code
 done
 exit "$worst"

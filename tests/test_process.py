@@ -128,14 +128,14 @@ def test_a_node_imports_nothing_that_few_need_and_collects_no_garbage_meanwhile(
 
 def test_a_node_that_does_not_listen_yet_is_told_from_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = ["status", "--workdir", str(tmp_path)]
-    assert main(status) == 3
+    assert main(status) == 2
     assert "no node runs" in capsys.readouterr().err
     holding = f"{HOLDER}; held = Workdir.open(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", holding, tmp_path], stdin=-1, stdout=-1) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert main(status) == 3
-        assert f"E350: {tmp_path}: process {process.pid} does not listen: it is ending, or" in capsys.readouterr().err
+        assert main(status) == 2
+        assert f"E225: {tmp_path}: process {process.pid} does not listen: it is ending, or" in capsys.readouterr().err
 
 
 def test_a_node_that_starts_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,12 +150,12 @@ def test_a_node_that_starts_says_what_it_does(tmp_path: Path, capsys: pytest.Cap
         assert main(["status", "--json", *where]) == 0
         fields = json.loads(capsys.readouterr().out)
         assert (fields["state"], fields["phase"], fields["instances"]) == ("starting", "reading the text", [])
-        assert main(["pause", *where]) == 3
-        assert f"E350: {tmp_path}: the node is starting (reading the text); ask again" in capsys.readouterr().err
+        assert main(["pause", *where]) == 2
+        assert f"E225: {tmp_path}: the node is starting (reading the text); ask again" in capsys.readouterr().err
         process.stdin.write(b"\n")
         process.stdin.flush()
         process.stdout.readline()
-        assert main(["status", *where]) == 3  # it has started, and does not listen
+        assert main(["status", *where]) == 2  # it has started, and does not listen
 
 
 def test_a_watcher_waits_for_a_node_that_starts(
@@ -171,7 +171,7 @@ def test_a_watcher_waits_for_a_node_that_starts(
             process.communicate()  # the node ends before it can be asked
 
         monkeypatch.setattr(control.time, "sleep", look_later)
-        assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 3
+        assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.out == "starting  reading the text\n" and "no node runs" in said.err
 
@@ -309,8 +309,8 @@ def test_the_status_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_the_directory_of_a_swarm_leads_to_its_first_peer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finished_run(tmp_path / "swarm" / "peer-0")
-    for words, code in ((["status"], 3), (["generate", "--prompt", "x"], 2)):
-        assert main([*words, "--workdir", str(tmp_path / "swarm")]) == code
+    for words in (["status"], ["generate", "--prompt", "x"]):
+        assert main([*words, "--workdir", str(tmp_path / "swarm")]) == 2
         assert f"did you mean {tmp_path / 'swarm' / 'peer-0'}?" in capsys.readouterr().err
 
 
@@ -322,7 +322,7 @@ def test_a_bootstrap_is_healthy(tmp_path: Path, capsys: pytest.CaptureFixture[st
         process.stdout.readline()
         assert main(["status", "--workdir", str(tmp_path)]) == 0
         assert capsys.readouterr().out.startswith("running as a bootstrap")
-        assert main(["pause", "--workdir", str(tmp_path)]) == 3
+        assert main(["pause", "--workdir", str(tmp_path)]) == 2
         assert f"process {process.pid} is a bootstrap" in capsys.readouterr().err
 
 

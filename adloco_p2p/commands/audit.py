@@ -264,10 +264,11 @@ def _document(plan: RoundPlan, entry: LedgerEntry | None) -> dict[str, object]:
 
 
 def _explain_instance(item: InstancePlan, entry: LedgerEntry | None) -> None:
-    say(f"  instance {item.instance}: asks for {item.requested_batch}, uses {item.effective_batch}, {item.mode}. {item.reason}")
+    batch = f"batch {item.effective_batch} of {item.requested_batch} asked for"
+    say(f"  instance {item.instance}: {batch}, {plural(len(item.hosts), 'host')}. {item.reason}")
     for share in item.hosts:
-        passes = f"{share.accumulation_steps} passes of {share.micro_batch_size}"
-        say(f"    {share.peer[-8:]}: {share.batch_samples} samples a step in {passes}, {share.inner_steps} steps")
+        passes = f"{plural(share.accumulation_steps, 'pass', 'passes')} of {share.micro_batch_size}"
+        say(f"    {share.peer[-8:]}: {plural(share.batch_samples, 'sample')} a step in {passes}, {share.inner_steps} steps")
     for sample in item.history:
         say(
             f"    measured in round {sample.round} ({sample.source}, batch {sample.batch_samples}): noise {sample.noise:.3g},"

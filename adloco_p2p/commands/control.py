@@ -11,7 +11,7 @@ from adloco_p2p.control.api import API_VERSION
 from adloco_p2p.control.client import ControlClient, starting_status
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.telemetry import Finished, Stamped, Started
-from adloco_p2p.errors import SwarmError
+from adloco_p2p.errors import NoNodeError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View, stamp
 from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_run
 from adloco_p2p.views import derived, units
@@ -77,13 +77,13 @@ def _starting(workdir: Path) -> str | None:
 
 
 def _client(workdir: Path) -> ControlClient:
-    """Raises SwarmError where no node listens, naming the process that is at work there, if any."""
+    """Raises NoNodeError where no node listens, naming the process that is at work there, if any."""
     try:
         return ControlClient(workdir)
-    except SwarmError as error:
-        holder = holder_of(workdir) if error.code == "E350" else None
-        if holder is None and error.code == "E350" and (meant := meant_workdir(workdir)):
-            raise SwarmError(f"{error}; did you mean {meant}?", code="E350") from None
+    except NoNodeError as error:
+        holder = holder_of(workdir)
+        if holder is None and (meant := meant_workdir(workdir)):
+            raise NoNodeError(f"{error}; did you mean {meant}?") from None
         if holder is None:
             raise
         if holder.is_helper:
@@ -92,7 +92,7 @@ def _client(workdir: Path) -> ControlClient:
             problem = f"the node is starting ({holder.starting}); ask again in a moment, or end it: kill {holder.pid}"
         else:
             problem = f"process {holder.pid} does not listen: it is ending, or was started with control_address=off"
-        raise SwarmError(f"{workdir}: {problem}", code="E350") from None
+        raise NoNodeError(f"{workdir}: {problem}") from None
 
 
 def command(arguments: argparse.Namespace) -> int:

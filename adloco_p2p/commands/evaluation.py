@@ -52,19 +52,19 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
         lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
     )
     evaluated = saved.sources if arguments.data is None else _over_file(saved.sources, arguments.data)
-    engine = Hosting(
-        saved.sources, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data")
-    )
+    engine = Hosting(evaluated, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data"))
     for instance in saved.instances:
         engine.restore(instance, *states.pop(instance))
     losses = {instance: engine.evaluate(instance) for instance in saved.instances}
+    by_data = {instance: dict(zip(evaluated.readers, engine.heldout_losses(instance), strict=True)) for instance in losses}
     if diverged := [instance for instance, loss in losses.items() if not math.isfinite(loss)]:
         raise DeviceError(f"the held-out loss of instance {diverged[0]} after round {saved.round} is not finite", code="E503")
     result: dict[str, object] = {
         "run": saved.run.digest,
         "round": saved.round,
         "instances": [
-            {"instance": instance, "heldout_loss": loss, "perplexity": math.exp(loss)} for instance, loss in losses.items()
+            {"instance": instance, "heldout_loss": loss, "perplexity": math.exp(loss), "heldout_by_data": by_data[instance]}
+            for instance, loss in losses.items()
         ],
         "merged": None,
     }
@@ -81,6 +81,9 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
         lines.append(("merged", verdict.merged_loss))
     for name, loss in lines:
         say(f"  {name:<12} held-out loss {loss:.4f} nats per token  perplexity {math.exp(loss):.3f}")
+    for instance, found in by_data.items():
+        for name, loss in found.items():
+            say(f"  instance {instance} on {name}: {loss:.4f}")
     return 0
 
 
@@ -110,7 +113,8 @@ def _over_file(run: RunConfig, file: Path) -> RunConfig:
         attention=run.data.attention,
         **columns,
     )
-    return replace(run, data=data, batch=replace(run.batch, initial_batch=1))  # a short file will do
+    # a short file will do
+    return replace(run, data=data, batch=replace(run.batch, initial_batch=1), instances=replace(run.instances, data=()))
 
 
 def _on_tasks(arguments: argparse.Namespace) -> int:

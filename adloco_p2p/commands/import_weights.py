@@ -4,11 +4,11 @@ import argparse
 from dataclasses import replace
 
 from adloco_p2p.commands.console import say, say_json
-from adloco_p2p.commands.trained_model import check_output
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import LoraConfig
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.disk import reported
+from adloco_p2p.storage.workdir import check_output
 
 
 def import_weights(arguments: argparse.Namespace) -> int:

@@ -67,7 +67,7 @@ def plan(arguments: argparse.Namespace) -> int:
     """Bounds of rounds, bytes and transfer time (method section 12, derived); where a directory is named, what happened in it
     and how the run continues from there."""
     from adloco_p2p.numerics.codecs import codec_named, wire_bytes
-    from adloco_p2p.views.cost_model import Link, Workload, bounds, exchange_of
+    from adloco_p2p.views.cost_model import Link, exchange_of
 
     _check_rates(arguments)
     run = load_run(arguments.config, arguments.set).value
@@ -75,27 +75,15 @@ def plan(arguments: argparse.Namespace) -> int:
     if num_samples is None:
         raise ConfigError("--samples N is required, because this run counts rounds (work.rounds)", code="E200")
     need = memory_need_of(run)
-    work = Workload(
-        num_samples=num_samples,
-        num_workers=arguments.peers,
-        inner_steps=run.work.inner_steps,
-        initial_batch=run.batch.initial_batch / arguments.peers,
-    )
     link = Link(
         num_parameters=need.num_parameters,
         num_workers=arguments.peers,
         bytes_per_value=wire_bytes(codec_named(run.averaging.codec), arguments.peers) / run.averaging.fragments,
         megabits_per_second=arguments.mbit,
     )
-    growth_cap = run.batch.growth_cap if run.batch.is_tested else 1.0
-    estimates = bounds(work, link, growth_cap=growth_cap, max_batch=run.batch.max_batch)
-    if run.batch.test == "schedule":
-        estimates = (_ramp_estimate(run, num_samples, link),)
+    estimates = _estimates(arguments, run, num_samples=num_samples, link=link)
     exchange = exchange_of(run.averaging, link)
-    happened = None
-    if arguments.workdir is not None:
-        happened = _happened(arguments)
-        estimates += _extrapolated(arguments, run, num_samples=num_samples, link=link)
+    happened = None if arguments.workdir is None else _happened(arguments)
     computing = _computing(arguments, run, link)
     if arguments.json:
         document = {
@@ -115,9 +103,8 @@ def plan(arguments: argparse.Namespace) -> int:
         f" {plural(arguments.peers, 'host')} per instance, H {run.work.inner_steps},"
         f" first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
     )
-    say(_memory_line(need))
-    say(_devices_line(_devices()))
-    say(_exchange_line(exchange))
+    for line in (*_data_lines(run), _memory_line(need), _devices_line(_devices()), _exchange_line(exchange)):
+        say(line)
     if computing is not None:
         say(_computing_line(computing))
     for item in estimates:
@@ -154,6 +141,23 @@ def _computing_line(item: "DeviceShare") -> str:
         f"  a device computes {item.share:.1%} of the time: a round of {item.computing_seconds:,.1f} s of inner steps,"
         f" {item.averaging_seconds:,.1f} s of averaging and {item.outer_step_seconds:,.1f} s between (derived; first batch)"
     )
+
+
+def _estimates(arguments: argparse.Namespace, run: RunConfig, *, num_samples: int, link: "Link") -> "tuple[Estimate, ...]":
+    """Before the run, and from where it stands where a directory is named."""
+    from adloco_p2p.views.cost_model import Workload, bounds
+
+    further = () if arguments.workdir is None else _extrapolated(arguments, run, num_samples=num_samples, link=link)
+    if run.batch.test == "schedule":
+        return _ramp_estimate(run, num_samples, link), *further
+    work = Workload(
+        num_samples=num_samples,
+        num_workers=arguments.peers,
+        inner_steps=run.work.inner_steps,
+        initial_batch=run.batch.initial_batch / arguments.peers,
+    )
+    growth_cap = run.batch.growth_cap if run.batch.is_tested else 1.0
+    return *bounds(work, link, growth_cap=growth_cap, max_batch=run.batch.max_batch), *further
 
 
 def _ramp_estimate(run: RunConfig, num_samples: int, link: "Link") -> "Estimate":
@@ -220,6 +224,11 @@ def _devices() -> "tuple[DeviceMemory, ...]":
     from adloco_p2p.training.device import memory_of, select_devices
 
     return memory_of(select_devices(PeerConfig()))
+
+
+def _data_lines(run: RunConfig) -> list[str]:
+    """What each instance trains on, where instances have data of their own."""
+    return [f"  instance {instance} trains on {name}" for instance, name in enumerate(run.instances.data)]
 
 
 def _devices_line(devices: "Sequence[DeviceMemory]") -> str:

@@ -30,7 +30,7 @@ from adloco_p2p.config.run_config import MAX_FOUNDERS, RunConfig
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View
 from adloco_p2p.storage.disk import reported
-from adloco_p2p.storage.workdir import read_run
+from adloco_p2p.storage.workdir import check_output, exported, read_run
 from adloco_p2p.views import units
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -96,9 +96,15 @@ def _checked_run(arguments: argparse.Namespace) -> RunConfig:
         raise ConfigError("--peer-set control_address=off: `swarm` watches its peers by it; leave it out", code="E201")
     for notice in loaded.notices:
         say(notice)
-    if arguments.export is not None and arguments.export.exists() and any(arguments.export.iterdir()):
-        raise ConfigError(f"--export {arguments.export}: exists and is not empty; name a new directory", code="E211")
+    if arguments.export is not None and _exported_round(arguments) is None:
+        check_output(arguments.export, option="--export")
     return loaded.value
+
+
+def _exported_round(arguments: argparse.Namespace) -> int | None:
+    """After how many rounds the model in the directory of `--export` was written; none where it is not of this run."""
+    run, found = read_run(arguments.workdir / "peer-0"), exported(arguments.export)
+    return found.round if run is not None and found is not None and found.run == run.digest else None
 
 
 def _length(arguments: argparse.Namespace) -> list[str]:
@@ -181,11 +187,14 @@ def _conclude(
         f"adloco-peer report --workdir {first} --output {shlex.quote(str(arguments.workdir / 'report'))}",
     ]
     if arguments.export is not None:
-        from adloco_p2p.commands.trained_model import export_words, write_export
+        if (written := _exported_round(arguments)) is not None:
+            say(f"{arguments.export}: the model after round {written} was written before, and stays as it is")
+        else:
+            from adloco_p2p.commands.trained_model import export_words, write_export
 
-        steps.enter("writing the model")
-        say(export_words(write_export(finished[0], arguments.export, instance=None)))
-        steps.enter(None)
+            steps.enter("writing the model")
+            say(export_words(write_export(finished[0], arguments.export, instance=None)))
+            steps.enter(None)
         nexts.append(f"adloco-peer dashboard --workdir {first}")
     else:
         nexts.append(f"adloco-peer export --workdir {first} --output {shlex.quote(str(arguments.workdir / 'model'))}")

@@ -83,10 +83,10 @@ def _identified(run: RunConfig) -> RunConfig:
 
         run = replace(run, tokenizer=replace(run.tokenizer, digest=tokenizer_digest(run.tokenizer)))
     if run.model.pretrained is not None and not run.model.digest:
-        from adloco_p2p.storage.workdir import EXPORT_RECORD
-        from adloco_p2p.training.pretrained import parent_of, weights_digest
+        from adloco_p2p.storage.workdir import exported
+        from adloco_p2p.training.pretrained import weights_digest
 
-        digest, parent = weights_digest(run.model), parent_of(run.model, EXPORT_RECORD)
+        digest, parent = weights_digest(run.model), exported(Path(run.model.pretrained))
         files = ""
         if run.model.share:
             from adloco_p2p.swarm.transfer.file_transfer import files_root
@@ -96,7 +96,9 @@ def _identified(run: RunConfig) -> RunConfig:
                     f"model.share: {run.model.pretrained} is no directory, and peers get it from the hub", code="E209"
                 )
             files = files_root(Path(run.model.pretrained or ""))
-        run = replace(run, model=replace(run.model, digest=digest, parent=parent, files=files))
+        run = replace(
+            run, model=replace(run.model, digest=digest, parent=parent.run if parent is not None else "", files=files)
+        )
     if run.data.source not in ("python", "hub") and not run.data.digest:
         from adloco_p2p.data.source import files_digest
 

@@ -17,7 +17,7 @@ from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.disk import reported
-from adloco_p2p.storage.workdir import EXPORT_RECORD, meant_workdir, read_run
+from adloco_p2p.storage.workdir import EXPORT_RECORD, check_output, meant_workdir, read_run
 
 if TYPE_CHECKING:
     import torch
@@ -163,12 +163,6 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
         (output / "README.md").write_text(model_card(workdir, run, round=saved.round, instance=chosen), encoding="utf-8")
         (output / EXPORT_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return {**record, "output": str(output), "instances": len(saved.instances), "length": run.work.length}
-
-
-def check_output(output: Path) -> None:
-    """Raise ConfigError for a directory that is not new or empty: nothing is overwritten."""
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"--output {output}: exists and is not empty; name a new directory", code="E211")
 
 
 def end_tokens(model: "transformers.PreTrainedModel", end_of_document: int) -> int | list[int]:

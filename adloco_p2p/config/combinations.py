@@ -32,6 +32,7 @@ def combinations(run: RunConfig) -> list[str]:
         *_batch(run),
         *_work(run),
         *_instances(run),
+        *_own_data(run),
     ]
 
 
@@ -356,6 +357,39 @@ def _instances(run: RunConfig) -> list[str]:
         problems.append(
             f"merge.first_round: {merge.first_round} never comes, because the run {length};"
             " lower it, or set merge.policy to none"
+        )
+    return problems
+
+
+def _own_data(run: RunConfig) -> list[str]:
+    """Data of instances: one known data set for each instance, and none that no instance has."""
+    own, count, mixture = run.instances.data, run.instances.count, run.data.mixture
+    if not own:
+        return []
+    if not mixture:
+        return [
+            "instances.data: names data sets of data.mixture, which is empty; list the files of each there, with a weight,"
+            " or leave instances.data out"
+        ]
+    known = ", ".join(mixture)
+    problems = [
+        f"instances.data: {name} is no data set of data.mixture; accepted: {known}" for name in own if name not in mixture
+    ]
+    if len(own) != count:
+        problems.append(f"instances.data: {len(own)} data sets for {count} instances (instances.count); name one for each")
+    problems += [
+        f"instances.data: {name} of data.mixture is no instance's; name it, or take it out of the mixture"
+        for name in mixture
+        if name not in own
+    ]
+    if run.data.heldout_path is not None:
+        problems.append(
+            f"data.heldout_path: {run.data.heldout_path}, but with instances.data each data set is evaluated by itself;"
+            " leave it out, so that data.heldout_fraction of each is held out"
+        )
+    if run.evaluation.rows < len(mixture):
+        problems.append(
+            f"evaluation.rows: {run.evaluation.rows} rows for {len(mixture)} data sets (instances.data); raise it to that"
         )
     return problems
 

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,14 @@ def is_bare_name(path: Path) -> bool:
     return path.suffix == "" and path.name == str(path)
 
 
+def is_shipped(path: Path | None, document: dict[str, Any]) -> bool:
+    """Whether it is a shipped configuration, by its name or as an unchanged file."""
+    if path is None or is_bare_name(path):
+        return True
+    entry = shipped().get(path.stem)
+    return entry is not None and document == _as_sections(_parse_yaml(entry.read_text("utf-8"), str(path)), str(path))
+
+
 def read_run_document(path: Path | None) -> tuple[dict[str, Any], str]:
     """The document and the name of its origin. None or a bare name stands for a shipped configuration.
 
@@ -105,15 +114,15 @@ def read_run_document(path: Path | None) -> tuple[dict[str, Any], str]:
 
 
 def shortened(document: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """A shipped configuration for a run of fewer rounds (`--set work.rounds=2`): forks and merges that would never come are
-    brought forward in proportion, or dropped where there is no room. Returns the document, and what was changed in words.
-    Settings of the user stay as they are."""
+    """A shipped configuration for a run of fewer rounds (`--set work.rounds=2`, or `work.samples` for so few): forks and merges
+    that would never come are brought forward in proportion, or dropped where there is no room. Returns the document, and what
+    was changed in words. Settings of the user stay as they are."""
     given: dict[str, Any] = {}
     for text in overrides:
         with contextlib.suppress(ConfigError):  # `load_run` reads them again and reports what is wrong
             key, value = parse_override(text)
             given[key] = value
-    full, wanted = document.get("work", {}).get("rounds"), given.get("work.rounds")
+    full, wanted = document.get("work", {}).get("rounds"), given.get("work.rounds", _rounds_of_samples(document, given))
     instances, merge = dict(document.get("instances", {})), dict(document.get("merge", {}))
     is_settled = any(key.startswith(("instances", "merge")) for key in given)
     if type(wanted) is not int or type(full) is not int or not 0 < wanted < full or is_settled:
@@ -121,16 +130,27 @@ def shortened(document: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[
     fork, first = instances.get("fork_round"), merge.get("first_round")
     if fork is None or first is None or (fork < wanted and first <= wanted):
         return document, []
+    length = f"{wanted} rounds" if "work.rounds" in given else f"at most {wanted} rounds"
     new_fork, new_first, new_period = (max(1, number * wanted // full) for number in (fork, first, merge["period_rounds"]))
     if new_fork >= wanted:
-        words = f"a run of {wanted} rounds is too short to fork instances and merge them: it trains one"
+        words = f"a run of {length} is too short to fork instances and merge them: it trains one"
         return {**document, "instances": {**instances, "count": 1}}, [words]
     words = (
-        f"a run of {wanted} rounds instead of {full}: instances fork before round {new_fork}, not {fork}, and may merge from"
+        f"a run of {length} instead of {full}: instances fork before round {new_fork}, not {fork}, and may merge from"
         f" round {new_first} on, not {first}"
     )
     merge |= {"first_round": new_first, "period_rounds": new_period}
     return {**document, "instances": {**instances, "fork_round": new_fork}, "merge": merge}, [words]
+
+
+def _rounds_of_samples(document: dict[str, Any], given: dict[str, Any]) -> int | None:
+    """The most rounds that a run of so many samples can have, none where they are not given. A batch that grows makes fewer."""
+    samples = given.get("work.samples")
+    batch = given.get("batch.initial_batch", document.get("batch", {}).get("initial_batch"))
+    steps = given.get("work.inner_steps", document.get("work", {}).get("inner_steps"))
+    if not (isinstance(samples, int) and isinstance(batch, int) and isinstance(steps, int) and batch > 0 and steps > 0):
+        return None
+    return ceil(samples / (batch * steps))
 
 
 def read_document(path: Path) -> dict[str, Any]:

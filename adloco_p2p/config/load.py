@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from adloco_p2p.config.combinations import combinations, peer_combinations
-from adloco_p2p.config.documents import is_bare_name, parse_override, read_document, read_run_document, shortened
+from adloco_p2p.config.documents import is_shipped, parse_override, read_document, read_run_document, shortened
 from adloco_p2p.config.fields import accepted, differences, flatten, flatten_fully, sections_of, setting_of, settings_of, shown
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.presets import preset_of
@@ -53,7 +53,7 @@ def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConf
     """
     document, where = read_run_document(path)
     notices: list[str] = []
-    if path is None or is_bare_name(path):
+    if is_shipped(path, document):
         document, notices = shortened(document, overrides)
     loaded = _load(RunConfig, document, f"file {where}", overrides, preset=preset_of, impossible=combinations)
     return replace(loaded, notices=tuple(notices))

@@ -20,9 +20,9 @@ from adloco_p2p.core.model.rules import (
     WorkRules,
 )
 from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
-from adloco_p2p.core.model.types import Digest, Fraction
+from adloco_p2p.core.model.types import Digest, Fraction, InstanceId
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
@@ -145,6 +145,11 @@ class DataConfig:
     """Entry point of an installed package that gives the texts (docs/plugins.md)."""
     arguments: dict[str, Scalar] = field(default_factory=dict)
     """What that function gets."""
+
+    @property
+    def data_sets(self) -> dict[str, float]:
+        """The mixture in the order in which all peers read it: that of the manifest, whatever the author's file has."""
+        return dict(sorted(self.mixture.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +343,12 @@ class RunConfig:
             guard=self.guard,
             final_fraction=self.inner.final_fraction,
         )
+
+    @property
+    def readers(self) -> dict[str, InstanceId]:
+        """Where instances have data of their own: each data set, and the first instance that trains on it."""
+        own = self.instances.data
+        return {name: InstanceId(own.index(name)) for name in self.data.data_sets} if own else {}
 
     @property
     def tokens_per_sample(self) -> int:

@@ -11,7 +11,7 @@ from adloco_p2p.control import endpoint as endpoints
 from adloco_p2p.control.api import API_VERSION, MAX_REPLY_BYTES, plain
 from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.decode import decode_events
-from adloco_p2p.errors import SwarmError
+from adloco_p2p.errors import NoNodeError, SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc
 
 TIMEOUT_SECONDS = 10.0
@@ -87,7 +87,7 @@ class ControlClient:
         where = self._workdir
         match code:
             case grpc.StatusCode.UNAVAILABLE:
-                return SwarmError(f"{where}: the node that ran in this directory does not answer; it has ended", code="E350")
+                return NoNodeError(f"{where}: the node that ran in this directory does not answer; it has ended")
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return SwarmError(
                     f"{where}: the node did not answer for {TIMEOUT_SECONDS:.0f} s; is it suspended?", code="E351"

@@ -14,7 +14,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from adloco_p2p.errors import ConfigError, StorageError, SwarmError
+from adloco_p2p.errors import ConfigError, NoNodeError, StorageError, SwarmError
 
 MAX_SOCKET_PATH_BYTES = 100
 """Linux takes 107 bytes, macOS 103; grpc adds nothing."""
@@ -116,9 +116,9 @@ def find(workdir: Path) -> Endpoint:
     except PermissionError:
         raise SwarmError(f"{path}: belongs to another user; only who started the node may control it", code="E352") from None
     except FileNotFoundError:
-        raise SwarmError(f"{workdir}: no node runs in this directory", code="E350") from None
+        raise NoNodeError(f"{workdir}: no node runs in this directory") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SwarmError(f"{path}: unreadable ({error}); start the node again", code="E350") from None
+        raise NoNodeError(f"{path}: unreadable ({error}); start the node again") from None
     return Endpoint(address=_socket_address(path.with_name("socket")) if address == "unix" else address, token=token)
 
 
@@ -126,5 +126,5 @@ def _socket_address(path: Path) -> str:
     """The directory may have been mounted elsewhere than where the node sees it, so the path is the client's own."""
     shorter = min((str(path), os.path.relpath(path)), key=len)
     if len(os.fsencode(shorter)) > MAX_SOCKET_PATH_BYTES:
-        raise SwarmError(f"{path}: too long for a socket here; go into the directory and use `--workdir .`", code="E350")
+        raise NoNodeError(f"{path}: too long for a socket here; go into the directory and use `--workdir .`")
     return f"unix:{shorter}"

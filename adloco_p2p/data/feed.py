@@ -1,5 +1,6 @@
 """The data of a run, as the training room reads it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,17 +34,28 @@ def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
     check_vocabulary(run, tokenizer)
     if run.data.streaming:
         return StreamedFeed(run.data, tokenizer, seed=run.seed, cache_dir=cache_dir)
-    paths: list[str | None] = [*run.data.mixture] or [run.data.path]
+    paths: list[str | None] = [*run.data.data_sets] or [run.data.path]
     parts = [index_rows(replace(run.data, path=path, mixture={}), tokenizer, cache_dir=cache_dir) for path in paths]
     for path, part in zip(paths, parts, strict=True):
         _check_rows(run, part, path)
+    return feed_over(run, parts, vocab_size=tokenizer.vocab_size)
+
+
+def feed_over(run: RunConfig, parts: Sequence[IndexedRows], *, vocab_size: int) -> "IndexedFeed":
+    """The feed over the rows of a run's data: of each data set (`DataConfig.data_sets`), or of the only one."""
     if not run.data.mixture:
-        return IndexedFeed(parts[0], vocab_size=tokenizer.vocab_size, seed=run.seed, heldout_seed=run.evaluation.seed)
-    heldout = [part.heldout for part in parts[: 1 if run.data.heldout_path is not None else None]]  # a named file is one
-    rows = IndexedRows(training=ConcatenatedRows([part.training for part in parts]), heldout=ConcatenatedRows(heldout))
-    sizes, weights = [part.training.num_rows for part in parts], list(run.data.mixture.values())
-    order = MixedOrder(seed=run.seed, sizes=sizes, weights=weights)
-    return IndexedFeed(rows, vocab_size=tokenizer.vocab_size, seed=run.seed, heldout_seed=run.evaluation.seed, order=order)
+        return IndexedFeed(parts[0], vocab_size=vocab_size, seed=run.seed, heldout_seed=run.evaluation.seed)
+    names, weights = [*run.data.data_sets], [*run.data.data_sets.values()]
+    heldout = parts[: 1 if run.data.heldout_path is not None else None]  # a named file is one
+    return MixedFeed(
+        parts,
+        weights,
+        heldout=heldout,
+        vocab_size=vocab_size,
+        seed=run.seed,
+        heldout_seed=run.evaluation.seed,
+        own=tuple(names.index(name) for name in run.instances.data),
+    )
 
 
 class IndexedFeed:
@@ -54,8 +66,8 @@ class IndexedFeed:
         rows: IndexedRows,
         *,
         vocab_size: int,
-        seed: int,
-        heldout_seed: int | None = None,
+        seed: int | str,
+        heldout_seed: int | str | None = None,
         order: MixedOrder | None = None,
     ) -> None:
         """`heldout_seed` draws the held-out rows; None: `seed`. `order` of the training rows where they are mixed; otherwise
@@ -91,11 +103,63 @@ class IndexedFeed:
         sample = training.gather(permute(places, size=training.num_rows, keys=round_keys(self._seed, "baseline")))
         return unigram_entropy(sample, self.heldout(num_rows), vocab_size=self.vocab_size)
 
+    def of(self, reads: tuple[InstanceId, ...]) -> "IndexedFeed":
+        """This one: there is one data set."""
+        assert not reads
+        return self
+
     def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
         return {}
 
     def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
         """Nothing: sample numbers are absolute."""
+
+
+class MixedFeed(IndexedFeed):
+    """The rows of several data sets, drawn from in proportion to weights."""
+
+    def __init__(
+        self,
+        parts: Sequence[IndexedRows],
+        weights: Sequence[float],
+        *,
+        heldout: Sequence[IndexedRows],
+        vocab_size: int,
+        seed: int | str,
+        heldout_seed: int | str | None,
+        own: tuple[int, ...] = (),
+    ) -> None:
+        """`heldout`: where held-out rows come from. `own`: for each instance the number of the data set that it has for its
+        own; empty: none has one."""
+        sizes = [part.training.num_rows for part in parts]
+        super().__init__(
+            IndexedRows(
+                training=ConcatenatedRows([part.training for part in parts]),
+                heldout=ConcatenatedRows([part.heldout for part in heldout]),
+            ),
+            vocab_size=vocab_size,
+            seed=seed,
+            heldout_seed=heldout_seed,
+            order=MixedOrder(seed=seed, sizes=sizes, weights=weights),
+        )
+        self._parts, self._weights, self._own = parts, weights, own
+        self._feeds: dict[tuple[int, ...], IndexedFeed] = {tuple(range(len(parts))): self}
+
+    def of(self, reads: tuple[InstanceId, ...]) -> IndexedFeed:
+        """The mixture of those data sets alone, by the same weights, in orders of their own: a sample number means another
+        row."""
+        numbers = tuple(sorted({self._own[instance] for instance in reads})) or tuple(range(len(self._parts)))
+        if numbers not in self._feeds:
+            parts = [self._parts[number] for number in numbers]
+            self._feeds[numbers] = MixedFeed(
+                parts,
+                [self._weights[number] for number in numbers],
+                heldout=parts,
+                vocab_size=self.vocab_size,
+                seed=f"{self._seed}/{'+'.join(map(str, numbers))}",
+                heldout_seed=self._heldout_seed,
+            )
+        return self._feeds[numbers]
 
 
 class IndexedStream:

@@ -87,7 +87,7 @@ class MixedOrder:
     epoch.
     """
 
-    def __init__(self, *, seed: int, sizes: Sequence[int], weights: Sequence[float]) -> None:
+    def __init__(self, *, seed: int | str, sizes: Sequence[int], weights: Sequence[float]) -> None:
         assert len(sizes) == len(weights) >= 1 and all(size >= 1 for size in sizes) and all(weight > 0 for weight in weights)
         self._orders = [SampleOrder(seed=f"{seed}/{number}", num_rows=size) for number, size in enumerate(sizes)]
         self._first_rows = [sum(sizes[:number]) for number in range(len(sizes))]

@@ -86,7 +86,7 @@ def files_digest(data: DataConfig) -> str:
     ConfigError where they are missing."""
     if data.source == "plugin":
         return _texts_digest(data)
-    paths = [path for path in (data.path, *data.mixture, data.heldout_path) if path is not None]
+    paths = [path for path in (data.path, *data.data_sets, data.heldout_path) if path is not None]
     if data.source in ("python", "hub") or not paths:
         return ""
     try:

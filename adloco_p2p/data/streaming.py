@@ -109,6 +109,11 @@ class StreamedFeed:
         """Held-out rows, always the same ones: a stream cannot go back to any other."""
         return self.heldout(num_rows)
 
+    def of(self, reads: tuple[InstanceId, ...]) -> "StreamedFeed":
+        """This one: a mixture is not streamed."""
+        assert not reads
+        return self
+
     def state(self, instance: InstanceId) -> dict[str, object]:
         """Behind the last row taken. Holds the rest of the last document as tokens."""
         if instance in self._streams:

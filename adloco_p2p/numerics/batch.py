@@ -81,6 +81,9 @@ class Feed(Protocol):
         """Rows that the text `lot` draws, equal on every peer: training rows where all can be read, else held-out ones; fewer
         where there are fewer."""
 
+    def of(self, reads: tuple[InstanceId, ...]) -> "Feed":
+        """The feed of the data that these instances have for their own, where the run says which; of none, all of it."""
+
     def state(self, instance: InstanceId) -> dict[str, object]:
         """Where this host reads, behind the last row taken, as JSON-able values that nobody writes to; empty where
         `first_sample` determines it."""

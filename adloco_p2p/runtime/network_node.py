@@ -127,6 +127,7 @@ async def join_run(
         config=config,
         initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses],
         may_begin_alone=_holds_ledger(workdir),
+        say=say,
     )
     async with _ending(swarm_node):
         if not await swarm_node.peers_connected() and _holds_ledger(workdir):

@@ -29,6 +29,7 @@ from adloco_p2p.runtime.node.event_sink import Sink, View
 from adloco_p2p.runtime.node.loop import Node
 from adloco_p2p.runtime.node.ports import RateLimiter
 from adloco_p2p.storage.checkpoint import CheckpointStore
+from adloco_p2p.storage.disk import check_room
 from adloco_p2p.storage.event_log import EventLog, read_events
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
@@ -110,6 +111,9 @@ def open_local(
     broadcaster = EventBroadcaster(view, events_path=workdir.events_path)
     built = embedding.build(run, peer_config, me, workdir)
     engine = built.engine
+    num_checkpoints = peer_config.checkpoints_kept + 1  # one more while the newest is written
+    what = f"the {num_checkpoints} checkpoints of an instance of this run"
+    check_room(workdir.checkpoints_path, num_checkpoints * engine.snapshot_bytes, what=what)
     if latest is not None:
         for instance in latest.instances:
             tensors, meta = store.load_instance(latest.round, instance)
@@ -176,6 +180,7 @@ def _started(me: PeerId, run: RunConfig, built: Built, *, resumed_round: int | N
         unigram_entropy=built.unigram_entropy,
         resumed_round=resumed_round,
         codec=run.averaging.codec,
+        data_sets=tuple(run.readers),
     )
 
 

@@ -28,7 +28,8 @@ from adloco_p2p.sim.wrong_sums import small_average
 
 if TYPE_CHECKING:
     from adloco_p2p.sim.device import Device
-    from adloco_p2p.sim.machine import Machine, Process
+    from adloco_p2p.sim.machine import Machine
+    from adloco_p2p.sim.process import Process
 
 STALL_SECONDS = 1.5
 """After so long without a byte a member counts as unreachable."""

@@ -128,11 +128,11 @@ class Checkers:
 
     def delivered(self, peer: PeerId, sender: PeerId, message: object, now: float) -> None:
         self.woke(peer, now)
-        members = [roster_entry.peer for roster_entry in self._plans[self._heads[peer]].roster]
         match message:
             case Heartbeat():
                 for request in message.joins:
                     self._hear_join(peer, request, now)
+                members = roster_of(self._plans[self._heads[peer]])
                 if sender not in members:
                     return
                 for life in message.lives:
@@ -149,6 +149,7 @@ class Checkers:
             case Leave():
                 self._own_word[peer][message.peer] = None
             case Refusal():
+                members = roster_of(self._plans[self._heads[peer]])
                 if sender not in members or message.parent != self._heads[peer]:
                     return
                 for other, beat in message.alive:
@@ -269,7 +270,8 @@ class Checkers:
     def _check_fork(self, peer: PeerId, entry: LedgerEntry) -> None:
         parent = entry.plan.parent
         excused = [other for other in self._left_out.get(parent, {}) if other in self._acted.get(parent, {})]
-        if self._is_gentle or not (excused or parent in self._recovered_roster):
+        is_excused = bool(excused) and not self._is_gentle
+        if not (is_excused or parent in self._recovered_roster):  # a member comes back when all others have ended the run
             raise Violation(f"{peer} has a second plan of round {entry.plan.round}, and no peer was cut off")
 
     def _check_new_entry(self, entry: LedgerEntry) -> None:

@@ -31,9 +31,10 @@ from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.healing import Healing
 from adloco_p2p.sim.identities import RUN, name_of, short, sign, verify
-from adloco_p2p.sim.machine import Machine, MakeAgreement, MakePeer, Outgoing, Surroundings
+from adloco_p2p.sim.machine import Machine, Outgoing
 from adloco_p2p.sim.network import Network
 from adloco_p2p.sim.peer_checkers import PeerCheckers, check_ledger, check_tables
+from adloco_p2p.sim.surroundings import MakeAgreement, MakePeer, Surroundings
 from adloco_p2p.sim.synthetic_reports import CAPACITY, invented, lone_proof
 
 MAX_EVENTS = 20_000_000
@@ -229,7 +230,10 @@ class World:
 
     def is_over(self) -> bool:
         """No honest process runs, and none will start again."""
-        return all(machine.is_gone or self._has_stopped(machine) for machine in self._honest())
+        for machine in self.machines.values():
+            if machine.is_honest and not machine.is_gone and not self._has_stopped(machine):
+                return False
+        return True
 
     def _honest(self) -> list[Machine]:
         return [machine for machine in self.machines.values() if machine.is_honest]

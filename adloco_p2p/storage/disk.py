@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import FileIO
@@ -31,6 +32,20 @@ def reported(path: Path) -> Iterator[None]:
     except OSError as error:
         advice = _WHAT_TO_DO.get(error.errno or 0, error.strerror or str(error))
         raise StorageError(f"{path}: {advice}", code=_CODES.get(error.errno or 0)) from error
+
+
+def check_room(directory: Path, num_bytes: int, *, what: str) -> None:
+    """Raise StorageError where `what` is larger than what is free on the disk of `directory` and what lies there already, which
+    it replaces."""
+    place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    held = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) if directory.is_dir() else 0
+    free = shutil.disk_usage(place).free
+    if num_bytes > free + held:
+        raise StorageError(
+            f"{directory}: {what} take {num_bytes / 1e9:,.2f} GB; {free / 1e9:,.2f} GB are free there; free some space, or"
+            " choose a --workdir on a larger disk",
+            code="E420",
+        )
 
 
 def sync_directory(path: Path) -> None:

@@ -14,6 +14,7 @@ crash.txt          how the last crash ended; it is in support-bundle.zip too (`s
 """
 
 import fcntl
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -237,3 +238,27 @@ def read_run(workdir: Path) -> RunConfig | None:
             f"{path}: damaged, or written by another version ({error}); restore it, or choose another working directory",
             code="E405",
         ) from None
+
+
+def check_output(output: Path, *, option: str = "--output") -> None:
+    """Raise ConfigError for a directory that is not new or empty: nothing is overwritten."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"{option} {output}: exists and is not empty; name a new directory", code="E211")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What `EXPORT_RECORD` says of a directory."""
+
+    run: str
+    round: int
+
+
+def exported(directory: Path) -> Exported | None:
+    """The run whose model lies in a directory, none where there is no such record."""
+    try:
+        record = json.loads((directory / EXPORT_RECORD).read_text("utf-8"))
+        run, round = record["run"], record["round"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return Exported(run=run, round=round) if isinstance(run, str) and len(run) <= 64 and type(round) is int else None

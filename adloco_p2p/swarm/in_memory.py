@@ -5,13 +5,13 @@ Everything happens in one event loop. Messages arrive in order and are never los
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from adloco_p2p.core.model.averages import LostShare
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.averages import Average, RepairAverage
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.numerics.aggregate import Aggregate, aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
@@ -19,26 +19,12 @@ from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import tensor_digest
 from adloco_p2p.numerics.reduction import pseudo_gradient_statistics
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 
 STATES_KEPT = 2
 """Boundaries per instance whose state can still be fetched."""
 AVERAGES_KEPT = 64
 """Averages that can still be fetched."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryAverage:
-    """One averaged vector as a member received it; shaped like `runtime.ports.AveragedVector`."""
-
-    vector: torch.Tensor
-    digest: Digest
-    contributors: tuple[PeerId, ...]
-    statistics: PseudoGradientStatistics | None
-    left_out: tuple[PeerId, ...] = ()
-    residual: torch.Tensor | None = None
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    upload_bytes_per_second: float = 0.0
 
 
 @dataclass(slots=True)
@@ -68,6 +54,22 @@ class MemorySwarm:
     def rule(self, *, is_strict: bool = False) -> AggregationRule:
         return rule_named(self.aggregation, division=self.division, is_strict=is_strict)
 
+    def aggregated(self, effect: Average, vectors: Mapping[PeerId, torch.Tensor]) -> Aggregate:
+        """Of all members; kept for repairs."""
+        members = tuple(peer for peer, _ in effect.weights)
+        result = aggregate(
+            [vectors[peer] for peer in members],
+            [weight for _, weight in effect.weights],
+            effect.steps,
+            rule=self.rule(is_strict=effect.is_strict),
+            codec=codec_named(self.codec),
+        )
+        left_out = tuple(members[host] for host in result.decision.left_out)
+        self.averages[tensor_digest(result.vector)] = result.vector, left_out
+        for old in list(self.averages)[:-AVERAGES_KEPT]:
+            del self.averages[old]
+        return result
+
     def port(self, me: PeerId) -> "MemoryPort":
         return MemoryPort(me=me, swarm=self)
 
@@ -94,57 +96,31 @@ class MemoryPort:
                 self.send(peer, message)
 
     async def average(
-        self,
-        *,
-        instance: InstanceId,
-        round: int,
-        key: Digest,
-        plan: Digest,
-        weights: tuple[tuple[PeerId, int], ...],
-        vector: torch.Tensor,
-        timeout_seconds: float,
-        steps: tuple[int, ...],
-        shares: tuple[float, ...] = (),
-        attempt: int = 0,
-        lost: tuple[LostShare, ...] = (),
-        is_strict: bool = False,
-        inspected: tuple[PeerId, ...] = (),
-        on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
-    ) -> MemoryAverage:
+        self, effect: Average, vector: torch.Tensor, *, on_not_shown: Callable[[PeerId, PeerId], None]
+    ) -> Averaged:
         """Wait for all members, then aggregate; all members receive the same tensor values."""
-        del instance, round, attempt, plan  # the key says it all
-        del shares, lost, inspected, on_not_shown  # no member reduces here, and everything is kept
-        rendezvous = self.swarm.rendezvous.setdefault(key, _Rendezvous(weights=weights))
-        assert rendezvous.weights == weights, "the key binds the members"
-        members = tuple(peer for peer, _ in weights)
+        del on_not_shown  # no member reduces here
+        rendezvous = self.swarm.rendezvous.setdefault(effect.key, _Rendezvous(weights=effect.weights))
+        assert rendezvous.weights == effect.weights, "the key binds the members"
+        members = tuple(peer for peer, _ in effect.weights)
         if self.me not in self.swarm.cut:
             rendezvous.vectors[self.me] = vector
         if len(rendezvous.vectors) == len(members):
-            rendezvous.result = aggregate(
-                [rendezvous.vectors[peer] for peer in members],
-                [weight for _, weight in weights],
-                steps,
-                rule=self.swarm.rule(is_strict=is_strict),
-                codec=codec_named(self.swarm.codec),
-            )
-            average = rendezvous.result.vector
-            left_out = tuple(members[host] for host in rendezvous.result.decision.left_out)
-            self.swarm.averages[tensor_digest(average)] = average, left_out
-            for old in list(self.swarm.averages)[:-AVERAGES_KEPT]:
-                del self.swarm.averages[old]
+            rendezvous.result = self.swarm.aggregated(effect, rendezvous.vectors)
             rendezvous.done.set()
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(effect.timeout_seconds):
                 await rendezvous.done.wait()
         except TimeoutError:
             missing = tuple(peer for peer in members if peer not in rendezvous.vectors)
-            raise AveragingError(f"waited {timeout_seconds:.1f} s for {', '.join(missing)}", suspects=missing) from None
+            late = f"waited {effect.timeout_seconds:.1f} s for {', '.join(missing)}"
+            raise AveragingError(late, suspects=missing) from None
         finally:
-            self.swarm.rendezvous.pop(key, None)
+            self.swarm.rendezvous.pop(effect.key, None)
         result, place = rendezvous.result, members.index(self.me)
         assert result is not None
         size = 4 * vector.numel() * (len(members) - 1) * 2 // len(members)  # what a butterfly all-reduce moves per member
-        return MemoryAverage(
+        return Averaged(
             vector=result.vector,
             digest=tensor_digest(result.vector),
             contributors=members,
@@ -155,28 +131,16 @@ class MemoryPort:
             bytes_received=size,
         )
 
-    async def repair(
-        self,
-        *,
-        instance: InstanceId,
-        round: int,
-        key: Digest,
-        digest: Digest,
-        contributors: tuple[PeerId, ...],
-        from_peers: tuple[PeerId, ...],
-        timeout_seconds: float,
-        vector: torch.Tensor | None = None,
-    ) -> MemoryAverage:
-        del round, key, timeout_seconds, instance
-        average, left_out = self.swarm.averages.get(digest, (None, ()))
-        if average is None or all(peer in self.swarm.cut for peer in from_peers):
-            raise AveragingError("no peer holds the average", suspects=from_peers)
+    async def repair(self, effect: RepairAverage, vector: torch.Tensor | None) -> Averaged:
+        average, left_out = self.swarm.averages.get(effect.digest, (None, ()))
+        if average is None or all(peer in self.swarm.cut for peer in effect.from_peers):
+            raise AveragingError("no peer holds the average", suspects=effect.from_peers)
         has_mean = not self.swarm.rule().needs_gram and codec_named(self.swarm.codec).returns_mean
-        is_known = vector is not None and self.me in contributors and has_mean
-        return MemoryAverage(
+        is_known = vector is not None and self.me in effect.contributors and has_mean
+        return Averaged(
             vector=average,
-            digest=digest,
-            contributors=contributors,
+            digest=effect.digest,
+            contributors=effect.contributors,
             left_out=left_out,
             statistics=pseudo_gradient_statistics(vector, average) if vector is not None and is_known else None,
             bytes_received=4 * average.numel(),

@@ -61,7 +61,9 @@ class Hosting(HostedInstances):
         )
         self._shell = self._shells[0].shell
         self._check_chance()
-        self._heldout: Batch | None = None
+        self._heldout: list[tuple[float, Batch]] = []
+        """Held-out rows, and how much their loss counts: of all data, or of each data set of the mixture."""
+        self._heldout_losses: dict[InstanceId, tuple[float, ...]] = {}
 
     def _shell_of(self, module: transformers.PreTrainedModel, device: torch.device) -> ModelShell:
         loss = plugin_loss(self._run.model.loss) if self._run.model.loss else None
@@ -129,6 +131,7 @@ class Hosting(HostedInstances):
             first_sample=effect.share.first_sample,
             num_samples=effect.share.effective_batch,
             num_batches=effect.share.inner_steps,
+            reads=effect.plan.reads,
         )
         limit = min(self._limit_of(device).samples for device in devices)  # probing draws chance, so before it is seeded
         with ExitStack() as stack:
@@ -161,18 +164,26 @@ class Hosting(HostedInstances):
                 instance.forget_moments()
         return result
 
-    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+    def measure_step(self, instance: InstanceId, state: Digest, *, reads: tuple[InstanceId, ...] = ()) -> tuple[float, float]:
         """Loss before and after the last outer step, nats per predicted token, on rows that `state`, the digest of what it led
-        to, draws: no contributor knew them before it was bound."""
+        to, draws from what the instance reads: no contributor knew them before it was bound."""
         hosted = self._get(instance)
-        rows = self._feed.drawn(state, GUARD_ROWS)
+        rows = self._feed.drawn(state, GUARD_ROWS, reads=reads)
         place = self._place_of(instance)
         before, after = (self._loss(outer, rows, device=place) for outer in (hosted.kept[-1][0], hosted.outer))
         return before, after
 
     def evaluate(self, instance: InstanceId) -> float:
-        """Held-out loss of the outer parameters, nats per predicted token; infinite where it is not a number."""
-        return self._heldout_loss(self._get(instance).outer, device=self._place_of(instance))
+        """Held-out loss of the outer parameters, nats per predicted token; infinite where it is not a number. Where instances
+        have data of their own: the mean over the data sets of the mixture by their weights, whatever the instance reads."""
+        losses = self._losses(self._get(instance).outer, device=self._place_of(instance))
+        self._heldout_losses[instance] = losses
+        return self._mean(losses)
+
+    def heldout_losses(self, instance: InstanceId) -> tuple[float, ...]:
+        """The last `evaluate` on each data set of the mixture by itself; empty unless instances have data of their own."""
+        losses = self._heldout_losses.get(instance, ())
+        return losses if self._run.readers else ()
 
     def _lend(self, stack: ExitStack, devices: Sequence[DeviceShell], seed: int) -> None:
         """For as long as the stack stands, and with random states that begin with the seed. In one order, so that no two wait
@@ -266,9 +277,21 @@ class Hosting(HostedInstances):
         )
 
     def _heldout_loss(self, outer: torch.Tensor, *, device: int = 0) -> float:
-        if self._heldout is None:
-            self._heldout = self._feed.heldout(self._run.evaluation.rows)
-        return self._loss(outer, self._heldout, device=device)
+        return self._mean(self._losses(outer, device=device))
+
+    def _mean(self, losses: Sequence[float]) -> float:
+        return sum(weight * loss for (weight, _), loss in zip(self._heldout, losses, strict=True))
+
+    def _losses(self, outer: torch.Tensor, *, device: int) -> tuple[float, ...]:
+        """On all held-out rows, or on as many rows of each data set of the mixture, where instances have data of their own."""
+        count, readers, weights = self._run.evaluation.rows, self._run.readers, self._run.data.data_sets
+        if not self._heldout and readers:
+            each, total = count // len(readers), sum(weights.values())
+            parts = [(weights[name] / total, self._feed.heldout(each, reads=(first,))) for name, first in readers.items()]
+            self._heldout = parts
+        elif not self._heldout:
+            self._heldout = [(1.0, self._feed.heldout(count))]
+        return tuple(self._loss(outer, rows, device=device) for _, rows in self._heldout)
 
     def _loss(self, outer: torch.Tensor, rows: Batch, *, device: int) -> float:
         one = self._shells[device]

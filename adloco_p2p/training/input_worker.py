@@ -55,12 +55,21 @@ class InputWorker:
         """Of an instance's last round: what was not taken has gone back to the feed."""
 
     def open(
-        self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int, num_samples: int, num_batches: int
+        self,
+        *,
+        instance: InstanceId,
+        peer: PeerId,
+        round: int,
+        first_sample: int,
+        num_samples: int,
+        num_batches: int,
+        reads: tuple[InstanceId, ...] = (),
     ) -> "ReadyBatches":
-        """The round's `num_batches` batches of `num_samples` rows, which are being read from now on. To be closed (`with`)."""
+        """The round's `num_batches` batches of `num_samples` rows, which are being read from now on. To be closed (`with`).
+        `reads`: as `InstancePlan.reads`."""
 
         def begin() -> tuple[SampleStream, Place]:
-            stream = self._feed.open(instance=instance, peer=peer, round=round, first_sample=first_sample)
+            stream = self._of(reads).open(instance=instance, peer=peer, round=round, first_sample=first_sample)
             return stream, self._feed.state(instance)
 
         if instance in self._ended:
@@ -89,11 +98,14 @@ class InputWorker:
 
         return ReadyBatches(self._thread, read, note, close, num_batches=num_batches)
 
-    def heldout(self, num_rows: int) -> Batch:
-        return self._thread.submit(lambda: self._feed.heldout(num_rows)).result()
+    def heldout(self, num_rows: int, *, reads: tuple[InstanceId, ...] = ()) -> Batch:
+        return self._thread.submit(lambda: self._of(reads).heldout(num_rows)).result()
 
-    def drawn(self, lot: str, num_rows: int) -> Batch:
-        return self._thread.submit(lambda: self._feed.drawn(lot, num_rows)).result()
+    def drawn(self, lot: str, num_rows: int, *, reads: tuple[InstanceId, ...] = ()) -> Batch:
+        return self._thread.submit(lambda: self._of(reads).drawn(lot, num_rows)).result()
+
+    def _of(self, reads: tuple[InstanceId, ...]) -> Feed:
+        return self._feed.of(reads) if reads else self._feed
 
     def state(self, instance: InstanceId) -> Place:
         """Behind the last batch that the device took."""

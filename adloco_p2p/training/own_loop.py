@@ -277,7 +277,17 @@ class OwnLoop(HostedInstances):
         """None: what the program trains need not write text."""
         return []
 
-    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+    def heldout_losses(self, instance: InstanceId) -> tuple[float, ...]:  # noqa: ARG002
+        """None: the program has no data sets."""
+        return ()
+
+    def measure_step(
+        self,
+        instance: InstanceId,
+        state: Digest,
+        *,
+        reads: tuple[InstanceId, ...],  # noqa: ARG002
+    ) -> tuple[float, float]:
         raise AssertionError(f"combinations.py: no guard measures a program's steps ({instance}, {state})")
 
     # --- inside ------------------------------------------------------------------------------------------------------

@@ -113,16 +113,6 @@ def _check_size(source: str, revision: str) -> None:
     check_download("model.pretrained", source, num_bytes, directory, code="E217", memory_bytes=memory_bytes())
 
 
-def parent_of(model: ModelConfig, file_name: str) -> str:
-    """The run that exported the weights, from the record `file_name` beside them; empty where there is none."""
-    try:
-        record = json.loads((Path(model.pretrained or "") / file_name).read_text("utf-8"))
-    except (OSError, ValueError):
-        return ""
-    run = record.get("run") if isinstance(record, dict) else None
-    return run if isinstance(run, str) and len(run) <= 64 else ""
-
-
 def _file(source: str, name: str, revision: str) -> str:
     return str(cached_file(source, name, revision=revision, local_files_only=not is_hub_reachable()))
 

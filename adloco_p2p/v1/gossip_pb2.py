@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x64loco_p2p/v1/gossip.proto\x12\radloco_p2p.v1\"\x93\x01\n\x08\x45nvelope\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0b\n\x03run\x18\x02 \x01(\x0c\x12\x0e\n\x06sender\x18\x03 \x01(\t\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12\x12\n\nnum_pieces\x18\x06 \x01(\r\x12\r\n\x05piece\x18\x07 \x01(\r\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\"\'\n\x03\x41\x63k\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1e\n\x0fManifestRequest\x12\x0b\n\x03run\x18\x01 \x01(\x0c\"E\n\x0eSignedManifest\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x0e\n\x06\x61uthor\x18\x02 \x01(\t\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"@\n\rManifestReply\x12/\n\x08manifest\x18\x01 \x01(\x0b\x32\x1d.adloco_p2p.v1.SignedManifest\"\'\n\x0bPingRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"`\n\tPingReply\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0b\n\x03run\x18\x02 \x01(\x0c\x12\x1a\n\x12wall_clock_seconds\x18\x03 \x01(\x01\x12\x10\n\x08observed\x18\x04 \x01(\t\"2\n\x0cSignedRecord\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"$\n\x0f\x44ialBackRequest\x12\x11\n\taddresses\x18\x01 \x03(\t\"P\n\rDialBackReply\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12.\n\x07results\x18\x02 \x03(\x0b\x32\x1d.adloco_p2p.v1.DialBackResult\"2\n\x0e\x44ialBackResult\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0f\n\x07problem\x18\x02 \x01(\t\"2\n\x0cSpeedRequest\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x11\n\tnum_bytes\x18\x02 \x01(\r\".\n\nSpeedReply\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x64loco_p2p/v1/gossip.proto\x12\radloco_p2p.v1\"\xa8\x01\n\x08\x45nvelope\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0b\n\x03run\x18\x02 \x01(\x0c\x12\x0e\n\x06sender\x18\x03 \x01(\t\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12\x12\n\nnum_pieces\x18\x06 \x01(\r\x12\r\n\x05piece\x18\x07 \x01(\r\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12\x13\n\x0bplain_bytes\x18\t \x01(\r\"\'\n\x03\x41\x63k\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1e\n\x0fManifestRequest\x12\x0b\n\x03run\x18\x01 \x01(\x0c\"E\n\x0eSignedManifest\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x0e\n\x06\x61uthor\x18\x02 \x01(\t\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"@\n\rManifestReply\x12/\n\x08manifest\x18\x01 \x01(\x0b\x32\x1d.adloco_p2p.v1.SignedManifest\"\'\n\x0bPingRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"`\n\tPingReply\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0b\n\x03run\x18\x02 \x01(\x0c\x12\x1a\n\x12wall_clock_seconds\x18\x03 \x01(\x01\x12\x10\n\x08observed\x18\x04 \x01(\t\"2\n\x0cSignedRecord\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"$\n\x0f\x44ialBackRequest\x12\x11\n\taddresses\x18\x01 \x03(\t\"P\n\rDialBackReply\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12.\n\x07results\x18\x02 \x03(\x0b\x32\x1d.adloco_p2p.v1.DialBackResult\"2\n\x0e\x44ialBackResult\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0f\n\x07problem\x18\x02 \x01(\t\"2\n\x0cSpeedRequest\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x11\n\tnum_bytes\x18\x02 \x01(\r\".\n\nSpeedReply\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,29 +32,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'adloco_p2p.v1.gossip_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ENVELOPE']._serialized_start=46
-  _globals['_ENVELOPE']._serialized_end=193
-  _globals['_ACK']._serialized_start=195
-  _globals['_ACK']._serialized_end=234
-  _globals['_MANIFESTREQUEST']._serialized_start=236
-  _globals['_MANIFESTREQUEST']._serialized_end=266
-  _globals['_SIGNEDMANIFEST']._serialized_start=268
-  _globals['_SIGNEDMANIFEST']._serialized_end=337
-  _globals['_MANIFESTREPLY']._serialized_start=339
-  _globals['_MANIFESTREPLY']._serialized_end=403
-  _globals['_PINGREQUEST']._serialized_start=405
-  _globals['_PINGREQUEST']._serialized_end=444
-  _globals['_PINGREPLY']._serialized_start=446
-  _globals['_PINGREPLY']._serialized_end=542
-  _globals['_SIGNEDRECORD']._serialized_start=544
-  _globals['_SIGNEDRECORD']._serialized_end=594
-  _globals['_DIALBACKREQUEST']._serialized_start=596
-  _globals['_DIALBACKREQUEST']._serialized_end=632
-  _globals['_DIALBACKREPLY']._serialized_start=634
-  _globals['_DIALBACKREPLY']._serialized_end=714
-  _globals['_DIALBACKRESULT']._serialized_start=716
-  _globals['_DIALBACKRESULT']._serialized_end=766
-  _globals['_SPEEDREQUEST']._serialized_start=768
-  _globals['_SPEEDREQUEST']._serialized_end=818
-  _globals['_SPEEDREPLY']._serialized_start=820
-  _globals['_SPEEDREPLY']._serialized_end=866
+  _globals['_ENVELOPE']._serialized_end=214
+  _globals['_ACK']._serialized_start=216
+  _globals['_ACK']._serialized_end=255
+  _globals['_MANIFESTREQUEST']._serialized_start=257
+  _globals['_MANIFESTREQUEST']._serialized_end=287
+  _globals['_SIGNEDMANIFEST']._serialized_start=289
+  _globals['_SIGNEDMANIFEST']._serialized_end=358
+  _globals['_MANIFESTREPLY']._serialized_start=360
+  _globals['_MANIFESTREPLY']._serialized_end=424
+  _globals['_PINGREQUEST']._serialized_start=426
+  _globals['_PINGREQUEST']._serialized_end=465
+  _globals['_PINGREPLY']._serialized_start=467
+  _globals['_PINGREPLY']._serialized_end=563
+  _globals['_SIGNEDRECORD']._serialized_start=565
+  _globals['_SIGNEDRECORD']._serialized_end=615
+  _globals['_DIALBACKREQUEST']._serialized_start=617
+  _globals['_DIALBACKREQUEST']._serialized_end=653
+  _globals['_DIALBACKREPLY']._serialized_start=655
+  _globals['_DIALBACKREPLY']._serialized_end=735
+  _globals['_DIALBACKRESULT']._serialized_start=737
+  _globals['_DIALBACKRESULT']._serialized_end=787
+  _globals['_SPEEDREQUEST']._serialized_start=789
+  _globals['_SPEEDREQUEST']._serialized_end=839
+  _globals['_SPEEDREPLY']._serialized_start=841
+  _globals['_SPEEDREPLY']._serialized_end=887
 # @@protoc_insertion_point(module_scope)

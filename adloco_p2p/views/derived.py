@@ -1,6 +1,7 @@
 """The numbers and rows of the views, computed from a `Status`: progress, time left, rates, and the rows of the tables. Pure."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan, RosterLine, TaskScores
 from adloco_p2p.core.model.types import HostShare
@@ -190,6 +191,21 @@ def compute_utilisation(status: Status) -> float | None:
     return totals(status).training_seconds / elapsed if elapsed > 0 and status.results else None
 
 
+def utilisation_by_round(status: Status) -> list[tuple[int, float]]:
+    """(round, part of its time in which this peer's devices computed, in [0, 1]), by round; a round lasts from the end of the
+    one before it to its own."""
+    num_devices = status.device.count(", ") + 1
+    trained: dict[int, float] = {}
+    for result in status.results.values():
+        trained[result.round] = trained.get(result.round, 0.0) + result.seconds.get("training", 0.0)
+    ends = [(None, 0.0), *round_ends(status)]
+    return [
+        (round_, min(1.0, trained[round_] / (num_devices * (end - begin))))
+        for (_, begin), (round_, end) in pairwise(ends)
+        if round_ is not None and end > begin
+    ]
+
+
 def latest_result(status: Status, instance: int) -> RoundResult | None:
     results = [result for result in status.results.values() if result.instance == instance]
     return max(results, key=lambda result: result.round, default=None)
@@ -215,8 +231,20 @@ def fate(status: Status, instance: int) -> str:
 
 def latest_heldout(status: Status, instance: int) -> float | None:
     """The newest held-out loss; not every round has one."""
+    newest = _latest_evaluated(status, instance)
+    return newest.heldout_loss if newest else None
+
+
+def heldout_by_data(status: Status, instance: int | None = None) -> dict[str, float]:
+    """The newest held-out loss of an instance, or that of the model at the end of the run, on each data set by itself, where
+    instances have data of their own."""
+    newest = status.finish if instance is None else _latest_evaluated(status, instance)
+    return dict(zip(status.data_sets, newest.heldout_losses, strict=False)) if newest else {}
+
+
+def _latest_evaluated(status: Status, instance: int) -> RoundResult | None:
     measured = [result for result in status.results.values() if result.instance == instance and result.heldout_loss is not None]
-    return max(measured, key=lambda result: result.round).heldout_loss if measured else None
+    return max(measured, key=lambda result: result.round, default=None)
 
 
 def round_ends(status: Status) -> list[tuple[int, float]]:

@@ -445,6 +445,26 @@ def seconds(status: Status) -> Figure:
     return figure
 
 
+def utilisation(status: Status) -> Figure:
+    """The part of each round in which the devices computed."""
+    figure = Figure(figsize=(9.6, 3.6))
+    mean = derived.compute_utilisation(status)
+    axes = _axes(
+        figure,
+        "Share of time computing",
+        f"of this peer, per outer round; {units.percent(mean)} of its running time in all",
+        left=0.075,
+        right=0.975,
+    )
+    points = derived.utilisation_by_round(status)
+    rounds = [round_ for round_, _ in points] or [0]
+    axes.bar([round_ for round_, _ in points], [100 * part for _, part in points], width=_bar_width(rounds), color="#009E73")
+    axes.set_ylim(0, 100)
+    axes.set_ylabel("percent")
+    _round_axis(axes, rounds)
+    return figure
+
+
 def _spent(status: Status) -> dict[str, dict[int, float]]:
     """Phase, in the order of a round, to seconds by round."""
     spent: dict[str, dict[int, float]] = {phase: {} for phase in PHASE_COLOURS}

@@ -13,19 +13,9 @@ from statistics import median
 from adloco_p2p.core.ledger.contributions import CreditedSamples, credited_in
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.plan_telemetry import fork_line, merge_line, plan_line, ruled_lines, task_lines
 from adloco_p2p.core.model.report_form import named_by
-from adloco_p2p.core.model.telemetry import (
-    Log,
-    Plan,
-    Round,
-    Stamped,
-    Started,
-    fork_line,
-    merge_line,
-    plan_line,
-    ruled_lines,
-    task_lines,
-)
+from adloco_p2p.core.model.telemetry import Log, Plan, Round, Stamped, Started
 from adloco_p2p.core.model.types import REPORT_LAG, InstanceId, PeerId, RoundPlan
 from adloco_p2p.views.status import Status, apply
 
@@ -109,12 +99,14 @@ def _round(plan: RoundPlan, instance: InstanceId, about: Sequence[CreditedSample
     samples = sum(credit.samples for credit in about)
     weight = sum(number for number, _ in counted)
     heldout = [credit.item.heldout_loss for credit in about if credit.item.heldout_loss is not None]
+    by_data = [credit.item.heldout_losses for credit in about if credit.item.heldout_losses]
     contributors = Counter(credit.item.contributors for credit in about).most_common(1)
     return Round(
         round=plan.round,
         instance=instance,
         loss=sum(number * loss for number, loss in counted) / weight if weight else None,
         heldout_loss=median(heldout) if heldout else None,
+        heldout_losses=tuple(map(median, zip(*by_data, strict=False))),
         requested_batch=planned.requested_batch if planned else 0,
         effective_batch=planned.effective_batch if planned else 0,
         accumulation_steps=max(credit.item.accumulation_steps for credit in about),

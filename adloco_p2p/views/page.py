@@ -241,6 +241,9 @@ def _own(own: Status) -> Document:
         "peer": own.peer,
         "device": text(derived.device_words(own)),
         "seconds": rounded(own.elapsed_seconds),
+        "utilisation": [
+            {"round": round_, "part": rounded(part)} for round_, part in derived.utilisation_by_round(own)[-MAX_POINTS:]
+        ],
         "texts": [
             {"round": each.round, "instance": each.instance, "prompt": each.prompt, "text": units.printable(each.text)}
             for each in own.sample_texts[::-1]

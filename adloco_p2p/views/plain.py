@@ -106,6 +106,7 @@ def _round(event: telemetry.Round, status: Status) -> str:
             f"instance {event.instance}",
             f"loss {units.loss(event.loss)}".ljust(10),
             f"heldout {units.loss(event.heldout_loss)}".ljust(13),
+            *_by_data(event, status),
             f"batch {event.effective_batch} (asked {event.requested_batch})".ljust(22),
             f"mode {event.mode}{accumulation}".ljust(18),
             f"hosts {len(event.hosts)}",
@@ -115,6 +116,13 @@ def _round(event: telemetry.Round, status: Status) -> str:
             _why(event.reason),
         ]
     )
+
+
+def _by_data(event: telemetry.Round | telemetry.Finished, status: Status) -> list[str]:
+    """The held-out loss on each data set, where instances have data of their own."""
+    losses = zip(status.data_sets, event.heldout_losses, strict=False)
+    text = ", ".join(f"{units.one_line(name)} {units.loss(loss)}" for name, loss in losses)
+    return [f"on {text}"] if text else []
 
 
 @line.register
@@ -237,6 +245,7 @@ def _finished(event: telemetry.Finished, status: Status) -> str:
         "finished",
         derived.position(status).replace("round", "rounds", 1),
         f"heldout {units.loss(event.heldout_loss)}",
+        *_by_data(event, status),
         f"perplexity {units.perplexity(event.heldout_loss)}",
         f"samples {units.count(event.samples)}",
         f"tokens {units.count(event.tokens)}",

@@ -23,6 +23,7 @@ CAPTIONS = {
     "batches.png": "The batch that the test asked for, and the one that was used.",
     "family.png": "Forks and merges of the instances.",
     "seconds.png": "Where the time went.",
+    "utilisation.png": "Part of every round in which this peer computed.",
     "bytes.png": "Bytes of averaging; the table above has all traffic.",
 }
 """Pictures in the order of the page."""
@@ -79,6 +80,7 @@ def _figures(status: Status, swarm: Status | None) -> "dict[str, Figure]":
         "batches.png": figures.batches(status),
         "family.png": figures.family(status),
         "seconds.png": figures.seconds(status),
+        "utilisation.png": figures.utilisation(status),
         "bytes.png": figures.traffic(status),
     }
     return {name: drawn[name] for name in CAPTIONS}
@@ -118,6 +120,7 @@ def summarise(status: Status) -> dict[str, Any]:
         "parameters": status.parameters,
         "is_finished": status.finish is not None,
         "heldout_loss": loss,
+        "heldout_by_data": {name: units.finite(found) for name, found in derived.heldout_by_data(status).items()},
         "perplexity": units.finite(math.exp(min(loss, 700.0))) if loss is not None else None,
         "unigram_entropy": status.unigram_entropy,
         "rounds": len({result.round for result in status.results.values()}),
@@ -135,6 +138,9 @@ def summarise(status: Status) -> dict[str, Any]:
         "seconds": round(status.elapsed_seconds, 3),
         "training_seconds": round(totals.training_seconds, 3),
         "compute_utilisation": derived.compute_utilisation(status),
+        "compute_utilisation_by_round": [
+            {"round": round_, "part": round(part, 4)} for round_, part in derived.utilisation_by_round(status)
+        ],
         "events": dict(sorted(status.counts.items())),
         "instances": [_instance(status, instance) for instance in sorted(status.lives)],
         "decisions": [asdict(decision) for decision in status.decisions],
@@ -157,6 +163,7 @@ def _instance(status: Status, instance: int) -> dict[str, Any]:
         "loss": units.finite(latest.loss) if latest else None,
         "heldout_loss": units.finite(derived.latest_heldout(status, instance)),
         "best_heldout_loss": min(heldout, default=None),
+        "heldout_by_data": {name: units.finite(loss) for name, loss in derived.heldout_by_data(status, instance).items()},
         "largest_effective_batch": max((result.effective_batch for result in results), default=None),
         "fate": derived.fate(status, instance),
     }

@@ -50,6 +50,8 @@ class Status:
     micro_batch_limit: int = 0
     codec: str = ""
     """In which pseudo-gradients travel."""
+    data_sets: tuple[str, ...] = ()
+    """Of the mixture, where instances have data of their own."""
     unigram_entropy: float | None = None
     """Nats per token: what a model reaches that only knows how frequent each token is."""
     earlier_seconds: float = 0.0
@@ -210,12 +212,17 @@ def _ordered(status: Status, plan: telemetry.Plan) -> Status:
     return replace(status, warnings=warnings)
 
 
+def _passes(mode: str) -> str:
+    """The mode of an inner step in a reader's words."""
+    return {"single": "one pass", "capped": "one pass of what fits", "accumulate": "several passes"}.get(mode, mode)
+
+
 def _switches(before: telemetry.Plan, plan: telemetry.Plan) -> list[Decision]:
     """Instances whose mode changed between two plans."""
     modes = {planned.instance: planned.mode for planned in before.instances}
 
     def switch(planned: InstanceLine) -> Decision:
-        reason = f"{modes[planned.instance]} -> {planned.mode}: {planned.reason}"
+        reason = f"{_passes(modes[planned.instance])} -> {_passes(planned.mode)}: {planned.reason}"
         about = (planned.instance,)
         return Decision(round=plan.round, kind="switch", sources=about, targets=about, reason=reason)
 

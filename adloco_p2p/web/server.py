@@ -33,7 +33,7 @@ POINT_FIELDS = ("round", "samples", "seconds", "loss", "heldout", "requested", "
 """Of the points of a curve in the document, in the order of the columns."""
 _SECURITY = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self';"
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:;"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",

@@ -229,7 +229,7 @@ def invitation_of_a_former_signer(seed: int) -> Outcome:
             message = replace(message, statements=added if head.round < 8 else (*added, _statement("remove_signer", signer, 2)))
         return members.at_once(message)
 
-    attackers = Strangers(deeds=(knocks,), names=stranger_names(4))
+    attackers = Strangers(deeds=(knocks,), names=stranger_names(12))
     result = fight(seed, Setting(rounds=16), adversary=attackers, strategies={0: orders})
     entries = [result.arena.entries[round] for round in sorted(result.arena.entries)]
     known: set[PeerId] = set()

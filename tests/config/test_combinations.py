@@ -15,6 +15,7 @@ BARE = Path(__file__).with_name("bare.yaml")
 """A run of which the defaults are known, whatever the shipped one sets."""
 SEESAW = ["batch.test=schedule", "batch.ramp=seesaw"]
 ONE = ["instances.count=1"]
+OWN = ["data.source=text", "data.mixture={a.txt: 1.0, b.txt: 2.0}", "instances.count=2"]
 HUB = ["data.source=hub", "data.path=allenai/c4"]
 
 
@@ -41,6 +42,18 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
         ),
         (["model.revision=abc"], "model.revision: names a version of model.pretrained, which is not set"),
         (["tokenizer.revision=abc"], "tokenizer.revision: the `bytes` tokenizer has no versions"),
+        (["instances.data=[a.txt]"], "instances.data: names data sets of data.mixture, which is empty"),
+        (
+            [*OWN, "instances.count=3", "instances.data=[a.txt, b.txt, c.txt]"],
+            "instances.data: c.txt is no data set of data.mixture; accepted: a.txt, b.txt",
+        ),
+        ([*OWN, "instances.data=[a.txt, b.txt, a.txt]"], "instances.data: 3 data sets for 2 instances (instances.count)"),
+        ([*OWN, "instances.data=[a.txt, a.txt]"], "instances.data: b.txt of data.mixture is no instance's"),
+        (
+            [*OWN, "instances.data=[a.txt, b.txt]", "data.heldout_path=h.txt"],
+            "data.heldout_path: h.txt, but with instances.data each data set is evaluated by itself",
+        ),
+        ([*OWN, "instances.data=[a.txt, b.txt]", "evaluation.rows=1"], "evaluation.rows: 1 rows for 2 data sets"),
         (["data.path=x.txt"], "data.path: x.txt is not read with data.source python"),
         (["data.source=text"], "data.path: not set, but data.source is text; set it to the files"),
         (["data.source=parquet"], "data.path: not set, but data.source is parquet"),

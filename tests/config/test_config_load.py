@@ -17,6 +17,8 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError
 
+REPOSITORY = Path(__file__).parents[2]
+
 
 def file(tmp_path: Path, text: str, name: str = "run.yaml") -> Path:
     path = tmp_path / name
@@ -443,6 +445,22 @@ def test_the_demonstration_shrinks_with_its_rounds(
     assert len(loaded.notices) == (1 if notice else 0) and notice in "".join(loaded.notices)
     with pytest.raises(ConfigError, match="never comes"):  # what the user sets is not changed
         load_run(None, ["work.rounds=2", "instances.fork_round=8"])
+
+
+@pytest.mark.parametrize("path", [None, Path("default"), REPOSITORY / "configs" / "default.yaml"])
+def test_the_demonstration_shrinks_with_its_samples_however_it_is_named(path: Path | None) -> None:
+    loaded = load_run(path, ["work.samples=1000"])
+    assert (loaded.value.instances.fork_round, loaded.value.merge.first_round) == (2, 4)
+    assert "at most 8 rounds instead of 24" in loaded.notices[0]
+    assert not load_run(path, ["work.samples=4000"]).notices
+
+
+def test_a_file_of_the_user_is_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "default.yaml"
+    shipped = (REPOSITORY / "configs" / "default.yaml").read_text()
+    path.write_text(shipped.replace("seed: 42", "seed: 43"))
+    with pytest.raises(ConfigError, match="never comes"):
+        load_run(path, ["work.samples=1000"])
 
 
 def test_jsonl_is_json(tmp_path: Path) -> None:

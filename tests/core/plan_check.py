@@ -47,6 +47,9 @@ def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
         keys = {item.branch_state.key for item in plan.branches}
         if not set(plan.probe.sources) <= {*ids, *keys} or plan.pending is not None:
             problems.append("probe of instances that do not live, or while another is pending")
+    read = [instance for item in plan.instances for instance in item.reads]
+    if all(item.reads for item in plan.instances) and sorted(read) != list(range(len(rules.instances.data))):
+        problems.append(f"data that no instance trains on, or two: {read}")
     for item in plan.instances:
         problems += [f"instance {item.instance}: {problem}" for problem in _check_instance(item, plan, rules)]
     return problems

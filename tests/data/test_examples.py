@@ -11,14 +11,17 @@ import pytest
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.chat_template import Example
 from adloco_p2p.data.examples import pack_examples
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.sampling import MixedOrder, SampleOrder
+from adloco_p2p.data.source import files_digest
 from adloco_p2p.data.tokenizer import ByteTokenizer
+from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.numerics.batch import IGNORED_LABEL
+from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from tests.data.files import run_over, write_json
 from tests.data.test_chat_template import save_tokenizer
 
@@ -179,6 +182,47 @@ def test_a_run_over_a_mixture_reads_all_of_it(tmp_path: Path, private_cache: Pat
     assert stream.take(10).input_ids.tolist() == batch.input_ids[30:].tolist()
     heldout = bytes(token for token in feed.heldout(99).input_ids.flatten().tolist() if token < 256).decode()
     assert "aaa" in heldout and "bbb" in heldout
+
+
+def test_the_order_in_which_an_author_lists_a_mixture_does_not_matter(tmp_path: Path) -> None:
+    """The manifest, which joiners and later starts read, sorts it."""
+    for name in ("aaa", "bbb"):
+        write_json(tmp_path / f"{name}.json", [f"{name} {n:03d} " * 3 for n in range(60)])
+    mixture = {str(tmp_path / "bbb.json"): 1.0, str(tmp_path / "aaa.json"): 3.0}
+    run = run_over(source="json", mixture=mixture)
+    known = decode(RunConfig, canonical.encode(run), max_bytes=1 << 20)
+    assert [*known.data.mixture] != [*mixture]
+    assert files_digest(known.data) == files_digest(run.data)
+    rows = [feed_of(one).open(instance=ONE, peer=PeerId("p"), round=0, first_sample=0).take(40) for one in (run, known)]
+    assert rows[0].input_ids.tolist() == rows[1].input_ids.tolist()
+
+
+def test_instances_with_data_of_their_own_read_evaluate_and_draw_it_alone(tmp_path: Path) -> None:
+    names = ("aaa", "bbb", "ccc")
+    for name in names:
+        write_json(tmp_path / f"{name}.json", [f"{n:03d}{name * 7}" for n in range(60)])
+    paths = [str(tmp_path / f"{name}.json") for name in names]
+    run = run_over(source="json", mixture=dict(zip(paths, (1.0, 3.0, 1.0), strict=True)))
+    run = replace(run, instances=replace(run.instances, data=(paths[2], paths[0], paths[1])))  # not in the mixture's order
+    feed = feed_of(run)
+
+    def shown(batch: Batch) -> list[str]:
+        """Which data set each row is of."""
+        texts = [bytes(token for token in row if token < 256).decode() for row in batch.input_ids.tolist()]
+        return [next(name for name in names if name[0] in text) for text in texts]
+
+    def read(*reads: int, first: int = 0, count: int = 40) -> list[str]:
+        part = feed.of(tuple(map(InstanceId, reads)))
+        return shown(part.open(instance=ONE, peer=PeerId("p"), round=0, first_sample=first).take(count))
+
+    for instance, name in enumerate(("ccc", "aaa", "bbb")):
+        own = feed.of((InstanceId(instance),))
+        assert {*read(instance), *shown(own.heldout(9)), *shown(own.drawn("lot", 9))} == {name}
+    assert (read(1, 2).count("aaa"), read(1, 2).count("bbb")) == (10, 30)
+    assert read(1, 2, first=30, count=10) == read(1, 2)[30:]
+    assert feed.of(()) is feed.of((ONE, InstanceId(1), InstanceId(2))) is feed
+    together = feed.of((InstanceId(1), InstanceId(2)))
+    assert together is feed.of((InstanceId(1), InstanceId(2))), "the rows are not gathered again every round"
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ def test_argparse_carries_a_code_too(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_with_json_an_error_is_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["status", "--json", "--workdir", str(tmp_path)]) == 3
+    assert main(["status", "--json", "--workdir", str(tmp_path)]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
-    assert error.keys() == {"code", "problems", "cause", "remedy"} and error["code"] == "E350"
+    assert error.keys() == {"code", "problems", "cause", "remedy"} and error["code"] == "E225"
     assert error["problems"] == [f"{tmp_path}: no node runs in this directory"]
 
 

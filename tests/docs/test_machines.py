@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -148,6 +149,23 @@ def test_several_gpus_are_several_peers_that_end_together(tmp_path: Path) -> Non
         assert ended == "ended"
 
 
+def test_of_several_peers_one_that_crashes_starts_again_and_one_that_cannot_start_does_not(tmp_path: Path) -> None:
+    put_in_path(tmp_path / "bin", "nvidia-smi", "echo GPU 0; echo GPU 1")
+    script = 'case "$*" in *cuda:0*) exit 2 ;; esac; [ -e "$SEEN" ] && { echo done; exit 0; }; touch "$SEEN"; exit 1'
+    path = put_in_path(tmp_path / "bin", "adloco-peer", script)
+    ended = run(
+        ["bash", PEERS / "several-gpus.sh", tmp_path / "gpus", "--initial-peers", "adloco://abc"],
+        PATH=path,
+        SEEN=str(tmp_path / "seen"),
+        ADLOCO_RESTART_SECONDS="0",
+    )
+    assert ended.returncode == 2
+    assert (tmp_path / "gpus" / "gpu-0.log").read_text() == ""
+    words = "gpu-1 ended with exit code 1; it starts again in 0 s"
+    assert (tmp_path / "gpus" / "gpu-1.log").read_text() == f"{words}\ndone\n"
+    assert words in ended.stderr
+
+
 def test_without_a_gpu_the_script_for_several_names_the_reason(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("bash", "sed", "wc", "mkdir"):
@@ -188,6 +206,29 @@ def test_the_compose_file_of_a_volunteer_is_read_by_a_compose_tool(tmp_path: Pat
     check_command(shlex.join(["adloco-peer", *services["page"]["command"]]))
     without = run(command, PATH=path, ADLOCO_PEERS="")
     assert without.returncode != 0 and "ADLOCO_PEERS" in without.stderr
+
+
+@pytest.mark.parametrize("path", sorted((PEERS / "kubernetes").glob("*.yaml")), ids=lambda path: path.name)
+def test_kubernetes_manifests_keep_to_its_schema_and_leave_a_peer_time_to_leave(path: Path) -> None:
+    documents = list(yaml.safe_load_all(path.read_text()))
+    for document in documents:
+        kubernetes_validate.validate(document, "1.31", strict=True)
+    (pod,) = (document["spec"]["template"]["spec"] for document in documents if "template" in document["spec"])
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"  # Always opens identity.key to the group
+    (container,) = pod["containers"]
+    words = [
+        word.replace("$(ADLOCO_PEERS)", "adloco://abc").replace("$(NODE_ADDRESS)", "203.0.113.7") for word in container["args"]
+    ]
+    check_command(shlex.join(["adloco-peer", *words]))
+    settings = load_peer(None, words[words.index("--peer-set") + 1 :]).value
+    assert pod["terminationGracePeriodSeconds"] > settings.grace_seconds
+    assert settings.metrics_host == "0.0.0.0"
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for probe, page in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        asked = container[probe]["httpGet"]
+        assert (asked["path"], ports[asked["port"]]) == (page, settings.metrics_port)
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"] and {"/data", "/tmp"} == mounted
 
 
 @pytest.mark.heavy

@@ -10,6 +10,7 @@ import torch
 
 from adloco_p2p.config.run_config import AveragingConfig, RunConfig
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import Durable, InnerResult, Received, RunInner, Started, Stop
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, SwitchRules, WorkRules
 from adloco_p2p.core.model.telemetry import Log, Merge, Round
@@ -81,12 +82,12 @@ class LatePort:
     port: MemoryPort
     following: Iterator[asyncio.Event]
 
-    async def average(self, **effect: Any) -> AveragedVector:
+    async def average(self, effect: Average, vector: Any, **how: Any) -> AveragedVector:
         if (all_began := next(self.following, None)) is not None:
             await all_began.wait()
-        return await self.port.average(**effect)
+        return await self.port.average(effect, vector, **how)
 
-    async def repair(self, **effect: Any) -> AveragedVector:
+    async def repair(self, effect: RepairAverage, vector: Any) -> AveragedVector:
         raise AssertionError("nothing is lost here")
 
 

@@ -31,7 +31,7 @@ from tests.e2e.swarm_processes import (
 ENDLESS = 10_000
 """Rounds of a run that the test stops."""
 NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWCDenScM6yZLBTaYgSpVYLKJyBoX7jr2RiyKjXhCVyQfh"
-REDUCING = "adloco_p2p.swarm.allreduce.butterfly:Butterfly._on_contribution"
+REDUCING = "adloco_p2p.swarm.allreduce.reducer_side:ReducerSide._on_contribution"
 
 NewPeer = Callable[..., PeerProcess]
 

@@ -1,5 +1,6 @@
 """The verb `swarm`: all its peers are founders of the run, and none of them outlives it."""
 
+import argparse
 import json
 import os
 import signal
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from adloco_p2p.commands.console import Steps
+from adloco_p2p.commands.swarm import _conclude
 from adloco_p2p.commands.swarm_members import Interrupts, Member, wait_until_ready
-from adloco_p2p.errors import SwarmError
+from adloco_p2p.config.load import load_run
+from adloco_p2p.core.model import canonical
+from adloco_p2p.errors import ConfigError, SwarmError
 from tests.e2e.processes import ENVIRONMENT, REPOSITORY, run
 from tests.e2e.swarm_processes import processes_of, wait, write_swarm_config
 
@@ -112,3 +117,22 @@ def test_a_child_ends_when_its_parent_is_gone_however_that_ended() -> None:
         assert process.stdout.readline() == b"here\n"
         process.kill()
         assert process.stdout.read() == b"ending\n"  # and the end of the file: nobody holds the pipe any more
+
+
+def test_the_same_command_again_leaves_the_model_that_it_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, model, finished = load_run(None).value, tmp_path / "model", tmp_path / "peer-0"
+    for folder in (model, finished):
+        folder.mkdir()
+    (finished / "run.json").write_bytes(canonical.encode(run))
+    arguments = argparse.Namespace(workdir=tmp_path, export=model)
+
+    def conclude() -> str:
+        assert _conclude(arguments, [], Steps(sys.stdout, is_quiet=True), finished=[finished], is_stopped=False) == 0
+        return capsys.readouterr().out
+
+    (model / "adloco_run.json").write_text(json.dumps({"run": run.digest, "round": 24}))
+    assert "model: the model after round 24 was written before" in conclude()
+    (model / "adloco_run.json").write_text(json.dumps({"run": "another", "round": 24}))
+    with pytest.raises(ConfigError, match="exists and is not empty") as refused:
+        conclude()
+    assert refused.value.code == "E211"

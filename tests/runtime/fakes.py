@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import Durable, InnerResult, RunInner, Started
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.core.model.telemetry import Log, Round
@@ -88,7 +89,7 @@ class FakeEngine:
             self.calls.note("keep", residual)
         return True
 
-    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+    def measure_step(self, instance: InstanceId, state: Digest, *, reads: tuple[InstanceId, ...]) -> tuple[float, float]:
         self.calls.note("measure_step", instance)
         return 2.0, 1.9
 
@@ -123,6 +124,9 @@ class FakeEngine:
     def evaluate(self, instance: InstanceId) -> float:
         self.calls.note("evaluate", instance)
         return 2.0
+
+    def heldout_losses(self, instance: InstanceId) -> tuple[float, ...]:
+        return ()
 
     def sample_texts(self, instance: InstanceId) -> list[tuple[str, str]]:
         return [("The ", f"end of {instance}")]
@@ -162,14 +166,12 @@ class FakeNetwork:
 
     calls: Calls
 
-    async def average(
-        self, *, key: Digest, weights: tuple[tuple[PeerId, int], ...], vector: str, **details: object
-    ) -> FakeAverage:
+    async def average(self, effect: Average, vector: str, **details: object) -> FakeAverage:
         self.calls.note("average", vector)
-        return FakeAverage(f"average of {vector}", hashed(key), tuple(peer for peer, _ in weights))
+        return FakeAverage(f"average of {vector}", hashed(effect.key), tuple(peer for peer, _ in effect.weights))
 
-    async def repair(self, *, from_peers: tuple[PeerId, ...], **details: object) -> FakeAverage:
-        raise AssertionError(f"nobody to fetch from: {from_peers}")
+    async def repair(self, effect: RepairAverage, vector: str | None) -> FakeAverage:
+        raise AssertionError(f"nobody to fetch from: {effect.from_peers}")
 
     async def fetch(self, *, from_peers: tuple[PeerId, ...], **details: object) -> Sequence[str]:
         raise AssertionError(f"nobody to fetch from: {from_peers}")

@@ -3,13 +3,17 @@
 import asyncio
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig, RunConfig, TokenizerConfig
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.runtime import network_node
+from adloco_p2p.runtime.adapters.embedding import Built, Embedding
+from adloco_p2p.runtime.services import open_local
+from adloco_p2p.storage.disk import check_room
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.discovery.join import JoinTarget
 from adloco_p2p.views.plain import PlainView
@@ -60,3 +64,23 @@ def test_a_missing_directory_is_noticed_before_the_join_link(
         with pytest.raises(ConfigError, match=f"{setting}: '\\./no") as refused:
             asyncio.run(started)
     assert refused.value.code == code
+
+
+def test_checkpoints_that_the_disk_cannot_hold_are_noticed_before_others_are_asked(tmp_path: Path) -> None:
+    engine = SimpleNamespace(snapshot_bytes=10**17)
+    embedding = Embedding(build=lambda *_: Built(engine=engine, unigram_entropy=None))  # type: ignore[arg-type]
+    with closing(Workdir.open(tmp_path)) as workdir, pytest.raises(StorageError) as refused:
+        open_local(workdir=workdir, run=RunConfig(), peer_config=PeerConfig(), view=PlainView(None), embedding=embedding)
+    assert refused.value.code == "E420"
+    assert "the 3 checkpoints of an instance of this run take 300,000,000.00 GB" in str(refused.value)
+
+
+def test_checkpoints_that_are_there_already_make_room_for_their_successors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
+    with pytest.raises(StorageError, match="free some space"):
+        check_room(tmp_path / "checkpoints", 130, what="files")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "one").write_bytes(bytes(40))
+    check_room(tmp_path / "checkpoints", 130, what="files")

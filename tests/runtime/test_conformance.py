@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import torch
 from hivemind.p2p import P2P
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, AttemptFailed
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, StateTransferFailed
@@ -141,22 +142,25 @@ def vector(seed: int) -> torch.Tensor:
 async def average(
     members: list[Member], key: Digest, weights: tuple[int, ...], *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> list[Any]:
-    pairs = tuple((member.me, weight) for member, weight in zip(members, weights, strict=True))
-    pairs = tuple(sorted(pairs))
+    pairs = [(member.me, weight) for member, weight in zip(members, weights, strict=True)]
+    asked = attempt(key, pairs, timeout_seconds=timeout_seconds)
     tasks = [
-        member.averaging.average(
-            instance=INSTANCE,
-            round=0,
-            key=key,
-            plan=RUN,
-            weights=pairs,
-            steps=(1,) * len(pairs),
-            vector=vector(index),
-            timeout_seconds=timeout_seconds,
-        )
-        for index, member in enumerate(members)
+        member.averaging.average(asked, vector(index), on_not_shown=lambda *_: None) for index, member in enumerate(members)
     ]
     return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def attempt(key: Digest, weights: Sequence[tuple[PeerId, int]], *, timeout_seconds: float) -> Average:
+    return Average(
+        instance=INSTANCE,
+        round=0,
+        attempt=0,
+        key=key,
+        plan=RUN,
+        weights=tuple(sorted(weights)),
+        steps=(1,) * len(weights),
+        timeout_seconds=timeout_seconds,
+    )
 
 
 def play(swarm: Swarm, scenario: Callable[[list[Member]], Coroutine[Any, Any, None]]) -> None:
@@ -195,19 +199,9 @@ def test_one_member_alone_gets_its_own_vector(swarm: Swarm) -> None:
 
 def test_a_missing_member_fails_the_attempt_for_all_and_is_named(swarm: Swarm) -> None:
     async def scenario(members: list[Member]) -> None:
-        pairs = tuple(sorted((member.me, 1) for member in members))
-        key = canonical.digest("missing")
+        asked = attempt(canonical.digest("missing"), [(member.me, 1) for member in members], timeout_seconds=1.0)
         tasks = [
-            member.averaging.average(
-                instance=INSTANCE,
-                round=0,
-                key=key,
-                plan=RUN,
-                weights=pairs,
-                steps=(1, 1, 1),
-                vector=vector(index),
-                timeout_seconds=1.0,
-            )
+            member.averaging.average(asked, vector(index), on_not_shown=lambda *_: None)
             for index, member in enumerate(members[:2])
         ]
         failures = await asyncio.gather(*tasks, return_exceptions=True)
@@ -235,27 +229,21 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
     async def scenario(members: list[Member]) -> None:
         results = await average(members[:2], canonical.digest("repair"), (1, 1))
         holders = tuple(member.me for member in members[:2])
-        fetched = await members[2].averaging.repair(
+        asked = RepairAverage(
             instance=INSTANCE,
             round=0,
+            attempt=0,
             key=canonical.digest("repair"),
             digest=results[0].digest,
             contributors=tuple(sorted(holders)),
             from_peers=holders,
             timeout_seconds=TIMEOUT_SECONDS,
         )
+        fetched = await members[2].averaging.repair(asked, None)
         assert torch.equal(fetched.vector, results[0].vector)
         assert fetched.digest == results[0].digest
         with pytest.raises(AveragingError):
-            await members[2].averaging.repair(
-                instance=INSTANCE,
-                round=0,
-                key=canonical.digest("nothing"),
-                digest=canonical.digest("never averaged"),
-                contributors=holders,
-                from_peers=holders,
-                timeout_seconds=TIMEOUT_SECONDS,
-            )
+            await members[2].averaging.repair(replace(asked, digest=canonical.digest("never averaged")), None)
 
     play(swarm, scenario)
 

@@ -11,7 +11,8 @@ from adloco_p2p.core.model.events import ApplyOuter, Event, ReleaseState, RunInn
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, Digest, InstanceId, Merge, PeerId
 from adloco_p2p.errors import StateTransferFailed
 from adloco_p2p.runtime.node.device_worker import DeviceEffect, DeviceWorker
-from adloco_p2p.swarm.in_memory import MemoryAverage, MemoryPort, MemorySwarm
+from adloco_p2p.swarm.allreduce.averaged import Averaged
+from adloco_p2p.swarm.in_memory import MemoryPort, MemorySwarm
 from adloco_p2p.training.hosting import Hosting
 from tests.runtime.fakes import hashed
 from tests.training.small_run import ONE, effect, hosting
@@ -56,7 +57,7 @@ class Device:
         self.does(work)
         average = self.worker.pseudo_gradient(work.plan.instance, work.round).clone()
         self.worker.put_average(
-            work.plan.instance, work.round, MemoryAverage(vector=average, digest=hashed(), contributors=(), statistics=None)
+            work.plan.instance, work.round, Averaged(vector=average, digest=hashed(), contributors=(), statistics=None)
         )
         self.does(ApplyOuter(instance=work.plan.instance, round=work.round))
 

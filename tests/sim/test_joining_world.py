@@ -6,7 +6,7 @@ import pytest
 
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.types import PeerId, RoundPlan
-from adloco_p2p.sim import machine
+from adloco_p2p.sim import state_fetches
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.world import World
 
@@ -78,7 +78,7 @@ def test_a_newcomer_counts_two_rounds_after_it_came(seed: int, at: float) -> Non
 @pytest.mark.parametrize(("seed", "at"), MOMENTS)
 def test_nobody_waits_for_a_newcomer_whose_state_comes_late(seed: int, at: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes half a round to arrive: the newcomer withdraws from its first round and counts in the next one."""
-    monkeypatch.setattr(machine, "STATE_BYTES", round(0.5 * ROUND_SECONDS * Faults().uplink_bytes_per_second))
+    monkeypatch.setattr(state_fetches, "STATE_BYTES", round(0.5 * ROUND_SECONDS * Faults().uplink_bytes_per_second))
     story = joined(seed, at=at)
     assert (story.first_work, story.counted_in) == (story.came_in + 2, story.came_in + 3), story
     assert story.longest_seconds < 1.4 * ROUND_SECONDS, story

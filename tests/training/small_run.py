@@ -87,6 +87,9 @@ class SyntheticFeed:
     def drawn(self, lot: str, num_rows: int) -> Batch:
         return rows_of(lot, 0, num_rows)
 
+    def of(self, reads: tuple[InstanceId, ...]) -> "SyntheticFeed":
+        return self
+
     def state(self, instance: InstanceId) -> dict[str, object]:
         return {"next": self.cursor.get(instance, 0)}
 

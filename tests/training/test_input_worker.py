@@ -46,6 +46,9 @@ class CursorFeed:
     def drawn(self, lot: str, num_rows: int) -> Batch:
         return rows_of(lot, 0, num_rows)
 
+    def of(self, reads: tuple[InstanceId, ...]) -> "CursorFeed":
+        return self
+
     def state(self, instance: InstanceId) -> dict[str, object]:
         return {"next": self.next}
 

@@ -114,6 +114,8 @@ def test_a_node_tells_of_itself() -> None:
     found = shown(events(), own=own)
     assert found["own"]["peer"] == THIS
     assert [re.sub(r"[\d.]+", "N", metric["text"]) for metric in found["own"]["metrics"]][2] == "computing N% of the time"
+    parts = {each["round"]: each["part"] for each in found["own"]["utilisation"]}
+    assert sorted(parts) == list(range(24)) and all(0 < part <= 1 for part in parts.values())
     assert found["now"]["is_finished"] and found["now"]["round"] == found["run"]["rounds"]
     assert [row["kind"] for row in found["traffic"]["own"]] == ["averaging"]
     kinds = [decision["kind"] for decision in found["decisions"]]

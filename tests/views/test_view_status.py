@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,14 @@ def test_the_time_between_two_sessions_is_not_running_time() -> None:
     assert derived.compute_utilisation(status) == 8.0 / 16.0
     assert derived.seconds_per_round(status) == 8.0
     assert status.current_round == 1
+
+
+def test_a_round_lasts_from_the_end_of_the_one_before_to_its_own_on_every_device() -> None:
+    made = [started(), finished_round(0, time=START + 10), finished_round(1, time=START + 16)]
+    assert derived.utilisation_by_round(replay(made)) == [(0, 4 / 10), (1, 4 / 6)]
+    two = replace(replay(made), device="cuda:0, cuda:1")
+    assert derived.utilisation_by_round(two) == [(0, 2 / 10), (1, 2 / 6)]
+    assert derived.utilisation_by_round(replay([started()])) == []
 
 
 def test_work_that_is_done_again_counts_once_in_the_utilisation() -> None:
@@ -224,7 +233,7 @@ def test_decisions_carry_reasons_and_appear_once() -> None:
     switches = {
         (decision.round, decision.sources): decision.reason for decision in status.decisions if decision.kind == "switch"
     }
-    assert switches[13, (0,)].startswith("single -> capped: norm test asks 73")
+    assert switches[13, (0,)].startswith("one pass -> one pass of what fits: norm test asks 73")
     assert all(decision.reason for decision in status.decisions)
 
 

@@ -110,6 +110,39 @@ def _numbers(colour: str) -> list[str]:
     return "".join(character if character in string.digits else " " for character in colour).split()[:3]
 
 
+SAVED = """(async () => {
+  let saved = null;
+  const address = URL.createObjectURL;
+  URL.createObjectURL = (file) => { if (file.type === "image/png") saved = file; return address.call(URL, file); };
+  HTMLAnchorElement.prototype.click = () => {};
+  await savePicture();
+  const picture = await createImageBitmap(saved);
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [picture.width, picture.height];
+  const pen = canvas.getContext("2d");
+  pen.drawImage(picture, 0, 0);
+  const pixels = new Uint32Array(pen.getImageData(0, 0, picture.width, picture.height).data.buffer);
+  return [picture.width / document.querySelector("#loss svg").clientWidth, new Set(pixels).size];
+})()"""
+
+
+def test_the_loss_can_be_had_as_a_picture_and_the_node_shows_how_much_it_computed() -> None:
+    async def scenario() -> None:
+        async with serving(shown(events())) as (_, url), tab() as opened:
+            await opened.open(url, size=DESKTOP, is_dark=True)
+            scale, num_colours = await opened.evaluate(SAVED)
+            assert scale == 2 and num_colours > 20  # curves and letters, not an empty ground
+            assert await opened.evaluate("document.querySelectorAll('#computing path.curve').length") == 1
+            assert "computing" in await opened.evaluate("document.getElementById('computing-readout').textContent")
+            assert opened.problems == []
+        async with serving(shown(events(), is_own=False)) as (_, url), tab() as opened:
+            await opened.open(url, size=PHONE, is_dark=False)
+            assert await opened.evaluate("document.getElementById('computing').clientHeight") == 0
+            assert opened.problems == []
+
+    asyncio.run(scenario())
+
+
 def test_text_of_other_peers_stays_text() -> None:
     made = [{**event, "reason": EVIL} if event["event"] in ("plan", "merge") else event for event in events()]
     made = [{**event, "peer": EVIL} if event["event"] == "joined" else event for event in made]

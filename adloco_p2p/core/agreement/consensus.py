@@ -19,7 +19,7 @@ A slot is the successor of one plan. `Consensus` composes the parts that agree o
 - Votes that make a value final are its certificate, so that any peer can check it later.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from adloco_p2p.core.agreement.acceptor import Acceptor
 from adloco_p2p.core.agreement.ballot_timer import BallotTimer
@@ -37,6 +37,7 @@ from adloco_p2p.core.agreement.values import Values
 from adloco_p2p.core.ledger.fork_choice import switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import door_of
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import electorate
 from adloco_p2p.core.model.events import Decided, Outcome, Persist, Send
 from adloco_p2p.core.model.ledger_entry import (
@@ -103,7 +104,9 @@ class Consensus:
         self._early: dict[tuple[PeerId, str], tuple[PeerId, BallotMessage]] = {}
         self._deadline: float | None = None
         self._settled: LedgerEntry | None = None
-        """The entry that was appended last in this life."""
+        """The entry that was appended last in this life, ..."""
+        self._told: dict[PeerId, None] = {}
+        """... and members that lacked it and were sent its certificate."""
 
     # --- entry points ------------------------------------------------------------------------------------------------
 
@@ -135,7 +138,8 @@ class Consensus:
             case Heartbeat():
                 self._on_heartbeat(sender, message, now)
             case PullEntries():
-                self._context.emit(*self._exchange.answer(self.ledger, sender, message, now=now))
+                if not self._tell_settled(sender, message.locator[:1]):
+                    self._context.emit(*self._exchange.answer(self.ledger, sender, message, now=now))
             case Entries():
                 self._on_entries(sender, message, now)
             case Supply():
@@ -269,7 +273,7 @@ class Consensus:
         """Persist it, then act on it."""
         self._context.emit(Persist(record=entry))
         self.ledger.append(entry)
-        self._settled = entry
+        self._settled, self._told = entry, {}
         self._exchange.forget_other()
         self._open_slot(now)
         self._context.emit(decided_by(entry))
@@ -331,6 +335,22 @@ class Consensus:
             self._early[key] = (sender, message)
         self._context.emit(*self._exchange.ask_for_help(self.ledger, sender, now=now))
 
+    def _tell_settled(self, peer: PeerId, head: Sequence[Digest]) -> bool:
+        """Give a member of a large roster whose ledger ends right before the last entry its certificate, the first time: it took
+        part in that slot, and lacks the certificate only, which is on its way. A whole entry is many times as long. Whether that
+        was done."""
+        entry = self._settled
+        is_one_behind = entry is not None and tuple(head) == (entry.value.parent,)
+        if entry is None or not is_one_behind or peer in self._told or peer not in self.slot.roster:
+            return False
+        if not self._dissemination.proposer_announces:
+            return False
+        self._told[peer] = None
+        value = canonical.digest_once(entry.value)
+        final = Final(parent=entry.value.parent, value=value, certificate=entry.certificate)
+        self._context.emit(Send(peer=peer, message=final))
+        return True
+
     def _supply_settled(self, sender: PeerId, message: Pull) -> bool:
         """Give a member the reports that it lacks for the plan that was decided last here: it knows the value, and has most of
         the entry. Whether that was done."""
@@ -356,7 +376,8 @@ class Consensus:
             if is_member:
                 self._pull_missing(sender, message.have, now)
         elif message.head.digest in self.ledger.position:
-            self._context.emit(*self._exchange.serve(self.ledger, sender, after=message.head.digest, now=now))
+            if not self._tell_settled(sender, (message.head.digest,)):
+                self._context.emit(*self._exchange.serve(self.ledger, sender, after=message.head.digest, now=now))
         else:
             self._context.emit(*self._exchange.announced(self, sender, message.head.digest, now=now))
             if message.head.rank <= head.rank and not is_member:  # it may not know ours, which may win

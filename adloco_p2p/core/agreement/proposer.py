@@ -8,7 +8,6 @@ by a majority that shares a member with the first one.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 
 from adloco_p2p.core.agreement.acceptor import Acceptor
 from adloco_p2p.core.agreement.ballot_timer import BallotTimer
@@ -16,6 +15,7 @@ from adloco_p2p.core.agreement.dissemination import Dissemination
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.agreement.values import Values
+from adloco_p2p.core.ledger.admission import seated_first
 from adloco_p2p.core.ledger.validation import door_of, is_trained_after
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import course_after, is_paused_at
@@ -239,8 +239,12 @@ class Proposer:
     def _fresh_value(self, now: float) -> Value:
         room = max(0, min(MAX_JOINS, MAX_ROSTER - len(self._slot.roster)))
         statements = self._context.statements.pending(self._slot.ledger)
-        joined = islice(self._admitted(self._context.members.candidates(now), statements), room)
-        return self._values.make(joined=tuple(joined), absent=self._absent, statements=statements)
+        joined = self._seated(self._context.members.candidates(now), statements, room)
+        return self._values.make(joined=joined, absent=self._absent, statements=statements)
+
+    def _seated(self, requests: Iterable[JoinRequest], statements: Sequence[Decree], room: int) -> tuple[JoinRequest, ...]:
+        admitted, ledger = self._admitted(requests, statements), self._slot.ledger
+        return seated_first(admitted, parent=self._slot.parent, members=ledger.members(), room=room)
 
     def _admitted(self, requests: Iterable[JoinRequest], statements: Sequence[Decree] = ()) -> Iterator[JoinRequest]:
         """Those that the run lets in."""
@@ -270,9 +274,9 @@ class Proposer:
             self._empty_since = now
         if now < self._empty_since + members.lease_seconds:  # until the join requests have got around
             return None
-        asking = sorted([members.join_request(), *members.candidates(now)], key=lambda request: request.peer)
+        asking = [members.join_request(), *members.candidates(now)]
         statements = self._context.statements.pending(self._slot.ledger)
-        requests = tuple(islice(self._admitted(asking, statements), MAX_JOINS))
+        requests = self._seated(asking, statements, MAX_JOINS)
         if not is_trained_after(self._slot.parent, roster, [request.capacity for request in requests]):
             return None
         former = self._slot.ledger.members()

@@ -47,6 +47,12 @@ class Attempt:
         return now + pause_seconds(self.num_queries + 1)
 
 
+def has_voted_otherwise(peer: PeerId, votes: CommitVotes, start: AttemptStart) -> bool:
+    """The peer voted, and not in this attempt: it takes part in none any more."""
+    vote = votes.vote_of(peer)
+    return vote is not None and (vote.attempt != start.attempt or set(vote.contributors) != set(start.members))
+
+
 class Attempts:
     """The attempts of one instance's round, on one host."""
 
@@ -186,9 +192,7 @@ class Attempts:
             return "is gone"
         if self._hosts[peer].has_declined:
             return "does not contribute"
-        vote = votes.vote_of(peer)
-        is_same = vote is None or (vote.attempt == self.current.number and set(vote.contributors) == set(self.current.members))
-        return None if is_same else "voted for another average"
+        return "voted for another average" if has_voted_otherwise(peer, votes, self.message()) else None
 
     def failed(self) -> float:
         """The current attempt failed here. Returns the seconds until this host acts again: as the leader it waits a moment for

@@ -140,9 +140,9 @@ class CommitVotes:
         for voter, signature in ((sender, vote.signature), *vote.backers):
             if voter not in self._contributors or not signature or (voter == self._me and self.have_own):
                 continue
-            one = replace(vote, signature=signature, backers=(), is_answer=False, is_held=True)
             known = self._votes.get(voter)
-            if known != one:
+            if known is None or known.signature != signature or choice_of(known) != choice_of(vote):
+                one = replace(vote, signature=signature, backers=(), is_answer=False, is_held=True)
                 is_maker = vote.is_void or voter in vote.contributors
                 if not is_maker or not self._voter.verify(voter, one.payload(self._plan_digest, voter), signature):
                     break
@@ -168,7 +168,7 @@ class CommitVotes:
 
     def to_relay(self, voter: PeerId) -> frozenset[PeerId]:
         """Hosts that this voter cannot reach: they are in client mode, as it is. Empty unless it voted as this host did."""
-        if not self.have_own or voter not in dict(self.own.backers):
+        if voter not in self._clients or not self.have_own or voter not in dict(self.own.backers):
             return frozenset()
         return self._clients - {voter, self._me}
 

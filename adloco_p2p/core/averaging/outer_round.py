@@ -25,7 +25,7 @@ about the others, `attempt.py` which attempt comes next, `commit_votes.py` which
 
 from collections.abc import Collection
 
-from adloco_p2p.core.averaging.attempt import TAKEOVER_SECONDS
+from adloco_p2p.core.averaging.attempt import TAKEOVER_SECONDS, has_voted_otherwise
 from adloco_p2p.core.averaging.attempt_phase import AttemptPhase
 from adloco_p2p.core.averaging.commit_phase import CommitPhase
 from adloco_p2p.core.averaging.phases import Phase
@@ -38,10 +38,12 @@ from adloco_p2p.core.model.events import (
     AverageFinished,
     Effect,
     Evaluate,
+    Evaluated,
     InnerResult,
     MeasureStep,
     OuterApplied,
     RunInner,
+    Send,
     StepMeasured,
 )
 from adloco_p2p.core.model.measurers import measurers
@@ -187,6 +189,11 @@ class OuterRound(RoundState):
         is_member, failed_here = self.me in message.members, self.hosts.failed_here(message.members)
         if is_member and failed_here:  # the leader is one of them, did not see what this host saw, or is not honest
             return self.report_failure(message.attempt, failed_here)
+        if is_member and (
+            voters := self._voters_elsewhere(message)
+        ):  # the leader does not know of their votes, or is not honest
+            failed = AttemptFailed(instance=self.instance, round=self.round, attempt=message.attempt, suspects=voters)
+            return [Send(peer=sender, message=failed)]
         if sender in failed_here or not (is_member or self.attempts.is_worth_waiting(message)):
             return []
         if self.phase in (Phase.TRAINING, Phase.TRAINED):
@@ -205,6 +212,11 @@ class OuterRound(RoundState):
             effects += self.enter(Phase.RETRYING, now)
         self._attempt.wait_for_others(now)
         return [*effects, *self._commit.seek(now)]
+
+    def _voters_elsewhere(self, start: AttemptStart) -> tuple[PeerId, ...]:
+        """Members without which the attempt would have to do. A member could start such attempts faster than the others make
+        one without it (adversary row `two liars of one mind`, seed 3)."""
+        return tuple(peer for peer in start.members if peer != self.me and has_voted_otherwise(peer, self.votes, start))
 
     def roster_changed(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """A peer died or returned: the attempt may be lost, a commit possible."""
@@ -245,7 +257,8 @@ class OuterRound(RoundState):
         assert self.phase is Phase.APPLYING
         self.applied, self._is_evaluated = event, evaluate
         if self._is_drawn(event):
-            measure = MeasureStep(instance=self.instance, round=self.round, state=event.state_digest)
+            reads = self.instance_plan.reads
+            measure = MeasureStep(instance=self.instance, round=self.round, state=event.state_digest, reads=reads)
             return [*self.enter(Phase.MEASURING, now), measure]
         return self._evaluate(now)
 
@@ -266,9 +279,9 @@ class OuterRound(RoundState):
             return [*self.enter(Phase.EVALUATING, now), Evaluate(instance=self.instance, round=self.round)]
         return self.enter(Phase.DONE, now)
 
-    def evaluated(self, heldout_loss: float | None, now: float) -> list[Effect]:
+    def evaluated(self, event: Evaluated, now: float) -> list[Effect]:
         assert self.phase is Phase.EVALUATING
-        self.heldout_loss = heldout_loss
+        self.heldout_loss, self.heldout_losses = event.heldout_loss, event.heldout_losses
         return self.enter(Phase.DONE, now)
 
 
@@ -280,6 +293,7 @@ def round_line(outer: OuterRound) -> telemetry.Round:
         instance=outer.instance,
         loss=report.loss,
         heldout_loss=outer.heldout_loss,
+        heldout_losses=outer.heldout_losses,
         requested_batch=plan.requested_batch,
         effective_batch=plan.effective_batch,
         accumulation_steps=report.accumulation_steps,

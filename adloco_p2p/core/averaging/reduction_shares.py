@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from math import fsum
 from statistics import median_low
 
+from adloco_p2p.core.model.averages import largest_share
+
 FASTEST_UPLINK = 4.0
 """An uplink counts for at most this many times the median one: a false claim gives a member no more work than that."""
 ROUNDING = 1e-9
@@ -22,8 +24,7 @@ def reduction_shares(uplinks: Sequence[float], reachable: Sequence[bool]) -> tup
     Members send only to those that reduce. So a member that cannot be dialled reduces nothing, as long as any other can be: two
     such members need no connection to each other.
 
-    Nobody reduces more than 2 / n of the vector, or, where fewer than half of the members reduce, an equal part of it: a false
-    reducer does not add to the mean of its part, it writes it.
+    Nobody reduces more than `largest_share`.
     """
     reduces = reachable if any(reachable) else [True] * len(uplinks)
     known = sorted(uplink for uplink in uplinks if uplink >= 1)
@@ -33,7 +34,7 @@ def reduction_shares(uplinks: Sequence[float], reachable: Sequence[bool]) -> tup
     speeds = [min(uplink, FASTEST_UPLINK * middle) if uplink >= 1 else middle for uplink in uplinks]
     spare = len(uplinks) - 2
     fastest_first = sorted((speed for speed, takes in zip(speeds, reduces, strict=True) if takes), reverse=True)
-    largest = max(2 / len(uplinks), 1 / len(fastest_first))
+    largest = largest_share(len(uplinks), len(fastest_first))
     seconds = _seconds(fastest_first, spare, largest)
     fractions = [min(largest, max(0.0, seconds * speed - 1) / spare) for speed in speeds]
     return tuple(fraction if takes else 0.0 for fraction, takes in zip(fractions, reduces, strict=True))

@@ -67,6 +67,7 @@ class RoundState:
         self.step: StepLosses | None = None
         """Where this host was drawn to measure it."""
         self.heldout_loss: float | None = None
+        self.heldout_losses: tuple[float, ...] = ()
         self.is_void = False
         """No average got a majority: there is no outer step."""
         self.is_carried = assignment.is_carried
@@ -187,6 +188,7 @@ class RoundState:
             train_seconds=result.seconds if result else 0.0,
             loss=within_scalars(result.loss) if result else None,
             heldout_loss=within_scalars(self.heldout_loss) if self.heldout_loss is not None else None,
+            heldout_losses=tuple(map(within_scalars, self.heldout_losses)),
             contributors=bits_of(present, hosts),
             left_out=bits_of(left_out, hosts),
             is_void=self.is_void,

@@ -3,6 +3,9 @@
 In a run that admits by tickets a newcomer shows an invitation of a signer, made out to its own name. Anybody can check it, now
 and later, with nothing but the entries before. A peer that once had a seat comes back without a ticket and uses no second seat:
 it is in the ledger already. So revoking an invitation ends no seat that it gave; a ban does.
+
+In a run that anybody may join names cost nothing, so a plan seats few that have shown nothing yet: with it there are no more of
+them than members that have reported, or `FIRST_SEATS`. Former members that served their probation are not counted.
 """
 
 from collections import Counter
@@ -12,10 +15,13 @@ from typing import TypeVar
 
 from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, JoinRequest, Ticket, Value, Verify
+from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, MAX_JOINS, Decree, JoinRequest, Ticket, Value, Verify
 from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
 
 Key = TypeVar("Key")
+
+FIRST_SEATS = 8
+"""Seats without a first report that an open run has room for, however few its members are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +113,45 @@ def newly_banned(statements: Iterable[Decree], parent: RoundPlan) -> tuple[PeerI
 
 
 # --- join requests ---------------------------------------------------------------------------------------------------
+
+
+def seated_first(
+    requests: Iterable[JoinRequest], *, parent: RoundPlan, members: Container[PeerId], room: int
+) -> tuple[JoinRequest, ...]:
+    """Those of the requests, which the run lets in, that the plan after `parent` seats, sorted by peer: at most `room`, and no
+    more newcomers than there are first seats. Former members that served their probation go first, then others that had a seat,
+    then newcomers; among equals a lot decides, since a name can be chosen."""
+    served, slot, first_seats = _served(parent), canonical.digest_once(parent), free_first_seats(parent)
+
+    def place(request: JoinRequest) -> tuple[bool, bool, Digest]:
+        return request.peer not in served, request.peer not in members, canonical.digest((slot, request.peer))
+
+    chosen: list[JoinRequest] = []
+    for request in sorted(requests, key=place):
+        is_newcomer = request.peer not in served
+        if len(chosen) < room and (first_seats > 0 or not is_newcomer):
+            chosen.append(request)
+            first_seats -= is_newcomer
+    return tuple(sorted(chosen, key=lambda request: request.peer))
+
+
+def crowding(joined: Iterable[PeerId], parent: RoundPlan) -> str:
+    """Why the plan after `parent` cannot seat all of them; empty where it can."""
+    served, free = _served(parent), free_first_seats(parent)
+    newcomers = sum(peer not in served for peer in joined)
+    return f"{newcomers} newcomers, and there are {free} first seats" if newcomers > free else ""
+
+
+def free_first_seats(parent: RoundPlan) -> int:
+    """How many that have shown nothing yet the plan after `parent` may seat."""
+    if parent.is_ticketed:
+        return MAX_JOINS
+    silent = sum(seat.last_report is None and seat.joined_round > 0 for seat in parent.roster)
+    return max(0, max(FIRST_SEATS, len(parent.roster) - silent) - silent)
+
+
+def _served(parent: RoundPlan) -> set[PeerId]:
+    return {former.peer for former in parent.former}
 
 
 class Door:

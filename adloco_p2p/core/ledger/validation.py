@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from adloco_p2p.core.ledger.admission import Door, in_order, newly_banned
+from adloco_p2p.core.ledger.admission import Door, crowding, in_order, newly_banned
 from adloco_p2p.core.ledger.branch_claims import accepted_claims
 from adloco_p2p.core.ledger.certificates import check_certificate
 from adloco_p2p.core.ledger.desk import Desk
@@ -134,7 +134,7 @@ def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
         if join.run != parent.run or not verify(join.peer, join.payload, join.signature):
             return f"the join request of {join.peer} is not signed by that peer for this run"
     door = door_of(ledger, verify, statements=value.statements)
-    return next(filter(None, map(door.problem, value.joined)), "")
+    return crowding(joined, parent) or next(filter(None, map(door.problem, value.joined)), "")
 
 
 def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify: Verify) -> str:

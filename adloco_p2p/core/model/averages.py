@@ -21,6 +21,12 @@ class LostShare(NamedTuple):
     """How much of the vector it was to reduce, in the unit of the members' shares."""
 
 
+def largest_share(num_members: int, num_reducers: int) -> float:
+    """Of the vector, that one member reduces: 2 / n or, where fewer than half of the members reduce, an equal part of it. A
+    false reducer does not add to the mean of its part, it writes it."""
+    return max(2 / num_members, 1 / num_reducers)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Average:
     """Average the pseudo-gradient over the named peers into a scratch buffer. Weights are samples."""

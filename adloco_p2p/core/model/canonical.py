@@ -30,16 +30,25 @@ def to_plain(value: Any) -> Any:
         return [to_plain(item) for item in value]
     if isinstance(value, dict):
         return {key: to_plain(item) for key, item in value.items()}
+    return {name: to_plain(item) for name, item in _fields(value).items()}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Of a dataclass, by name."""
     kind: Any = type(value)
     names = _names(kind)
     assert names is not None, f"no canonical form for {kind}"
-    return {name: to_plain(getattr(value, name)) for name in names}
+    return {name: getattr(value, name) for name in names}
+
+
+_encoder = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False, default=_fields
+)
 
 
 def encode(value: Any) -> bytes:
     """The canonical bytes of a value. Raises ValueError for a number that is not finite."""
-    text = json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return text.encode("ascii")
+    return _encoder.encode(value).encode("ascii")
 
 
 def size(value: Any) -> int:

@@ -185,6 +185,8 @@ class Evaluated:
     round: int
     heldout_loss: float | None
     """Nats per predicted token; None where the peer has nothing to evaluate on."""
+    heldout_losses: tuple[float, ...] = ()
+    """On each data set of the mixture by itself, where instances have data of their own."""
     epoch: int = 0
 
 
@@ -395,6 +397,8 @@ class MeasureStep:
     round: int
     state: Digest
     """After the step."""
+    reads: tuple[InstanceId, ...] = ()
+    """As in the instance's plan: the rows are of the data that it trains on."""
     epoch: int = 0
 
 

@@ -7,7 +7,7 @@ types are data (`annotated_types`); the configuration loader checks them and nam
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from adloco_p2p.core.model.types import MAX_HOSTS, Fraction
 from adloco_p2p.core.model.words import plural
@@ -110,6 +110,10 @@ class InstanceRules:
     """`fork`: one instance warms up and is then copied; `same`: k copies from the start; `different`: k random starts."""
     fork_round: PositiveInt = 4
     """The round before which the warmed-up instance is copied."""
+    data: tuple[Annotated[str, MinLen(1), MaxLen(200)], ...] = ()
+    """For each instance a data set of `data.mixture` that it trains on alone; merged instances train on those of all their
+    sources, the one that warms up for the others on all. Evaluated is on all, and on each by itself. Empty: every instance
+    trains on all data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

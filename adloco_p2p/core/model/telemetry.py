@@ -6,15 +6,13 @@ event is about one peer, losses are in nats per predicted token, and a number th
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from adloco_p2p.core.model import canonical, types
-from adloco_p2p.core.model.ledger_entry import Decree, Statement
-from adloco_p2p.core.model.run_progress import planned_samples
 from adloco_p2p.core.model.task_scores import TaskScore
-from adloco_p2p.core.model.types import Digest, HostShare, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.model.types import Digest, HostShare, InstanceId, PeerId
 
 
 class Log:
@@ -73,6 +71,8 @@ class Started(Log):
     resumed_round: int | None = None
     codec: str = ""
     """In which pseudo-gradients travel."""
+    data_sets: tuple[str, ...] = ()
+    """Of the mixture, where instances have data of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +130,8 @@ class Finished(Log):
 
     round: int
     heldout_loss: float | None
+    heldout_losses: tuple[float, ...] = ()
+    """As in `Round`."""
     samples: int
     tokens: int
     bytes_sent: int
@@ -187,24 +189,6 @@ class Plan(Log):
     course: types.Course = types.AS_CONFIGURED
 
 
-def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
-    told = shared(plan, Plan)
-    told["roster"] = tuple(
-        RosterLine(
-            peer=entry.peer,
-            samples_per_second=entry.capacity.samples_per_second,
-            last_report=entry.last_report,
-            upload_bytes_per_second=entry.capacity.upload_bytes_per_second,
-            probation=entry.probation,
-            is_keeper=entry.capacity.is_keeper,
-            waits_from=entry.turn_from if entry.is_waiting and not plan.is_last else None,
-        )
-        for entry in plan.roster
-    )
-    told["instances"] = tuple(InstanceLine(**shared(item, InstanceLine)) for item in plan.instances)
-    return Plan(**told, digest=digest, samples=planned_samples(plan))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge(Log):
     """Instances were merged before `round`."""
@@ -216,10 +200,6 @@ class Merge(Log):
     reason: str
 
 
-def merge_line(merge: types.Merge, round: int) -> Merge:
-    return Merge(round=round, **shared(merge, Merge))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork(Log):
     """An instance was copied before `round`."""
@@ -227,10 +207,6 @@ class Fork(Log):
     round: int
     source: InstanceId
     targets: tuple[InstanceId, ...]
-
-
-def fork_line(fork: types.Fork, round: int) -> Fork:
-    return Fork(round=round, **shared(fork, Fork))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,11 +229,6 @@ class TaskScores(Log):
     peer: PeerId
     model: Digest
     scores: tuple[TaskScore, ...]
-
-
-def task_lines(reports: Sequence[types.Report]) -> list[TaskScores]:
-    """What the reports claim of tasks."""
-    return [TaskScores(peer=report.peer, **shared(report.tasks, TaskScores)) for report in reports if report.tasks is not None]
 
 
 # --- rounds of one instance on this peer -----------------------------------------------------------------------------
@@ -295,6 +266,8 @@ class Round(Log):
     """Mean over the inner steps; None where this peer did none."""
     heldout_loss: float | None
     """None in a round without evaluation."""
+    heldout_losses: tuple[float, ...] = ()
+    """On each data set by itself (`Started.data_sets`), where instances have data of their own."""
     requested_batch: int
     effective_batch: int
     accumulation_steps: int
@@ -397,13 +370,6 @@ class Joined(Log):
     """The first one that counts on it."""
 
 
-def joined_lines(previous: RoundPlan | None, plan: RoundPlan) -> list[Joined]:
-    """The peers on the roster of `plan` that were not on the roster before; none where that one is unknown."""
-    known = previous.roster if previous is not None else plan.roster
-    newcomers = {roster_entry.peer for roster_entry in plan.roster} - {roster_entry.peer for roster_entry in known}
-    return [Joined(peer=peer, round=plan.round) for peer in sorted(newcomers)]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruled(Log):
     """A plan carries a statement of a signer, or evidence."""
@@ -415,20 +381,6 @@ class Ruled(Log):
     by: str
     """The signer, or `evidence`."""
     reason: str
-
-
-def ruled_lines(decrees: Sequence[Decree], round: int) -> list[Ruled]:
-    """Of the plan of this round."""
-    return [
-        Ruled(
-            round=round,
-            action=decree.action,
-            subject=decree.subject,
-            by=decree.signer if isinstance(decree, Statement) else "evidence",
-            reason=decree.reason,
-        )
-        for decree in decrees
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,8 @@ class InstanceReport:
     """Mean training loss over the round, nats per predicted token."""
     heldout_loss: NonNegative | None
     """Held-out loss of the outer parameters after the round, nats per predicted token; none where not evaluated."""
+    heldout_losses: Annotated[tuple[NonNegative, ...], MaxLen(MAX_INSTANCES)] = ()
+    """The same on each data set of the mixture by itself, where instances have data of their own."""
     contributors: HostBits
     """The hosts whose pseudo-gradients are in the committed average, in a void round those that were there, as far as the
     sender knows; see `core/model/report_form.py`."""
@@ -340,6 +342,8 @@ class InstancePlan:
     """Those that count, oldest first; see `core/planning/suspension.py`."""
     vector_bytes: Count = 0
     """Of a pseudo-gradient as it travels, as most hosts report it; 0 before the first reports."""
+    reads: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)] = ()
+    """The instances whose data of their own (`instances.data`) it trains on, sorted; empty: all data of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

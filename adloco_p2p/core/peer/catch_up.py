@@ -46,8 +46,9 @@ class CatchingUp:
 
         A donor stays where it is, for others to fetch its state.
         """
-        self._watch(now)
-        if self._state.opening is not None or is_donor or not (self._is_far_behind() or self._is_stuck(now)):
+        in_wait = [number for (number, _), outer in self._state.rounds.items() if outer.is_waiting]
+        self._watch(in_wait, now)
+        if self._state.opening is not None or is_donor or not (self._is_far_behind(in_wait) or self._is_stuck(now)):
             return []
         self._waiting = None
         if not self._book.has_others(self._book.newest, self._state.gone):
@@ -60,9 +61,6 @@ class CatchingUp:
     def _present(self) -> int:
         """The round that the others compute now."""
         return self._book.newest.round - 1
-
-    def _rounds_in_wait(self) -> list[int]:
-        return [number for (number, _), outer in self._state.rounds.items() if outer.is_waiting]
 
     def _lacking(self) -> list[InstanceId]:
         """Instances of a past round whose state is not here."""
@@ -77,17 +75,18 @@ class CatchingUp:
             return []
         return [source for source in self._book.sources(following) if source < FIRST_BRANCH_ID]
 
-    def _watch(self, now: float) -> None:
-        """Note since when this peer has got nowhere in a round that is over for the others."""
-        if not self._lacking() and not any(number < self._present for number in self._rounds_in_wait()):
+    def _watch(self, in_wait: Collection[int], now: float) -> None:
+        """Note since when this peer has got nowhere in a round that is over for the others. `in_wait`: rounds in which it waits
+        for them."""
+        if not self._lacking() and not any(number < self._present for number in in_wait):
             self._waiting = None
             return
         num_done = sum(outer.is_done for outer in self._state.rounds.values())
         if self._waiting is None or self._waiting[:2] != (self._state.opened, num_done):
             self._waiting = (self._state.opened, num_done, now)
 
-    def _is_far_behind(self) -> bool:
-        return self._present - min(self._rounds_in_wait(), default=self._state.opened + 1) > ROUNDS_KEPT
+    def _is_far_behind(self, in_wait: Collection[int]) -> bool:
+        return self._present - min(in_wait, default=self._state.opened + 1) > ROUNDS_KEPT
 
     def _is_stuck(self, now: float) -> bool:
         """It has waited too long, or the others may no longer hold a state as old as it needs."""

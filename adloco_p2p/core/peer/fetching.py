@@ -40,11 +40,14 @@ class Fetching:
 
     @property
     def next_deadline(self) -> float | None:
-        instances = self._state.instances
-        deadlines = [item.fetch.retry_at for item in instances.values() if item.fetch and item.fetch.retry_at is not None]
-        deadlines += [item.decline_at for item in instances.values() if item.decline_at is not None]
-        deadlines += [item.no_donor_since + NO_DONOR_SECONDS for item in instances.values() if item.no_donor_since is not None]
-        deadlines += [since + NO_DONOR_SECONDS for key, since in self._missed_branches.items() if self._fetch(key) is None]
+        deadlines = [since + NO_DONOR_SECONDS for key, since in self._missed_branches.items() if self._fetch(key) is None]
+        for item in self._state.instances.values():
+            if item.fetch is not None and item.fetch.retry_at is not None:
+                deadlines.append(item.fetch.retry_at)
+            if item.decline_at is not None:
+                deadlines.append(item.decline_at)
+            if item.no_donor_since is not None:
+                deadlines.append(item.no_donor_since + NO_DONOR_SECONDS)
         return min(deadlines, default=None)
 
     @property
@@ -86,7 +89,7 @@ class Fetching:
         """Ask for the state of instances that this peer now hosts, or needs for a merge, and does not have."""
         if self._state.opening is not None:
             return []
-        wanted = {i: at for i, at in self._wanted_first().items() if i not in self._state.held and i < FIRST_BRANCH_ID}
+        wanted = self._wanted_first()
         for instance, item in self._state.instances.items():
             if instance not in wanted:
                 item.no_donor_since, item.decline_at, item.is_lost, item.failed_fetches = None, None, False, 0
@@ -143,10 +146,13 @@ class Fetching:
         return effects
 
     def _wanted_first(self) -> dict[InstanceId, int]:
-        """At which boundary this peer asks for each state that it needs. Of two boundaries the first counts, unless a peer is
-        known to have the state at the second alone: the round between them is over."""
+        """At which boundary this peer asks for each state that it needs and has not. Of two boundaries the first counts, unless
+        a peer is known to have the state at the second alone: the round between them is over."""
         wanted: dict[InstanceId, int] = {}
+        held = self._state.held
         for instance, at in self._wanted():
+            if instance in held or instance >= FIRST_BRANCH_ID:
+                continue
             first = wanted.setdefault(instance, at)
             if at > first and self._donors(instance, at) and not self._donors(instance, first):
                 wanted[instance] = at

@@ -312,7 +312,9 @@ class Lifecycle:
             return self.give_up(f"training has diverged: the held-out loss after round {plan.round} is not finite", now)
         effects: list[Effect] = [self._checkpoints.save(instance, plan.round) for instance in mine]
         effects += self._checkpoints.complete(plan.round, now, is_finished=True)
-        log = telemetry.Finished(round=plan.round, heldout_loss=loss, **canonical.to_plain(self._checkpoints.totals(now)))
+        totals = canonical.to_plain(self._checkpoints.totals(now))
+        losses = self._state.final_losses
+        log = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
         self._enter(Stage.WAITING)
         return [*effects, log, *self._completion.begin(_peers_of(plan), now)]
 

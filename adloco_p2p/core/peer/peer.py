@@ -58,10 +58,11 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
+from adloco_p2p.core.model.plan_telemetry import ruled_lines, task_lines
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
 from adloco_p2p.core.model.task_scores import TasksScored
-from adloco_p2p.core.model.telemetry import Left, Returned, ruled_lines, task_lines
+from adloco_p2p.core.model.telemetry import Left, Returned
 from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.boundary import Boundary
@@ -103,6 +104,10 @@ class Peer:
     def __init__(self, *, me: PeerId, cadence: Cadence, agreement: Agreement) -> None:
         self.me = me
         self.cadence = cadence
+        self._has_news = True
+        """The event of the present call may have made something possible."""
+        self._next_wait: float | None = None
+        """When something becomes possible by time alone."""
         self._agreement = agreement
         self._state = PeerState(me, is_delayed=cadence.is_delayed)
         self._book = self._state.book
@@ -135,29 +140,31 @@ class Peer:
 
     @property
     def next_deadline(self) -> float | None:
-        deadlines = [self._agreement.next_deadline, *(outer.next_deadline for outer in self._state.rounds.values())]
-        deadlines += [self._fetching.next_deadline, self._catching_up.next_deadline, self._lifecycle.next_deadline]
-        return min((instant for instant in deadlines if instant is not None), default=None)
+        deadlines = [outer.next_deadline for outer in self._state.rounds.values()]
+        deadlines += [self._agreement.next_deadline, self._next_wait]
+        return min([instant for instant in deadlines if instant is not None], default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """The one entry. After each event, everything that has become possible is begun."""
+        """The one entry. After each event that changes something here, everything that has become possible is begun."""
         if self._lifecycle.is_stopped:
             return []
+        self._has_news = True
         effects = self._take(event, now)
-        if effects is None:
-            return []
+        if not self._has_news:
+            return effects
         while not self._lifecycle.is_stopped:
             more = self._advance(now)
             effects += more
             if not more:
                 break
         self._agreement.note_work(self._state.working())
+        waits = (self._fetching.next_deadline, self._catching_up.next_deadline, self._lifecycle.next_deadline)
+        self._next_wait = min([instant for instant in waits if instant is not None], default=None)
         return effects
 
     # --- one event ---------------------------------------------------------------------------------------------------
 
-    def _take(self, event: Event, now: float) -> list[Effect] | None:
-        """None where nothing has changed here, so that nothing has become possible: most messages about agreeing."""
+    def _take(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, DeviceEnd) and self._state.is_outdated(event):
             return []
         match event:
@@ -210,17 +217,20 @@ class Peer:
         effects: list[Effect] = [line for plan in known for line in self._state.plan_lines(plan)]
         return effects + self._outcomes(self._agreement.start(durable.plans, durable.reports, now), now)
 
-    def _receive(self, event: Received, now: float) -> list[Effect] | None:
+    def _receive(self, event: Received, now: float) -> list[Effect]:
         message = event.message
         if isinstance(message, (AverageDigest, AttemptFailed, AttemptStart)):
             outer = self._state.rounds.get((message.round, message.instance))
             if outer is None:
                 return self._fetching.decline(event.sender, message)
-            return self._state.stamped(outer.received(event.sender, message, now, self._state.gone))
+            effects = self._state.stamped(outer.received(event.sender, message, now, self._state.gone))
+            self._has_news = bool(effects)  # a step to another phase is logged
+            return effects
         if isinstance(message, RunComplete):
             return self._lifecycle.received(event.sender, message)
         outcomes = self._agreement.receive(event.sender, message, now)
-        return self._outcomes(outcomes, now) if outcomes else None
+        self._has_news = _have_news(outcomes)
+        return self._outcomes(outcomes, now)
 
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -228,7 +238,10 @@ class Peer:
             effects += self._state.stamped(self._state.rounds[key].tick(now, self._state.gone))
         self._fetching.tick(now)
         effects += self._lifecycle.tick(now)
-        return effects + self._outcomes(self._agreement.tick(now), now)
+        outcomes = self._agreement.tick(now)
+        is_due = self._next_wait is not None and self._next_wait <= now
+        self._has_news = is_due or bool(effects) or _have_news(outcomes)
+        return effects + self._outcomes(outcomes, now)
 
     def _step(
         self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated, now: float
@@ -238,6 +251,7 @@ class Peer:
             plan = self._book.get(event.round)
             if isinstance(event, Evaluated) and plan is not None and plan.is_last:
                 self._state.final_loss, self._state.is_evaluated = event.heldout_loss, True
+                self._state.final_losses = event.heldout_losses
             return []
         was_done = outer.is_done
         match event:
@@ -253,7 +267,7 @@ class Peer:
             case StepMeasured():
                 effects = outer.step_measured(event, now)
             case Evaluated():
-                effects = outer.evaluated(event.heldout_loss, now)
+                effects = outer.evaluated(event, now)
         effects = self._state.stamped(effects)
         if outer.is_done and not was_done:
             effects += self._round_done(outer, now)
@@ -400,3 +414,8 @@ class Peer:
         """Of an instance's hosts one evaluates, in turn: they all hold the same parameters."""
         contributors = outer.contributors
         return self.cadence.evaluates(outer.round) and contributors[outer.round % len(contributors)] == self.me
+
+
+def _have_news(outcomes: Sequence[Outcome]) -> bool:
+    """Whether the agreement tells of something that may make something possible. Most outcomes are messages to send."""
+    return any(isinstance(outcome, Decided | Reorg | PeerGone | PeerBack | ReportHeard) for outcome in outcomes)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.types import Digest, InstanceId, InstancePlan, PeerId, Report, RoundPlan, keepers_of
+from adloco_p2p.core.model.types import LARGEST_COUNT, Digest, InstanceId, InstancePlan, PeerId, Report, RoundPlan, keepers_of
 
 PLANS_KEPT = 8
 """Rounds whose plans stay known."""
@@ -20,7 +20,7 @@ class Outlook:
     without the state nor, as one that skipped that round does, a later one that it was to train it in. The same holds for the
     round before: hosts that are all new to an instance whose former hosts are gone would wait for each other. The seat of a
     peer that lives and never reports ends, and with it the wait. Otherwise nobody can: this peer takes an older state, or goes
-    on without any, and reports the rounds that it goes through with nothing (`PeerState.goes_without`).
+    on without any, and reports the rounds that it goes through with nothing (`PeerState.ending`).
     """
 
     digest: Digest | None
@@ -42,6 +42,8 @@ class PlanBook:
         """(Round, instance) -> the state after the round, as each peer reported it."""
         self._reporters: dict[int, dict[PeerId, None]] = {}
         """Round -> peers that reported it."""
+        self._mine: dict[int, list[InstanceId]] = {}
+        """Round -> instances that this peer hosts in it. Every event asks."""
 
     @property
     def newest(self) -> RoundPlan:
@@ -53,6 +55,8 @@ class PlanBook:
     def remember(self, plan: RoundPlan) -> None:
         self.plans[plan.round] = plan
         self.digests[plan.round] = canonical.digest_once(plan)
+        hosted = [item.instance for item in plan.instances if any(share.peer == self.me for share in item.hosts)]
+        self._mine[plan.round] = hosted
 
     def note_states(self, report: Report) -> None:
         self._reporters.setdefault(report.round, {})[report.peer] = None
@@ -61,24 +65,25 @@ class PlanBook:
 
     def forget(self, *, before: int) -> None:
         """Plans of the last rounds stay in any case: a peer that is behind needs them."""
-        oldest = min(before, max(self.plans) - PLANS_KEPT)
-        self.plans = {number: plan for number, plan in self.plans.items() if number >= oldest}
-        self.digests = {number: digest for number, digest in self.digests.items() if number >= oldest}
-        self._states = {key: states for key, states in self._states.items() if key[0] >= before}
-        self._reporters = {number: peers for number, peers in self._reporters.items() if number >= before}
+        self._keep(range(min(before, max(self.plans) - PLANS_KEPT), LARGEST_COUNT), reports=range(before, LARGEST_COUNT))
 
     def cut(self, *, at: int) -> None:
         """Forget everything from this round on: another history counts."""
-        self.plans = {number: plan for number, plan in self.plans.items() if number < at}
-        self.digests = {number: digest for number, digest in self.digests.items() if number < at}
-        self._states = {key: states for key, states in self._states.items() if key[0] < at}
-        self._reporters = {number: peers for number, peers in self._reporters.items() if number < at}
+        self._keep(range(at), reports=range(at))
+
+    def _keep(self, plans: range, *, reports: range) -> None:
+        """Plans, and reports, of these rounds."""
+        self.plans = {number: plan for number, plan in self.plans.items() if number in plans}
+        self.digests = {number: digest for number, digest in self.digests.items() if number in plans}
+        self._mine = {number: hosted for number, hosted in self._mine.items() if number in plans}
+        self._states = {key: states for key, states in self._states.items() if key[0] in reports}
+        self._reporters = {number: peers for number, peers in self._reporters.items() if number in reports}
 
     # --- what a plan means for this peer -----------------------------------------------------------------------------
 
     def mine(self, plan: RoundPlan) -> list[InstanceId]:
-        """Instances that this peer hosts."""
-        return [item.instance for item in plan.instances if any(share.peer == self.me for share in item.hosts)]
+        """Instances that this peer hosts by a plan of this book."""
+        return self._mine[plan.round]
 
     def sources(self, plan: RoundPlan) -> list[InstanceId]:
         """Instances whose state this peer needs at the boundary before `plan` to carry its transition out."""

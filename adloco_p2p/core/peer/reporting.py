@@ -74,11 +74,10 @@ class Reporting:
         untrained = self._state.untrained
         effects: list[Effect] = []
         numbers = {key[0] for key in (*self._state.rounds, *untrained)}
-        idle = self._idle()
-        numbers.update(idle)
+        numbers.update(self._idle())
         for number in sorted(numbers - self._state.own_reports.keys()):
             plan = self._book.plans[number]
-            hosted = [] if number in idle else self._state.here(plan)
+            hosted = self._state.ending(plan)
             trained = [instance for instance in hosted if (number, instance) not in untrained]
             outers = [self._state.rounds.get((number, instance)) for instance in trained]
             done = [outer for outer in outers if outer is not None and outer.is_done]
@@ -100,7 +99,7 @@ class Reporting:
         first = max((*self._state.own_reports, self._state.skipped)) + 1
         plans = [self._book.get(number) for number in {*range(first, self._state.opened), self._state.opened}]
         members = [plan for plan in plans if plan is not None and not plan.is_last and self._book.is_on_roster(plan)]
-        return [plan.round for plan in members if self._state.goes_without(plan)]
+        return [plan.round for plan in members if not self._state.ending(plan)]
 
     def _report(self, plan: RoundPlan, done: Sequence[OuterRound], now: float) -> list[Effect]:
         results = [outer.result for outer in done if outer.result is not None]

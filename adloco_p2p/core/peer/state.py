@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, Effect
-from adloco_p2p.core.model.telemetry import Log, joined_lines, plan_line
+from adloco_p2p.core.model.plan_telemetry import joined_lines, plan_line
+from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, InstanceId, PeerId, ProbeVerdict, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.peer.hosted_instance import HostedInstance
@@ -49,6 +50,7 @@ class PeerState:
         """Rounds that others were to train, and all of them are gone: the state here went through them as it was."""
         self.gone: dict[PeerId, None] = {}
         self.final_loss: float | None = None
+        self.final_losses: tuple[float, ...] = ()
         """Held-out loss of an instance after the last plan, nats per predicted token; None where nothing measures it."""
         self.is_evaluated = False
         """Whether the device has answered for that instance."""
@@ -153,14 +155,14 @@ class PeerState:
     def is_at(self, instance: InstanceId, boundary: int) -> bool:
         return self.held.get(instance) == boundary or self.branches.is_ready(instance)
 
-    def goes_without(self, plan: RoundPlan) -> bool:
-        """Whether this peer has nothing to do in a round up to the present one: it hosts no instance that any peer has, or it
-        went on from the round without the state of those that it hosts. The state of the present round is awaited."""
+    def ending(self, plan: RoundPlan) -> list[InstanceId]:
+        """Instances whose end of this round is to come here, or came: those that this peer hosts and any peer has. Once it went
+        on from the round, their state before the round is awaited no longer."""
         number, hosted = plan.round, self.here(plan)
-        return not hosted or (number < self.opened and not any(self._was_before(instance, number) for instance in hosted))
+        return [instance for instance in hosted if number >= self.opened or self._was_before(instance, number)]
 
     def _was_before(self, instance: InstanceId, number: int) -> bool:
-        """The end of this round of the instance is to come here, or came: it was begun, or its state is here or on its way."""
+        """The round of the instance was begun here, or its state before the round is here or on its way."""
         item = self.instances.get(instance, HostedInstance())
         boundaries = [item.boundary, item.fetch.boundary if item.fetch is not None else None]
         return (number, instance) in self.rounds or any(at is not None and at <= number for at in boundaries)

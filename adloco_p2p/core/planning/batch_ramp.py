@@ -11,6 +11,7 @@ from math import ceil, log2, pi
 from adloco_p2p.core.model.rules import BatchRules, Rules
 from adloco_p2p.core.model.run_progress import progress_at, samples_after
 from adloco_p2p.core.model.types import RoundPlan
+from adloco_p2p.core.model.words import moved
 
 ROUNDING = 1e-9
 """Rounding noise that never adds a stage."""
@@ -23,7 +24,7 @@ def scheduled_request(requested: int, previous: RoundPlan, rules: Rules) -> tupl
     length = rules.batch.ramp_samples
     part = min(1.0, samples / length) if length else progress_at(previous.round + 1, samples, rules.work)
     new = ramped_batch(rules.batch, part, final_fraction=rules.final_fraction)
-    return new, f"{requested} -> {new}: {rules.batch.ramp} ramp, {part:.1%} done"
+    return new, f"{moved(requested, new)}: {rules.batch.ramp} schedule, {part:.1%} of it done"
 
 
 def ramped_batch(rules: BatchRules, part: float, *, final_fraction: float) -> int:

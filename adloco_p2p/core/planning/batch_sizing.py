@@ -14,7 +14,7 @@ from statistics import median
 
 from adloco_p2p.core.model.rules import BatchRules
 from adloco_p2p.core.model.types import MAX_HISTORY, InstancePlan, InstanceReport, NoiseSample, PeerId
-from adloco_p2p.core.model.words import plural
+from adloco_p2p.core.model.words import figure, moved, plural
 from adloco_p2p.core.planning.pseudo_gradient_noise import (
     BATCH_CLAIM_FACTOR,
     MIN_ROBUST_HOSTS,
@@ -56,16 +56,17 @@ def pool_round(
     """
     trained = {peer: claims[peer] for peer in sorted(claims) if claims[peer].samples > 0 and claims[peer].batch_samples > 0}
     if not trained:
-        return None, "no report of a host that trained"
+        return None, "no host that trained reported"
     why = ""
     if rules.statistic == "pseudo_gradient" and any(share.spanned(round) for share in plan.hosts if share.peer in places):
-        return None, "the average holds pseudo-gradients of several rounds"
+        return None, "the average holds updates of several rounds"
     if rules.statistic == "pseudo_gradient":
         sample, why = pool_pseudo_gradients(plan, claims, round, places)
         if sample is not None:
             return sample, why
     sample, text = _pool_half_batches(trained, BATCH_CLAIM_FACTOR * plan.effective_batch, round)
-    return sample, f"{why}; {text}" if why else text
+    joint = ", and " if sample is None else ", so it is "
+    return sample, f"{why}{joint}{text}" if why else text
 
 
 def is_untestable(claims: Mapping[PeerId, InstanceReport]) -> bool:
@@ -80,7 +81,7 @@ def _pool_half_batches(trained: Mapping[PeerId, InstanceReport], limit: int, rou
     halves = [trained[peer].half_batch for peer in sorted(trained)]
     measured = [half for half in halves if half is not None]
     if not measured:
-        return None, "no host measured two halves of a batch"
+        return None, "no host compared the halves of its batches"
     weights = [float(min(half.num_steps, _MAX_COUNT)) for half in measured]
     batch = max(1, min(sum(min(claim.batch_samples, limit) for claim in trained.values()), _MAX_COUNT))
     noise = max(0.0, _trimmed_mean([half.covariance_trace for half in measured], weights)) / batch
@@ -95,7 +96,7 @@ def _pool_half_batches(trained: Mapping[PeerId, InstanceReport], limit: int, rou
         inner_variance=scalar(_trimmed_mean([half.inner_variance for half in measured], weights) / batch),
         orthogonal_noise=scalar(_trimmed_mean([half.orthogonal_trace for half in measured], weights) / batch),
     )
-    return sample, f"halves of batches of {plural(len(measured), 'host')}"
+    return sample, f"measured between the halves of the batches of {plural(len(measured), 'host')}"
 
 
 def _trimmed_mean(values: Sequence[float], weights: Sequence[float]) -> float:
@@ -128,25 +129,24 @@ def next_request(
     """
     assert requested >= 1 and effective >= 1 and shrink_streak >= 0
     if rules.test == "constant":
-        return requested, 0, f"constant batch of {requested}"
+        return requested, 0, f"{moved(requested, requested)}: the run has a constant batch"
     if not history:
         if untestable or effective == requested == 1:
             new = _grown(requested, max(requested, effective) + 1, rules)
-            return new, shrink_streak, f"{requested} -> {new}: one sample per host cannot be tested"
-        return requested, shrink_streak, f"hold {requested}: no statistics of the last round"
+            return new, shrink_streak, f"{moved(requested, new)}: one sample per host cannot be tested"
+        return requested, shrink_streak, f"{moved(requested, requested)}: no gradient noise was measured in the last round"
     demand, basis = demanded_batch(history, inner_steps=inner_steps, rules=rules)
     if demand is None:
-        return requested, shrink_streak, f"hold {requested}: {basis}"
+        return requested, shrink_streak, f"{moved(requested, requested)}: {basis}"
     asked = max(1, ceil(min(demand, float(_MAX_COUNT)) - ROUNDING))
     if asked > requested:
         new = _grown(requested, asked, rules)
-        limit = "" if new == asked else f", growth limited to {rules.growth_cap:g} a round and {rules.max_batch}"
-        return new, 0, f"{requested} -> {new}: {basis} asks {demand:.6g}{limit}"
+        return new, 0, f"{moved(requested, new)}: {basis} asks for {figure(demand)}{_limit(new, asked, rules)}"
     streak = shrink_streak + 1 if demand < requested / 2 else 0
     if rules.may_shrink and streak >= SHRINK_STREAK:
         new = max(ceil(SHRINK * requested - ROUNDING), asked)
-        return new, 0, f"{requested} -> {new}: {basis} asks {demand:.6g}, below half for {plural(streak, 'round')}"
-    return requested, streak, f"{requested} is enough: {basis} asks {demand:.6g}"
+        return new, 0, f"{moved(requested, new)}: {basis} asks for {figure(demand)}, for {streak} rounds less than half"
+    return requested, streak, f"{moved(requested, requested)}: {basis} asks for {figure(demand)}"
 
 
 def demanded_batch(history: Sequence[NoiseSample], *, inner_steps: int, rules: BatchRules) -> tuple[float | None, str]:
@@ -157,7 +157,7 @@ def demanded_batch(history: Sequence[NoiseSample], *, inner_steps: int, rules: B
     assert history and inner_steps >= 1 and rules.is_tested
     source = history[-1].source
     window = [sample for sample in history[-window_length(rules) :] if sample.source == source]
-    basis = f"{rules.test} test on {source} noise of {plural(len(window), 'round')}"
+    basis = f"gradient noise of {plural(len(window), 'round')} (batch.test {rules.test})"
     demands: list[float | None] = []
     if rules.test == "norm":
         demands = [_norm_demand(window, rules)]
@@ -169,7 +169,7 @@ def demanded_batch(history: Sequence[NoiseSample], *, inner_steps: int, rules: B
         demands.append(_ratio(numerators, [rules.nu**2 * s.mean_sqnorm for s in window], rules))
     known = [demand for demand in demands if demand is not None]
     if len(known) < len(demands):
-        return None, f"{basis} finds no signal"
+        return None, f"{basis} hides the gradient"
     return max(known) * _level_factor(source, inner_steps, rules), basis
 
 
@@ -209,3 +209,14 @@ def _grown(requested: int, asked: int, rules: BatchRules) -> int:
     """Towards `asked`, at least by one sample and at most by the growth cap, never beyond the largest batch of the run."""
     cap = max(floor(rules.growth_cap * requested + ROUNDING), requested + 1)
     return max(requested, min(asked, cap, rules.max_batch))
+
+
+def _limit(new: int, asked: int, rules: BatchRules) -> str:
+    """Why the batch grows less than the test asks."""
+    if new == asked:
+        return ""
+    return (
+        f", {new} is the largest batch of the run"
+        if new == rules.max_batch
+        else f", a round multiplies it by {rules.growth_cap:g} at most"
+    )

@@ -11,6 +11,7 @@ from statistics import median
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.rules import MergeRules
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, InstanceId, Merge, PeerId, Report, RoundPlan
+from adloco_p2p.core.planning.merge_policy import measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,6 @@ def verdict_on_branches(previous: RoundPlan, received: Mapping[PeerId, Report], 
     return BranchVerdict(
         merge=probe,
         is_accepted=merged <= target + rules.guard_tolerance,
-        numbers=f"merged {merged:.4f}, without it {target:.4f}, tolerance {rules.guard_tolerance:g}, {len(valid)} verdicts",
+        numbers=measured(merged, target, "without it", rules.guard_tolerance, len(valid)),
         worst=max((source for source in probe.sources if source >= FIRST_BRANCH_ID), key=lambda key: (losses[key], key)),
     )

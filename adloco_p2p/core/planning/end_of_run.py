@@ -26,7 +26,7 @@ def last_merge(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims
     held = reported_on(plans, claims)
     if len(held) == 1:
         kept = held[0].instance
-        reason = f"end of the run: nobody reported another instance than {kept}"
+        reason = f"end of the run: no peer reported another instance than {kept}"
         return keep_only(kept, [plan.instance for plan in plans], reason=reason)
     merge = _without_verdict(held, claims) if rules.guard else final_merge(held, rules=rules)
     weights = dict.fromkeys((plan.instance for plan in plans), 0.0) | dict(zip(merge.sources, merge.weights, strict=True))
@@ -45,7 +45,7 @@ def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, 
             medians = {instance: median(losses[instance]) for instance in instances}
             best = min(instances, key=lambda i: (medians[i], i))
             why = f"instance {best} stays, its {name} loss {medians[best]:.4f} is lowest"
-            return keep_only(best, instances, reason=f"end of the run without a verdict: {why}")
+            return keep_only(best, instances, reason=f"end of the run, and no peer measured the merge: {why}")
     best = max(plans, key=lambda plan: (plan.requested_batch, plan.instance)).instance
-    why = f"instance {best} stays, its request is largest"
-    return keep_only(best, instances, reason=f"end of the run without a verdict or losses: {why}")
+    why = f"instance {best} stays, it asks for the largest batch"
+    return keep_only(best, instances, reason=f"end of the run, and no peer measured the merge or a loss: {why}")

@@ -8,6 +8,7 @@ from statistics import median
 
 from adloco_p2p.core.model.rules import MergeRules
 from adloco_p2p.core.model.types import InstanceId, InstancePlan, Merge, ProbeVerdict, normalized, shortened
+from adloco_p2p.core.model.words import listed, plural
 
 
 def choose_merge(instances: Sequence[InstancePlan], *, round: int, rules: MergeRules) -> tuple[Merge | None, str]:
@@ -15,7 +16,7 @@ def choose_merge(instances: Sequence[InstancePlan], *, round: int, rules: MergeR
     if rules.policy == "none":
         return None, "merging is off"
     if len(instances) < 2:
-        return None, "a single instance"
+        return None, "one instance, nothing to merge"
     if round < max(1, rules.first_round) or round % rules.period_rounds != 0:
         return None, f"no merge is due before round {round}"
     ranked = _ranked(instances)
@@ -24,9 +25,9 @@ def choose_merge(instances: Sequence[InstancePlan], *, round: int, rules: MergeR
         "best_with_worst": [ranked[0], ranked[-1]],
         "worst_group": ranked[: rules.group_size],
     }
-    requests = ", ".join(f"{plan.instance}: {plan.requested_batch}" for plan in ranked[:8])
-    reason = f"{rules.policy} of requests {requests}{', ...' if len(ranked) > 8 else ''}"
-    return _merge_of(groups[rules.policy], rules=rules, reason=reason), reason
+    group = groups[rules.policy]
+    reason = _in_words(group, extremes=rules.policy == "best_with_worst" and len(ranked) > 2)
+    return _merge_of(group, rules=rules, reason=reason), reason
 
 
 def final_merge(instances: Sequence[InstancePlan], *, rules: MergeRules) -> Merge:
@@ -53,13 +54,17 @@ def judge(probe: Merge, verdicts: Sequence[ProbeVerdict], *, rules: MergeRules) 
         return None
     losses = [median(column) for column in zip(*(verdict.source_losses for verdict in valid), strict=True)]
     merged, worst = median(verdict.merged_loss for verdict in valid), max(losses)
-    numbers = f"merged {merged:.4f}, worst source {worst:.4f}, tolerance {rules.guard_tolerance:g}, {len(valid)} verdicts"
+    numbers = measured(merged, worst, "of the worst of them alone", rules.guard_tolerance, len(valid))
     if merged <= worst + rules.guard_tolerance:
         reason = f"{probe.reason}; accepted: {numbers}"
         return Merge(sources=probe.sources, target=probe.target, weights=probe.weights, reason=shortened(reason))
     ranked = sorted(zip(losses, probe.sources, strict=True), key=lambda pair: (pair[0], pair[1] != probe.target, pair[1]))
     best = ranked[0][1]
-    return keep_only(best, probe.sources, reason=shortened(f"refused: {numbers}; {best} has the lowest loss, the others end"))
+    return keep_only(
+        best,
+        probe.sources,
+        reason=shortened(f"refused: {numbers}; instance {best} has the lowest loss and stays, the others end"),
+    )
 
 
 def merged_batch(merge: Merge, instances: Sequence[InstancePlan], *, rules: MergeRules, max_batch: int) -> int:
@@ -68,6 +73,23 @@ def merged_batch(merge: Merge, instances: Sequence[InstancePlan], *, rules: Merg
     taken = [requests[i] for i, weight in zip(merge.sources, merge.weights, strict=True) if weight > 0.0]
     after = {"survivor": requests[merge.target], "max": max(taken), "sum": min(sum(taken), max_batch)}
     return after[rules.batch_after]
+
+
+def measured(merged: float, without: float, what: str, tolerance: float, num_verdicts: int) -> str:
+    """The losses that a merge is judged by, in words; `what` says of what `without` is the loss."""
+    peers = plural(num_verdicts, "peer")
+    return f"{peers} measured a loss of {merged:.4f} merged and {without:.4f} {what}, {tolerance:g} more is tolerated"
+
+
+def _in_words(group: Sequence[InstancePlan], *, extremes: bool) -> str:
+    """Which instances become one, and why these; `group` by the batch that they ask for, the smallest first."""
+    *ending, target = group
+    batches = sorted({plan.requested_batch for plan in group})
+    which = "the smallest and the largest batch" if extremes else "the smallest batches"
+    names = listed([plan.instance for plan in ending])
+    each = f"{batches[0]} each" if len(batches) == 1 else listed([plan.requested_batch for plan in group])
+    verb = "goes" if len(ending) == 1 else "go"
+    return shortened(f"instance{'s' * (len(ending) > 1)} {names} {verb} into {target.instance}: they ask for {which} ({each})")
 
 
 def _ranked(instances: Sequence[InstancePlan]) -> list[InstancePlan]:

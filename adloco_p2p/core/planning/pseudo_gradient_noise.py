@@ -73,7 +73,7 @@ def pool_pseudo_gradients(
     sets = Counter(claim.contributors for claim in claims.values())
     named, count = max(sets.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
     if 2 * count <= len(claims):
-        return None, "no majority on who is in the average"
+        return None, "the hosts disagree on whose updates are in the average"
     agreeing = {
         peer: (claim, claim.pseudo_gradient)
         for peer, claim in sorted(claims.items())
@@ -85,15 +85,15 @@ def pool_pseudo_gradients(
         if claim.samples > 0 and claim.batch_samples > 0 and peer in places and named >> places[peer] & 1
     }
     if len(inside) < 2:
-        return None, f"{len(inside)} pseudo-gradient reported, 2 needed"
+        return None, "fewer than two hosts reported an update"
     averaged = median(scalars.averaged_sqnorm for _, scalars in agreeing.values())
     num_hosts = named.bit_count()
     steps = _bounded_steps(inside, plan)
     if min(steps) < 1 or max(steps) > MOST_STEP_SPREAD * min(steps):
-        return None, f"inner steps too unequal, {min(steps)} to {max(steps)}"
+        return None, f"the hosts did too unequal numbers of steps, {min(steps)} to {max(steps)}"
     contributions = _bounded(inside, steps, averaged, most_batch=BATCH_CLAIM_FACTOR * plan.effective_batch)
     sample = noise_of(contributions, averaged, num_hosts=num_hosts, round=round)
-    return sample, f"pseudo-gradients of {len(inside)} of {plural(num_hosts, 'host')}"
+    return sample, f"measured between the updates of {len(inside)} of {plural(num_hosts, 'host')}"
 
 
 _Inside = Mapping[PeerId, tuple[InstanceReport, PseudoGradientStatistics]]

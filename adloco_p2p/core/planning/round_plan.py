@@ -51,6 +51,7 @@ from adloco_p2p.core.planning.guard import judged, kept_apart
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
 from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeriods, link_periods
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
+from adloco_p2p.core.planning.own_data import joined_data, own_data
 from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts, volunteers
 from adloco_p2p.core.planning.roster import next_roster, put_on_probation
 from adloco_p2p.core.planning.standing import remembered
@@ -84,11 +85,12 @@ def genesis(
                 requested_batch=requested,
                 effective_batch=requested,
                 mode="single",
-                reason=f"the run starts with {requested}",
+                reason=f"starts at {requested}",
                 hosts=(),
                 first_sample=0,
                 inner_steps_before=0,
                 measurers=PAIR if rules.guard.enabled else 0,
+                reads=() if warms_up else own_data(InstanceId(instance), rules.instances),
             ),
             holders=(),
             ready=(),
@@ -97,7 +99,7 @@ def genesis(
     ]
     turns = take_turns(drafts, roster_entries[:MAX_ROSTER], run=run, round=0, work=rules.work)
     instances, seconds = place_hosts(drafts, turns.roster, 0, rules, bench=turns.bench, max_hosts=turns.max_hosts)
-    later = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on"
+    later = f"one instance, copied to {count} before round {rules.instances.fork_round},"
     what = later if warms_up else plural(count, "instance")
     plan = RoundPlan(
         run=run,
@@ -172,7 +174,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
     peers = plural(len(previous.roster), "peer")
-    reasons = [f"reports of {len(received)} of {peers}"] if previous.round > 0 else ["no reports yet"]
+    reasons = [f"{len(received)} of {peers} reported"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branches.reasons
     reasons += [text for text in (turns.reason, periods.reason) if text]
@@ -347,15 +349,19 @@ def _vector_bytes(plan: InstancePlan, claims: Claims) -> int:
 
 
 def _forked(drafts: list[InstanceDraft], round: int, end: int, rules: Rules) -> tuple[list[InstanceDraft], tuple[Fork, ...]]:
-    """Copies of the warmed-up instance. Each reads an order of its own, from its beginning."""
+    """Copies of the warmed-up instance. Each reads an order of its own, from its beginning, or data of its own."""
     count = min(rules.instances.count, MAX_INSTANCES)
     is_due = rules.instances.start == "fork" and round == rules.instances.fork_round and round < end
     if not is_due or count == 1 or len(drafts) > 1:
         return drafts, ()
     source = drafts[0]
     targets = tuple(InstanceId(index) for index in range(1, count))
-    copies = [replace(source, plan=replace(source.plan, instance=target, first_sample=0)) for target in targets]
-    return [source, *copies], (Fork(source=source.plan.instance, targets=targets),)
+    copies = [
+        replace(source, plan=replace(source.plan, instance=target, first_sample=0, reads=own_data(target, rules.instances)))
+        for target in targets
+    ]
+    kept = replace(source, plan=replace(source.plan, reads=own_data(source.plan.instance, rules.instances)))
+    return [kept, *copies], (Fork(source=source.plan.instance, targets=targets),)
 
 
 def _merges(
@@ -379,7 +385,7 @@ def _merges(
         verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
         judged_merge = judge(previous.pending, verdicts, rules=rules.merge)
         merges = (judged_merge,) if judged_merge else ()
-        whys.append(judged_merge.reason if judged_merge else "no verdict on the last probe")
+        whys.append(judged_merge.reason if judged_merge else "no peer measured the merge that was to be tried")
         plans = [plan for plan in plans if plan.instance not in _ended(merges)]
     if not merges and (orphans := _end_of_orphans(plans)) is not None:
         merges, whys = (orphans,), [*whys, orphans.reason]
@@ -387,21 +393,31 @@ def _merges(
         if round < end:
             return merges, None, "; ".join(whys)
     if len(plans) < 2:
-        return merges, None, "; ".join([*whys, "a single instance"])
+        return merges, None, "; ".join([*whys, "one instance, nothing to merge"])
     if round >= end:
         last = last_merge(plans, claims, rules.merge)
         return (*merges, last), None, "; ".join([*whys, last.reason])
     held = reported_on(plans, claims)
     # the end of a run that counts samples moves as batches grow or hosts go, so another probe may still be pending
     if previous.probe is None and is_probed_for_the_end(round, len(held), end, rules.merge):
-        return merges, final_merge(held, rules=rules.merge), "; ".join([*whys, "probing the merge at the end of the run"])
+        return (
+            merges,
+            final_merge(held, rules=rules.merge),
+            "; ".join([*whys, "the merge at the end of the run is measured first"]),
+        )
     if is_forking:
         return merges, None, "; ".join([*whys, "no merge of fresh copies"])
     if rules.merge.guard and (previous.probe is not None or round > end - 4):
-        return merges, None, "; ".join([*whys, "a probe is pending" if previous.probe else "too late to probe in pairs"])
+        return (
+            merges,
+            None,
+            "; ".join(
+                [*whys, "a merge is being measured" if previous.probe else "too near the end to measure a merge of a pair"]
+            ),
+        )
     chosen, why = choose_merge(held, round=round, rules=rules.merge)
     if chosen is None or rules.merge.guard:
-        return merges, chosen, "; ".join([*whys, f"probing {why}" if chosen else why])
+        return merges, chosen, "; ".join([*whys, f"to be measured first: {why}" if chosen else why])
     return (*merges, chosen), None, "; ".join([*whys, why])
 
 
@@ -441,8 +457,9 @@ def _merged(drafts: Sequence[InstanceDraft], merges: Sequence[Merge], rules: Rul
         anywhere = sorted({peer for draft in sources for peer in draft.holders})
         target = current[merge.target]
         others = ", ".join(str(source) for source in merge.sources if source != merge.target)
-        reason = f"{requested} after taking in {others}; {target.plan.reason}"
-        plan = replace(target.plan, requested_batch=requested, shrink_streak=0, reason=reason)
+        reason = f"{requested} after the merge with {others}; before it, {target.plan.reason}"
+        reads = joined_data([draft.plan.reads for draft in sources], rules.instances)
+        plan = replace(target.plan, requested_batch=requested, shrink_streak=0, reason=reason, reads=reads)
         current = {i: draft for i, draft in current.items() if i not in merge.sources}
         current[merge.target] = InstanceDraft(plan=plan, holders=tuple(anywhere), ready=tuple(everywhere or anywhere))
     return [current[instance] for instance in sorted(current)]

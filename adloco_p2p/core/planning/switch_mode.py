@@ -30,11 +30,11 @@ def plan_batch(requested: int, *, micro_batch_limit: int, rules: SwitchRules) ->
     below_switch = rules.policy in ("paper", "exact") and requested <= rules.multiple * micro_batch_limit
     if never or below_switch:
         plan = BatchPlan(micro_batch_size=micro_batch_limit, accumulation_steps=1, mode="capped")
-        return plan, f"capped at {micro_batch_limit} of {requested}"
+        return plan, f"trains {micro_batch_limit} of {requested} samples, what one pass holds"
     steps = ceil(requested / micro_batch_limit)
     size = ceil(requested / steps) if rules.policy == "exact" else micro_batch_limit
     plan = BatchPlan(micro_batch_size=size, accumulation_steps=steps, mode="accumulate")
-    return plan, f"accumulating {steps} passes of {size}"
+    return plan, f"trains {requested} samples in {steps} passes"
 
 
 def granted_batch(requested: int, plan: BatchPlan, *, rules: SwitchRules) -> int:

@@ -22,6 +22,7 @@ def ledger_events_of(run: RunConfig) -> LedgerEvents:
         rounds=run.work.rounds,
         samples=run.work.samples,
         inner_steps=run.work.inner_steps,
+        data_sets=tuple(run.readers),
     )
     return LedgerEvents(genesis_of(run), started=started, sequence_length=run.tokens_per_sample)
 

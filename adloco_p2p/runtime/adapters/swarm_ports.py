@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import torch
 
 from adloco_p2p.core.model import messages
-from adloco_p2p.core.model.averages import LostShare
+from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.messages import WireMessage
 from adloco_p2p.core.model.telemetry import StateDownload
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
@@ -112,67 +112,41 @@ class NetworkAveraging:
         self._begin = begin
 
     async def average(
-        self,
-        *,
-        instance: InstanceId,
-        round: int,
-        key: Digest,
-        plan: Digest,
-        weights: tuple[tuple[PeerId, int], ...],
-        vector: torch.Tensor,
-        timeout_seconds: float,
-        steps: tuple[int, ...],
-        shares: tuple[float, ...] = (),
-        attempt: int = 0,
-        lost: tuple[LostShare, ...] = (),
-        is_strict: bool = False,
-        inspected: tuple[PeerId, ...] = (),
-        on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
+        self, effect: Average, vector: torch.Tensor, *, on_not_shown: Callable[[PeerId, PeerId], None]
     ) -> AveragedVector:
-        reducers = [peer for (peer, _), share in zip(weights, shares or [1.0] * len(weights), strict=True) if share > 0]
-        missing = await self._out_of_reach(reducers)
+        shares = effect.shares or (1.0,) * len(effect.weights)
+        missing = await self._out_of_reach([peer for (peer, _), share in zip(effect.weights, shares, strict=True) if share > 0])
         if missing:  # dialling them once more would hold up the whole round
             raise AveragingError(f"no way from here to {', '.join(missing)}", suspects=missing)
-        if not await asyncio.to_thread(self._begin, key):  # what is signed under a key is signed once
+        if not await asyncio.to_thread(self._begin, effect.key):  # what is signed under a key is signed once
             raise AveragingError("this attempt was begun here before, and given up")
         return await self._averager.average(
-            round=round,
-            key=key,
-            plan=plan,
-            weights=weights,
-            steps=steps,
+            round=effect.round,
+            key=effect.key,
+            plan=effect.plan,
+            weights=effect.weights,
+            steps=effect.steps,
             vector=vector,
-            timeout_seconds=timeout_seconds,
-            shares=shares or None,
-            instance=instance,
-            attempt=attempt,
-            lost=lost,
-            is_strict=is_strict,
-            inspected=inspected,
+            timeout_seconds=effect.timeout_seconds,
+            shares=effect.shares or None,
+            instance=effect.instance,
+            attempt=effect.attempt,
+            lost=effect.lost,
+            is_strict=effect.is_strict,
+            inspected=effect.inspected,
             on_not_shown=on_not_shown,
         )
 
-    async def repair(
-        self,
-        *,
-        instance: InstanceId,
-        round: int,
-        key: Digest,
-        digest: Digest,
-        contributors: tuple[PeerId, ...],
-        from_peers: tuple[PeerId, ...],
-        timeout_seconds: float,
-        vector: torch.Tensor | None = None,
-    ) -> AveragedVector:
+    async def repair(self, effect: RepairAverage, vector: torch.Tensor | None) -> AveragedVector:
         return await self._averager.repair(
-            round=round,
-            instance=instance,
-            key=key,
-            digest=digest,
-            from_peers=from_peers,
-            size=self._size(round),
-            contributors=contributors,
-            timeout_seconds=timeout_seconds,
+            round=effect.round,
+            instance=effect.instance,
+            key=effect.key,
+            digest=effect.digest,
+            from_peers=effect.from_peers,
+            size=self._size(effect.round),
+            contributors=effect.contributors,
+            timeout_seconds=effect.timeout_seconds,
             vector=vector,
         )
 

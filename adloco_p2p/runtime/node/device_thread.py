@@ -223,14 +223,15 @@ class DeviceThread:
             case Probe(round=number, merge=merge):
                 return Probed(round=number, verdict=self._engine.probe_merge(merge), epoch=effect.epoch)
             case MeasureStep(instance=instance, round=number):
-                before, after = self._engine.measure_step(instance, effect.state)
+                before, after = self._engine.measure_step(instance, effect.state, reads=effect.reads)
                 return StepMeasured(instance=instance, round=number, before=before, after=after, epoch=effect.epoch)
             case Evaluate(instance=instance, round=number):
                 loss = self._engine.evaluate(instance)
                 for prompt, text in self._engine.sample_texts(instance):
                     told = SampleText(round=number, instance=instance, prompt=prompt, text=text[:MAX_SAMPLE_TEXT])
                     self._shared.progress(told)
-                return Evaluated(instance=instance, round=number, heldout_loss=loss, epoch=effect.epoch)
+                losses = self._engine.heldout_losses(instance)
+                return Evaluated(instance=instance, round=number, heldout_loss=loss, heldout_losses=losses, epoch=effect.epoch)
             case SnapshotState():
                 return self._snapshot_state(effect)
             case ReleaseState(instance=instance):

@@ -310,33 +310,11 @@ class Node:
     async def _averaged(self, effect: Average | RepairAverage) -> AveragedVector:
         match effect:
             case Average():
-                return await self._ports.averaging.average(
-                    round=effect.round,
-                    key=effect.key,
-                    plan=effect.plan,
-                    weights=effect.weights,
-                    steps=effect.steps,
-                    vector=self._worker.pseudo_gradient(effect.instance, effect.round),
-                    timeout_seconds=effect.timeout_seconds,
-                    shares=effect.shares,
-                    instance=effect.instance,
-                    attempt=effect.attempt,
-                    lost=effect.lost,
-                    is_strict=effect.is_strict,
-                    inspected=effect.inspected,
-                    on_not_shown=partial(self._note_not_shown, effect),
-                )
+                vector = self._worker.pseudo_gradient(effect.instance, effect.round)
+                return await self._ports.averaging.average(effect, vector, on_not_shown=partial(self._note_not_shown, effect))
             case RepairAverage():
-                return await self._ports.averaging.repair(
-                    round=effect.round,
-                    instance=effect.instance,
-                    key=effect.key,
-                    digest=effect.digest,
-                    contributors=effect.contributors,
-                    from_peers=effect.from_peers,
-                    timeout_seconds=effect.timeout_seconds,
-                    vector=self._worker.kept_pseudo_gradient(effect.instance, effect.round),
-                )
+                kept = self._worker.kept_pseudo_gradient(effect.instance, effect.round)
+                return await self._ports.averaging.repair(effect, kept)
 
     def _note_not_shown(self, effect: Average, contributor: PeerId, reducer: PeerId) -> None:
         event = PartNotShown(instance=effect.instance, round=effect.round, contributor=contributor, reducer=reducer)

@@ -7,7 +7,7 @@ only hands it on, so that it needs no torch.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, SupportsFloat
 
-from adloco_p2p.core.model.averages import LostShare
+from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import Durable, InnerResult, RunInner
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
 from adloco_p2p.core.model.task_scores import TaskClaim
@@ -65,8 +65,9 @@ class Engine(Protocol):
     def discard(self, instance: InstanceId) -> None:
         """Forget unfinished inner steps, if the instance is here."""
 
-    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
-        """The loss before and after the last outer step, on rows drawn by the state that it led to."""
+    def measure_step(self, instance: InstanceId, state: Digest, *, reads: tuple[InstanceId, ...]) -> tuple[float, float]:
+        """The loss before and after the last outer step, on rows drawn by the state that it led to, of the data of the
+        instances `reads` (`InstancePlan.reads`)."""
 
     def rewind(self, instance: InstanceId, state: Digest) -> bool:
         """Go back to an earlier state. False where it is not kept."""
@@ -75,6 +76,9 @@ class Engine(Protocol):
 
     def evaluate(self, instance: InstanceId) -> float | None:
         """Held-out loss of the outer parameters; none where there is nothing to evaluate on."""
+
+    def heldout_losses(self, instance: InstanceId) -> tuple[float, ...]:
+        """The last `evaluate` on each data set of the mixture by itself; empty unless instances have data of their own."""
 
     def sample_texts(self, instance: InstanceId) -> Sequence[tuple[str, str]]:
         """Prompts, and the texts with which the outer parameters continue them; empty where the run asks for none."""
@@ -129,42 +133,13 @@ class Averaging(Protocol):
     """Averages vectors with other peers. Called from the event loop; raises AveragingError."""
 
     async def average(
-        self,
-        *,
-        instance: InstanceId,
-        round: int,
-        key: Digest,
-        plan: Digest,
-        weights: tuple[tuple[PeerId, int], ...],
-        vector: Vector,
-        timeout_seconds: float,
-        steps: tuple[int, ...],
-        shares: tuple[float, ...] = (),
-        attempt: int = 0,
-        lost: tuple[LostShare, ...] = (),
-        is_strict: bool = False,
-        inspected: tuple[PeerId, ...] = (),
-        on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
+        self, effect: Average, vector: Vector, *, on_not_shown: Callable[[PeerId, PeerId], None]
     ) -> AveragedVector:
-        """`plan`: of the round. `steps`: inner steps that the plan gave each member. `shares`: how much of the vector each
-        member reduces; empty: equally much. `attempt` counts the tries at this average. `lost`, `inspected`: see `Average`.
-        `is_strict`: by the stricter rule instead of the run's. `on_not_shown` is called, also later, with a contributor that
-        did not show its part to a reducer, and that reducer. The result is held for repairs until those of later rounds are
-        there."""
+        """As the effect says. `on_not_shown` is called, also later, with a contributor that did not show its part to a reducer,
+        and that reducer. The result is held for repairs until those of later rounds are there."""
 
-    async def repair(
-        self,
-        *,
-        instance: InstanceId,
-        round: int,
-        key: Digest,
-        digest: Digest,
-        contributors: tuple[PeerId, ...],
-        from_peers: tuple[PeerId, ...],
-        timeout_seconds: float,
-        vector: Vector | None = None,
-    ) -> AveragedVector:
-        """Fetch a committed average from peers that hold it, verified against `digest`. `vector`: this peer's own of that
+    async def repair(self, effect: RepairAverage, vector: Vector | None) -> AveragedVector:
+        """Fetch a committed average from peers that hold it, verified against its digest. `vector`: this peer's own of that
         round; where it is in the average there are statistics, as of `average`."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.averages import LostShare
+from adloco_p2p.core.model.averages import LostShare, largest_share
 from adloco_p2p.core.model.hash_tree import slice_values
 from adloco_p2p.core.model.types import MAX_HOSTS, Digest, InstanceId, PeerId
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
@@ -195,11 +195,16 @@ class AllReduceSpec:
         for owner, stretch in self._stretches:
             (lost_parts if owner is None else owned[owner]).extend(stretch)
         whole = self._whole_shares[0]
-        loads = [(sum(part.size for part in owned[member]) / share, member) for member, share in enumerate(whole) if share]
+        sizes = {member: sum(part.size for part in owned[member]) for member, share in enumerate(whole) if share}
+        largest = self.size * largest_share(len(self.members), len(sizes))
+        loads = [(size / whole[member], member) for member, size in sizes.items()]
         heapq.heapify(loads)
-        for part in lost_parts:  # each to the member that has least to reduce for its share
-            load, member = loads[0]
-            heapq.heapreplace(loads, (load + part.size / whole[member], member))
+        for part in lost_parts:  # each to the member that has least to reduce for its share, and room for it
+            while len(loads) > 1 and sizes[loads[0][1]] + part.size > largest:
+                heapq.heappop(loads)
+            _, member = loads[0]
+            sizes[member] += part.size
+            heapq.heapreplace(loads, (sizes[member] / whole[member], member))
             owned[member].append(part)
         return tuple(tuple(sorted(parts, key=lambda part: part.index)) for parts in owned)
 

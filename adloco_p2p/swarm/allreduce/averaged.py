@@ -17,17 +17,17 @@ class Averaged:
     """What every host must share; see `numerics/digest.py`."""
     contributors: tuple[PeerId, ...]
     """The peers that gave their vectors, sorted."""
-    left_out: tuple[PeerId, ...]
+    left_out: tuple[PeerId, ...] = ()
     """Those of them whose vectors the aggregation rule left out."""
     statistics: PseudoGradientStatistics | None
     """Of the vector as it was transmitted; zeros beside the average's norm for a peer that only received, none for what was
     fetched and has nothing of this peer in it, or was made by a rule that sees all contributions."""
-    residual: torch.Tensor | None
+    residual: torch.Tensor | None = None
     """float32 [P]: what this peer's vector has lost on its way into the average - by the codec, or all of it where it was left
     out; none for a codec that loses nothing to speak of, and where this peer gave no vector."""
-    bytes_sent: int
+    bytes_sent: int = 0
     """Until the result was here; slower members may be served afterwards."""
-    bytes_received: int
-    seconds: float
-    upload_bytes_per_second: float
+    bytes_received: int = 0
+    seconds: float = 0.0
+    upload_bytes_per_second: float = 0.0
     """Throughput of the uplink as the receivers measured it; 0 where this peer sent nothing."""

@@ -113,12 +113,12 @@ def peer_id_of(public_key: bytes) -> PeerId:
     return PeerId(_BASE58[0] + digits)  # the first byte is zero and is written as one leading digit
 
 
-@lru_cache(maxsize=8192)
 def is_peer_id(text: str) -> bool:
     """Whether the text is the id of a peer of this network, whose key can sign."""
     return _public_key(text) is not None
 
 
+@lru_cache(maxsize=8192)
 def _public_key(peer: str) -> Ed25519PublicKey | None:
     if len(peer) > _MAX_PEER_ID_CHARS or not peer.startswith(_BASE58[0]) or not set(peer) <= set(_BASE58):
         return None

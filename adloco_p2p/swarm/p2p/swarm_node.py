@@ -15,7 +15,7 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -108,13 +108,14 @@ class SwarmNode:
         join_timeout_seconds: float = JOIN_TIMEOUT_SECONDS,
         is_helper: bool = False,
         may_begin_alone: bool = False,
+        say: Callable[[str], None] = lambda _: None,
     ) -> "SwarmNode":
         """Listen, and join the DHT through `initial_peers` and the peers of the last life.
 
         A helper is there for others to be reached: where its address is a public one it relays from the first moment.
         `workdir` exists and is locked by the caller; it holds identity.key and peers.json. With initial peers the start fails
         only if no peer at all can be reached, cached peers included; without, or where it may, the peer begins alone if it
-        has to.
+        has to. `say` is given in words which peers did not answer the first call, while they are called again.
         Raises ConfigError (an address), StorageError (the workdir), SwarmError (no peer there, the clock is off, the daemon
         does not start, or the identity is in use elsewhere).
         """
@@ -144,7 +145,7 @@ class SwarmNode:
             )
             bound_storage(dht, clock)
             host = cls(p2p=p2p, dht=dht, clock=clock, identity=identity, book=book, sockets=sockets, config=config)
-            await host._join(given, others, join_timeout_seconds, may_begin_alone=may_begin_alone)
+            await host._join(given, others, join_timeout_seconds, may_begin_alone=may_begin_alone, say=say)
             undo.pop_all()
         return host
 
@@ -251,11 +252,13 @@ class SwarmNode:
         timeout_seconds: float,
         *,
         may_begin_alone: bool,
+        say: Callable[[str], None],
     ) -> None:
         """Connect to the others and become a member of their DHT. Raises SwarmError where `given` names peers of which none
         answers, unless it may begin alone."""
         deadline = time.monotonic() + timeout_seconds
         problems: dict[PeerId, str] = {}
+        is_first = True
         while others:
             dialled = await dial(self.p2p, others)
             # libp2p refuses to dial a peer again for some seconds; then the earlier reason is the useful one
@@ -266,20 +269,21 @@ class SwarmNode:
             if members:
                 self._book.add_peers(address for address in others if address.peer in members)
                 break
+            if given and is_first:
+                say(f"no known peer answers so far, {timeout_seconds:.0f} s are tried:\n{_lines(_unreached(others, problems))}")
+            is_first = False
             if not given or time.monotonic() + REDIAL_SECONDS > deadline:
                 break
             await asyncio.sleep(REDIAL_SECONDS)
-        self.unreached = tuple(
-            Unreached(peer=peer, addresses=tuple(a.transport for a in others if a.peer == peer), reason=reason)
-            for peer, reason in problems.items()
-        )
+        self.unreached = _unreached(others, problems)
         asked = {address.peer for address in others}
         if given and asked and asked <= set(problems):
-            lines = [f"  {', '.join(u.addresses)} ({u.peer}): {u.reason}" for u in self.unreached]
             is_clock = all(CLOCK_ADVICE in unreached.reason for unreached in self.unreached)
             if may_begin_alone and not is_clock:
                 return
-            raise SwarmError("none of the known peers can be used:\n" + "\n".join(lines), code="E308" if is_clock else "E302")
+            raise SwarmError(
+                f"none of the known peers can be used:\n{_lines(self.unreached)}", code="E308" if is_clock else "E302"
+            )
 
     async def _enter_dht(self, reached: Sequence[PeerId]) -> dict[PeerId, str]:
         """Ping the reached peers' DHT nodes and look for the nearest nodes; returns peer -> problem."""
@@ -318,6 +322,17 @@ class SwarmNode:
         offsets = [seconds for seconds in measured if seconds is not None and math.isfinite(seconds)]
         if offsets and abs(median(offsets)) > CLOCK_TOLERANCE_SECONDS:
             self.clock.shift(median(offsets))
+
+
+def _unreached(addresses: Sequence[PeerAddress], problems: Mapping[PeerId, str]) -> tuple[Unreached, ...]:
+    return tuple(
+        Unreached(peer=peer, addresses=tuple(a.transport for a in addresses if a.peer == peer), reason=reason)
+        for peer, reason in problems.items()
+    )
+
+
+def _lines(unreached: Sequence[Unreached]) -> str:
+    return "\n".join(f"  {', '.join(each.addresses)} ({each.peer}): {each.reason}" for each in unreached)
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:

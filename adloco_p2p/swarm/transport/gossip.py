@@ -26,7 +26,7 @@ from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport.inbox import Inbox
-from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES, Assembly, in_pieces
+from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES, Assembly, deflated, in_pieces, inflate, num_plain_bytes
 from adloco_p2p.swarm.transport.strangers import is_stranger
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket, try_take_all
 from adloco_p2p.swarm.transport.traffic import Meter
@@ -177,7 +177,8 @@ class GossipWire:
         not."""
         self._meter.received_bytes += envelope.ByteSize()
         self._assembly.drop_stale()
-        if not self._from_remote.try_take(remote, self._prices.get(envelope.kind, 1.0), envelope.ByteSize()):
+        num_bytes = envelope.ByteSize() - len(envelope.payload) + num_plain_bytes(envelope)
+        if not self._from_remote.try_take(remote, self._prices.get(envelope.kind, 1.0), num_bytes):
             return "too many messages"
         if envelope.protocol_version != PROTOCOL_VERSION:
             return f"protocol version {envelope.protocol_version} is not spoken here, but version {PROTOCOL_VERSION}"
@@ -190,15 +191,16 @@ class GossipWire:
         is_stranger = self._is_stranger(remote)
         if is_stranger and envelope.kind not in self._stranger_kinds:
             return f"only members send {envelope.kind}, and the newest plan that is known here gives no seat to the sender"
-        if not self._has_room(remote, len(envelope.payload), is_stranger=is_stranger):
+        if not self._has_room(remote, num_plain_bytes(envelope), is_stranger=is_stranger):
             return "the inbox is full"
-        if is_stranger and not self._pay_as_stranger(self._stranger_kinds[envelope.kind], envelope.ByteSize()):
+        if is_stranger and not self._pay_as_stranger(self._stranger_kinds[envelope.kind], num_bytes):
             return "too many messages of peers without a seat"
         return self._take(remote, envelope, is_stranger=is_stranger)
 
     def _take(self, remote: PeerId, envelope: gossip_pb2.Envelope, *, is_stranger: bool) -> str | None:
         """Decode the message into the inbox, once it is whole; or the reason why not."""
         try:
+            inflate(envelope)
             payload = self._whole(remote, envelope) if envelope.num_pieces else envelope.payload
             if payload is None:
                 return None
@@ -255,7 +257,9 @@ class GossipWire:
         for number, piece in enumerate(pieces):
             envelope = gossip_pb2.Envelope()
             envelope.CopyFrom(head)
-            envelope.piece, envelope.payload = number, piece
+            short = deflated(piece)
+            envelope.piece, envelope.payload = number, short or piece
+            envelope.plain_bytes = len(piece) if short else 0
             envelopes.append(envelope)
         return envelopes
 

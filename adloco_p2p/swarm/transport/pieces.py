@@ -1,4 +1,9 @@
-"""Messages that are too large for one envelope travel in pieces: in order, one at a time, each of a sender that is known.
+"""Messages travel deflated, and those that are too large for one envelope in pieces: in order, one at a time, each of a sender
+that is known.
+
+Payloads are JSON that repeats the names of its fields and of peers, and writes hashes and signatures in hexadecimal, so they
+deflate to a half or a fifth. Every piece is deflated for itself, and all limits of a receiver are on the plain bytes, which the
+envelope names: what it names is paid for before anything is inflated, and nothing is inflated beyond it.
 
 Every piece but the last is full. All carry the SHA-256 of the whole, which is checked before anybody reads the message. A
 sender has at most one message in assembly; its next first piece, or a piece that does not follow, drops what came before.
@@ -6,6 +11,7 @@ sender has at most one message in assembly; its next first piece, or a piece tha
 
 import hashlib
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +36,33 @@ def in_pieces(payload: bytes) -> list[bytes]:
     """The payloads of the envelopes that carry a message; one where it fits into one."""
     starts = range(0, max(1, len(payload)), MAX_PAYLOAD_BYTES)
     return [payload[start : start + MAX_PAYLOAD_BYTES] for start in starts]
+
+
+def deflated(plain: bytes) -> bytes:
+    """The payload of an envelope as it travels, where that is shorter than the plain one; else empty."""
+    short = zlib.compress(plain)
+    return short if len(short) < len(plain) else b""
+
+
+def num_plain_bytes(envelope: gossip_pb2.Envelope) -> int:
+    """What the payload costs its receiver, by what the envelope says; `inflate` checks that."""
+    return max(envelope.plain_bytes, len(envelope.payload))
+
+
+def inflate(envelope: gossip_pb2.Envelope) -> None:
+    """Put the plain payload in its place. Raises RemoteProtocolError where it is too long, or not as long as the envelope says."""
+    if num_plain_bytes(envelope) > MAX_PAYLOAD_BYTES:
+        raise RemoteProtocolError(f"a payload of {num_plain_bytes(envelope)} bytes, at most {MAX_PAYLOAD_BYTES} accepted")
+    if not envelope.plain_bytes:
+        return
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(envelope.payload, envelope.plain_bytes + 1)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"a payload that cannot be inflated: {error}") from None
+    if len(plain) != envelope.plain_bytes or not inflater.eof or inflater.unused_data:
+        raise RemoteProtocolError(f"a payload that does not inflate to the {envelope.plain_bytes} bytes that it names")
+    envelope.payload, envelope.plain_bytes = plain, 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -254,6 +254,21 @@ function drawBatch(run) {
   ]);
 }
 
+function drawComputing(run) {
+  const points = run.own === null ? [] : run.own.utilisation;
+  at("computing-part").hidden = !points.length;
+  if (!points.length) return;
+  const holder = at("computing");
+  const chart = frame(holder, {
+    height: 140, left: 44, xs: points.map((point) => point.round), ys: [0, 1], isLogarithmic: false, xText: count, yText: percent,
+    label: "part of every round in which this node computed",
+  });
+  chart.svg.append(curve(points, (point) => [chart.x(point.round), chart.y(point.part)], "curve s2"));
+  readable(chart, holder, at("computing-readout"), points.map((point) => point.round), (place) => [
+    `round ${place}: computing ${percent(points.find((point) => point.round === place).part)} of the time`,
+  ]);
+}
+
 // One lane per instance from its first boundary to its last; forks and merges tie lanes together at their boundary.
 function drawFamily(run) {
   if (!run.instances.length) return waiting("family", "no plan yet");
@@ -516,6 +531,7 @@ function drawCharts() {
   drawLoss(run);
   drawBatch(run);
   drawFamily(run);
+  drawComputing(run);
   drawPeerCharts();
 }
 
@@ -547,6 +563,35 @@ async function refresh() {
   if (run.run) await draw(run);
 }
 
+// The loss chart as a picture, in the colours that are shown: a picture has no style sheet, so every shape takes its own along.
+async function savePicture() {
+  const shown = at("loss").querySelector("svg");
+  if (shown === null) return;
+  const [width, height] = [shown.clientWidth, shown.clientHeight];
+  const copy = shown.cloneNode(true);
+  const shapes = [...shown.querySelectorAll("*")];
+  [...copy.querySelectorAll("*")].forEach((drawn, index) => {
+    const style = getComputedStyle(shapes[index]);
+    for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-family", "visibility"]) {
+      drawn.setAttribute(name, style.getPropertyValue(name));
+    }
+  });
+  for (const [name, value] of Object.entries({ xmlns: SVG, width, height })) copy.setAttribute(name, value);
+  const picture = new Image();
+  picture.src = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }));
+  await picture.decode();
+  const canvas = element("canvas", { width: 2 * width, height: 2 * height });
+  const pen = canvas.getContext("2d");
+  pen.fillStyle = getComputedStyle(document.querySelector(".card")).backgroundColor;
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  pen.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  URL.revokeObjectURL(picture.src);
+  const file = await new Promise((done) => canvas.toBlob(done, "image/png"));
+  const link = element("a", { href: URL.createObjectURL(file), download: "loss.png" });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
 function lost() {
   at("state").textContent = "no connection to the dashboard; trying again";
   at("state").classList.add("lost");
@@ -561,6 +606,7 @@ function start() {
   for (const [id, name] of [["log", "isLog"], ["smooth", "isSmooth"]]) {
     at(id).addEventListener("click", () => { view[name] = !view[name]; writeAddress(); drawCharts(); });
   }
+  at("picture").addEventListener("click", savePicture);
   at("all").addEventListener("click", () => { view.isWhole = true; drawLedger(view.run); });
   at("texts-all").addEventListener("click", () => { view.areAllTexts = true; drawTexts(view.run); });
   at("peer-all").addEventListener("click", () => { view.isWholePeer = true; drawPeer(view.run).catch(lost); });

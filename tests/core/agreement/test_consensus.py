@@ -19,6 +19,7 @@ from adloco_p2p.core.model.messages import (
     Ack,
     Chosen,
     Entries,
+    Final,
     Incarnation,
     Prepare,
     Promise,
@@ -134,6 +135,21 @@ class Swarm:
             for name in among:
                 self.take(name, self.peers[name].tick(self.now))
             self.deliver(to=among)
+
+
+def spread(swarm: Swarm, *, to: Sequence[PeerId]) -> None:
+    """As `deliver`, in a large roster: what is passed on by gossip reaches all of these."""
+    told: dict[Digest, None] = {}
+    while swarm.mail:
+        sender, receiver, message = swarm.mail.pop(0)
+        receivers = [receiver]
+        if isinstance(message, Proposal | Chosen | Final):
+            digest = canonical.digest(message)
+            receivers = [name for name in to if name != sender] if digest not in told else []
+            told[digest] = None
+        for name in receivers:
+            if name in to:
+                swarm.take(name, swarm.peers[name].receive(sender, message, swarm.now))
 
 
 def said(swarm: Swarm, kind: type[T]) -> list[T]:
@@ -435,6 +451,55 @@ def test_nobody_votes_for_a_choice_that_leaves_out_whom_it_hears() -> None:
         swarm.now += 1.0
         swarm.take(victim, swarm.peers[victim].tick(swarm.now))
     assert said(swarm, Vote)
+
+
+@pytest.mark.parametrize("knows_value", [True, False])
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_member_that_missed_the_certificate_gets_that_alone_and_the_entry_where_it_asks_again(
+    knows_value: bool, is_asked: bool
+) -> None:
+    """In a large roster: a whole entry is many times as long."""
+    swarm = Swarm(Timing().direct_limit + 2)
+    ahead, late, *_ = swarm.order
+    proposal = said(swarm, Proposal)[0]
+    spread(swarm, to=[name for name in swarm.peers if name != late])
+    if knows_value:
+        swarm.take(late, swarm.peers[late].receive(ahead, proposal, swarm.now))
+    swarm.mail.clear()
+    heartbeat = swarm.peers[late].consensus.members.heartbeat(swarm.now)
+    question = PullEntries(locator=swarm.peers[late].ledger.locator()) if is_asked else heartbeat
+
+    swarm.take(ahead, swarm.peers[ahead].receive(late, question, swarm.now))
+    assert [type(message) for sender, to, message in swarm.mail if (sender, to) == (ahead, late)] == [Final]
+    if knows_value:
+        swarm.deliver(to=[ahead, late])
+    else:
+        swarm.mail.clear()
+        swarm.take(ahead, swarm.peers[ahead].receive(late, question, swarm.now))
+        assert len(said(swarm, Entries)) == 1 and not said(swarm, Final)
+        swarm.deliver(to=[ahead, late])
+    assert swarm.peers[late].ledger.head == swarm.peers[ahead].ledger.head
+
+
+def test_a_member_that_lacks_the_value_too_gets_the_entry_as_soon_as_it_asks_for_the_value() -> None:
+    swarm = Swarm(Timing().direct_limit + 2)
+    ahead, late, *_ = swarm.order
+    spread(swarm, to=[name for name in swarm.peers if name != late])
+    swarm.take(ahead, swarm.peers[ahead].receive(late, swarm.peers[late].consensus.members.heartbeat(swarm.now), swarm.now))
+    swarm.deliver(to=[ahead, late])
+    assert swarm.peers[late].ledger.head == swarm.peers[ahead].ledger.head
+
+
+def test_members_of_a_small_roster_and_strangers_get_the_entry_at_once() -> None:
+    small, large = Swarm(3), Swarm(Timing().direct_limit + 2)
+    spread(small, to=small.order)
+    spread(large, to=large.order)
+    for swarm, sender in ((small, small.order[1]), (large, peer(99))):
+        swarm.mail.clear()
+        ahead = swarm.order[0]
+        locator = (swarm.peers[ahead].ledger.digests[0],)
+        swarm.take(ahead, swarm.peers[ahead].receive(sender, PullEntries(locator=locator), swarm.now))
+        assert said(swarm, Entries) and not said(swarm, Final)
 
 
 def test_a_newcomer_that_goes_before_anybody_looks_is_gone_for_those_whose_plan_counts_on_it() -> None:

@@ -268,6 +268,27 @@ def test_a_host_joins_no_attempt_with_one_that_failed_another_here() -> None:
     assert outer.phase is Phase.AVERAGING
 
 
+def test_a_host_joins_no_attempt_with_one_that_voted_in_another() -> None:
+    """It joins none any more, so such an attempt fails at once; a liar that has voted began them faster than the others could
+    make an average without it."""
+    outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.received(D, vote(outer, D, A, C, D, attempt=1), 14.0, ())
+    assert outer.phase is Phase.RETRYING
+    for leader in (D, C):
+        answers = outer.received(leader, AttemptStart(instance=INSTANCE, round=0, attempt=2, members=(A, B, C, D)), 15.0, ())
+        assert answers == [Send(peer=leader, message=AttemptFailed(instance=INSTANCE, round=0, attempt=2, suspects=(D,)))]
+    outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=2, members=(A, B, C)), 16.0, ())
+    assert outer.phase is Phase.AVERAGING
+
+
+def test_a_host_joins_the_attempt_of_which_a_vote_came_first() -> None:
+    outer = averaging(B, A, C, adaptive_timeout=AdaptiveTimeout())
+    outer.average_failed(failure(attempt=0, suspects=()), 14.0, ())
+    outer.received(C, vote(outer, C, A, B, C, attempt=1), 15.0, ())
+    outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, C)), 15.1, ())
+    assert outer.phase is Phase.AVERAGING
+
+
 def test_pauses_grow_only_while_failures_show_no_new_suspect() -> None:
     def pause(attempt: int, *suspects: PeerId) -> float:
         outer.average_failed(failure(attempt=attempt, suspects=suspects), 14.0, ())

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from adloco_p2p.core.ledger.admission import FIRST_SEATS, free_first_seats, seated_first
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_value, verify_ledger
 from adloco_p2p.core.model import canonical
@@ -22,7 +23,16 @@ from adloco_p2p.core.model.ledger_entry import (
     Vote,
 )
 from adloco_p2p.core.model.rules import AdmissionRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Digest, PeerId, Report, RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.types import (
+    FULL_STANDING,
+    Digest,
+    FormerMember,
+    PeerId,
+    Report,
+    RosterChange,
+    RoundPlan,
+    roster_of,
+)
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from tests.core.agreement.test_consensus import recall_from, sign, verify
 from tests.core.core_values import RUN, capacity, peer
@@ -195,11 +205,52 @@ def test_the_last_round_of_an_invitation_counts() -> None:
 
 
 def test_an_open_run_and_one_without_signers_ask_for_no_ticket() -> None:
-    open_run = ticketed_ledger(rules=replace(RULES, admission=AdmissionRules(kind="open")))
+    open_run = open_ledger()
     assert not open_run.plans[0].is_ticketed
     assert verdict(open_run, joined=[request(peer(1))]) == ""
     without = Ledger(genesis(RUN, [(AUTHOR, capacity())], RULES), recall=recall_from(()))
     assert verdict(without, joined=[request(peer(1))]) == ""
+
+
+def open_ledger() -> Ledger:
+    return ticketed_ledger(rules=replace(RULES, admission=AdmissionRules(kind="open")))
+
+
+def test_an_open_run_has_few_seats_for_names_that_have_shown_nothing() -> None:
+    """Names cost nothing: of 64 newcomers among one to five members the plan makes hosts."""
+    ledger = open_ledger()
+    names = [peer(index) for index in range(1, FIRST_SEATS + 2)]
+    joined = [request(name) for name in names]
+    assert verdict(ledger, joined=joined) == "9 newcomers, and there are 8 first seats"
+    agree(ledger, joined=joined[:5])
+    assert verdict(ledger, joined=joined[5:]) == "4 newcomers, and there are 3 first seats", "five have not reported yet"
+    agree(ledger, departed=names[:5])
+    assert verdict(ledger, joined=joined[1:]) == "", "their seats are free again"
+    assert verdict(ticketed_ledger(), joined=[invited(name, invitation(seats=9)) for name in names]) == "", "invited"
+
+
+def test_an_open_run_grows_by_as_many_as_have_reported() -> None:
+    ledger = open_ledger()
+    plan = ledger.plans[-1]
+    seats = [replace(plan.roster[0], peer=peer(index), joined_round=1, last_report=3) for index in range(20)]
+    assert free_first_seats(replace(plan, roster=tuple(seats))) == 20
+    silent = [replace(seat, last_report=None) for seat in seats[:12]]
+    assert free_first_seats(replace(plan, roster=(*silent, *seats[12:]))) == 0
+    assert free_first_seats(replace(plan, roster=(*silent[:4], *seats[4:]))) == 12
+
+
+def test_former_members_are_seated_before_names_and_names_by_lot() -> None:
+    """By name all others would come first; former members that served need no first seat."""
+    former, once = PeerId("z" * 8), PeerId("y" * 8)
+    asking = [*(request(peer(index)) for index in range(40)), request(former), request(once)]
+    plan = replace(open_ledger().plans[-1], former=(FormerMember(peer=former, left_round=1, standing=FULL_STANDING),))
+    chosen = seated_first(asking, parent=plan, members={former, once}, room=64)
+    names = [item.peer for item in chosen]
+    assert len(names) == FIRST_SEATS + 1 and {former, once} < {*names} and names == sorted(names)
+    others = seated_first(asking, parent=replace(plan, round=7), members={former, once}, room=64)
+    assert {former, once} < {item.peer for item in others} and others != chosen, "another lot with every plan"
+    (first,) = seated_first(asking, parent=plan, members={former, once}, room=1)
+    assert first.peer == former
 
 
 def test_a_ban_ends_the_seat_and_the_way_back_until_it_is_lifted() -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from adloco_p2p.core.model.recheck_draw import drawn_parts
+from adloco_p2p.core.model.recheck_draw import MOST_INSPECTED, drawn_parts, inspected_parts
 
 MEMBERS, PARTS = 5, 80
 
@@ -44,3 +44,13 @@ def test_two_secrets_draw_two_sets() -> None:
 
 def test_a_lonely_member_has_nothing_to_draw() -> None:
     assert drawn_parts(b"", (), rate=1.0, num_parts=3, num_members=1) == ()
+
+
+def test_one_part_of_each_reducer_that_complaints_name_and_of_no_more_than_two() -> None:
+    shards = [(0, 1, 2), (), (3, 4), (5,)]
+    drawn_by = [inspected_parts(f"secret {index}".encode(), shards) for index in range(200)]
+    assert all(list(parts) == sorted(parts) and len(parts) == MOST_INSPECTED for parts in drawn_by)
+    assert all(len({next(n for n, shard in enumerate(shards) if part in shard) for part in parts}) == 2 for parts in drawn_by)
+    assert {part for parts in drawn_by for part in parts} == {0, 1, 2, 3, 4, 5}  # any of them, by the secret
+    assert inspected_parts(b"secret", [(5,)]) == (5,)
+    assert inspected_parts(b"secret", [(), ()]) == ()

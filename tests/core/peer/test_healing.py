@@ -128,7 +128,7 @@ def test_an_instance_that_the_winners_merged_away_goes_where_it_went() -> None:
     """Two instances become one in round 10, which the losers, who are slower, do not come to before the cut is over."""
     world, _ = cut_in_two(count=2, merge_at=6, rounds=30)
     for name in LOSERS:
-        world.machines[name].round_seconds *= 4.0
+        world.machines[name].round_seconds *= 3.0
     world.run()
     merges = branch_merges(world)  # one or two: the losers need not report in the same round that they are back
     told = [instance for merge in merges for instance in re.findall(r"trained apart of instance (\d)", merge.reason)]

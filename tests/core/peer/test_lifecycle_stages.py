@@ -66,5 +66,6 @@ def test_any_two_commands_at_any_stage_lead_along_the_table(first: Command, seco
         story.ask(PEER0, second, at=1.3 + pause_seconds)
         story.ask(PEER0, "resume", at=40.0)
         seen = story.play().stages[PEER0]
-        assert seen[-1] is Stage.STOPPED
+        # resumed when the others have ended and are gone, it may go on alone, for which the world does not wait
+        assert seen[-1] is Stage.STOPPED or (seen[-1] is Stage.TRAINING and "pause" in (first, second))
         assert all(after in STEPS[before] for before, after in itertools.pairwise(seen))

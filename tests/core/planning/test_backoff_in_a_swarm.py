@@ -11,7 +11,8 @@ from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.sim.device import HashDevice
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
-from adloco_p2p.sim.machine import Machine, Process
+from adloco_p2p.sim.machine import Machine
+from adloco_p2p.sim.process import Process
 from adloco_p2p.sim.world import Parts, World, small_rules
 
 

@@ -62,7 +62,7 @@ def test_a_run_follows_its_ramp_whatever_hosts_report(ramp: str) -> None:
         assert batch == ramped_batch(rules.batch, plan.samples_before / 3200, final_fraction=0.1)
     expected = ramp_batches(rules.batch, samples=3200, inner_steps=8, final_fraction=0.1)
     assert batches == expected[: len(batches)]
-    assert "ramp" in quiet[-1].instances[0].reason
+    assert f"{ramp} schedule" in quiet[-1].instances[0].reason
 
 
 def test_the_ramp_of_rounds_ends_with_them() -> None:

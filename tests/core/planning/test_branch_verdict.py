@@ -64,7 +64,7 @@ def test_a_branch_state_is_merged_as_it_was_measured(merged: float) -> None:
     (merge,) = plan.merges
     assert (merge.sources, merge.target, merge.weights) == (probe.sources, INSTANCE, probe.weights)
     assert plan.branches == () and plan.probe is None
-    assert f"accepted: merged {merged:.4f}, without it 2.0000" in merge.reason
+    assert f"accepted: 3 peers measured a loss of {merged:.4f} merged and 2.0000 without it" in merge.reason
 
 
 def test_one_that_makes_the_instance_worse_is_dropped_however_bad_the_source_is() -> None:
@@ -72,7 +72,7 @@ def test_one_that_makes_the_instance_worse_is_dropped_however_bad_the_source_is(
     waiting, probe = measured()
     plan = after(waiting, waiting, [said(probe, 2.0, 2.03, 9.0)] * 3)
     assert plan.merges == () and plan.branches == () and plan.probe is None
-    assert "dropped what p000" in plan.reason and "merged 2.0300, without it 2.0000" in plan.reason
+    assert "dropped what p000" in plan.reason and "measured a loss of 2.0300 merged and 2.0000 without it" in plan.reason
 
 
 def test_of_several_the_worst_is_dropped_and_the_others_are_measured_again() -> None:

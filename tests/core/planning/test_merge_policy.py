@@ -50,6 +50,27 @@ def test_worst_group_folds_several() -> None:
     assert chosen(plans(9, 4), policy="worst_group", group_size=9).sources == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("requests", "rules", "words"),
+    [
+        ((9, 4, 6, 20), {}, "instance 1 goes into 2: they ask for the smallest batches (4 and 6)"),
+        ((32, 32), {}, "instance 0 goes into 1: they ask for the smallest batches (32 each)"),
+        (
+            (9, 4, 6, 20),
+            {"policy": "best_with_worst"},
+            "instance 1 goes into 3: they ask for the smallest and the largest batch (4 and 20)",
+        ),
+        (
+            (9, 4, 6, 20),
+            {"policy": "worst_group", "group_size": 3},
+            "instances 1 and 2 go into 0: they ask for the smallest batches (4, 6 and 9)",
+        ),
+    ],
+)
+def test_a_newcomer_can_read_why_instances_are_merged(requests: tuple[int, ...], rules: dict[str, object], words: str) -> None:
+    assert chosen(plans(*requests), **rules).reason == words
+
+
 def test_ties_go_by_instance_id() -> None:
     assert (chosen(plans(4, 4, 4)).sources, chosen(plans(4, 4, 4)).target) == ((0, 1), 1)
 

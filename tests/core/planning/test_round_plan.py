@@ -374,7 +374,7 @@ def test_a_refused_merge_ends_the_worse_instance() -> None:
 def test_a_probe_without_verdicts_merges_nothing_and_is_tried_again() -> None:
     plans = run(GUARDED)
     assert plans[4].merges == () and len(plans[4].instances) == 3
-    assert "no verdict" in plans[4].reason
+    assert "no peer measured the merge" in plans[4].reason
     assert plans[4].probe is not None
 
 
@@ -441,7 +441,7 @@ def test_a_guarded_run_without_a_last_verdict_keeps_the_lowest_loss() -> None:
     (merge,) = run(rules, say=training_only)[-1].merges
     assert merge.target == 2 and "training" in merge.reason
     (merge,) = run(rules, say=lambda _: [])[-1].merges
-    assert merge.target == 2 and "request" in merge.reason
+    assert merge.target == 2 and "largest batch" in merge.reason
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])

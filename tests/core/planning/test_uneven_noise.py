@@ -234,7 +234,7 @@ def pooled(steps: Sequence[int], *, planned: int = 64) -> tuple[NoiseSample | No
 def test_a_spread_beyond_the_bound_is_refused() -> None:
     assert pooled([8, 16, 32, 8 * MOST_STEP_SPREAD])[0] is not None
     sample, why = pooled([8, 16, 32, 8 * MOST_STEP_SPREAD + 1])
-    assert sample is None and why == "inner steps too unequal, 8 to 65"
+    assert sample is None and why == "the hosts did too unequal numbers of steps, 8 to 65"
 
 
 def test_a_host_that_claims_absurd_steps_counts_for_twice_the_planned_ones() -> None:

@@ -13,7 +13,7 @@ from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import RULES, rule_named
 from adloco_p2p.numerics.codecs import CODECS, codec_named
-from adloco_p2p.swarm.allreduce import butterfly
+from adloco_p2p.swarm.allreduce import member_side
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.gram_barrier import decode_products, encode_products, left_out_by
 from adloco_p2p.swarm.allreduce.pledges import ProductsBook
@@ -244,10 +244,10 @@ def test_a_reducer_that_signs_two_products_is_proven_a_liar(peers: Peers, monkey
 
 
 def test_a_contribution_that_is_not_finite_is_named_before_the_decision(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def skip(_self: butterfly.Butterfly) -> None:
+    async def skip(_self: member_side.MemberSide) -> None:
         return
 
-    monkeypatch.setattr(butterfly.Butterfly, "_check_own_vector", skip)
+    monkeypatch.setattr(member_side.MemberSide, "_check_own_vector", skip)
     vectors = alike(4)
     vectors[1][5] = float("inf")
     with peers.using(aggregation="robust"):

@@ -10,6 +10,7 @@ import torch
 
 from adloco_p2p.errors import AveragingError, LocalProtocolError
 from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.swarm.allreduce.attempt_state import AttemptState
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
@@ -260,7 +261,7 @@ def test_no_buffer_of_an_average_waits_for_the_garbage_collector(peers: Peers, w
         peers.average(name, vectors, (1, 1, 1), who=who, meanwhile=deadline)
         for peer in peers.list:
             peers.run(peer.averager.settled())
-        left = [thing for thing in gc.get_objects() if type(thing) in (Butterfly, PartSink)]
+        left = [thing for thing in gc.get_objects() if type(thing) in (Butterfly, AttemptState, PartSink)]
     finally:
         gc.enable()
     assert left == []

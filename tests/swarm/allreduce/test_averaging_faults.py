@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adloco_p2p.errors import AveragingError
-from adloco_p2p.swarm.allreduce import butterfly
+from adloco_p2p.swarm.allreduce import member_side
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, Purpose, failure
@@ -86,10 +86,10 @@ def test_a_vector_that_is_not_finite_is_refused_where_it_is(peers: Peers) -> Non
 def test_a_sender_of_nan_is_named(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reducers look for themselves: here the sender's own check is out of order."""
 
-    async def reset(_self: butterfly.Butterfly) -> None:
+    async def reset(_self: member_side.MemberSide) -> None:
         return
 
-    monkeypatch.setattr(butterfly.Butterfly, "_check_own_vector", reset)
+    monkeypatch.setattr(member_side.MemberSide, "_check_own_vector", reset)
     vectors = vectors_of(3, 20_000)
     vectors[2][19_999] = float("inf")  # in the shard that peer 2 reduces itself
     vectors[2][0] = float("nan")
@@ -303,7 +303,7 @@ def test_a_peer_that_dies_in_the_middle_is_named_by_all_survivors(blow: object) 
             victim_task.cancel()
             if blow is freeze:
                 survivors = [peers[index].attempt("struck") for index in (0, 2, 3)]
-                await peers.let_pass("struck", lambda: any(attempt._lost for attempt in survivors), dead=victim)
+                await peers.let_pass("struck", lambda: any(attempt._at.end._lost for attempt in survivors), dead=victim)
 
         vectors = vectors_of(4, size)
 

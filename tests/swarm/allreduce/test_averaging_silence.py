@@ -21,12 +21,13 @@ def test_a_silence_that_ended_makes_the_peer_wait_longer_for_the_next_one() -> N
             return loop.create_task(call)
 
         def silence_seconds() -> float:
-            streams = averager._attempts.running[key_of("pause")]._watch.streams
+            streams = averager._attempts.running[key_of("pause")]._at.watch.streams
             return max((loop.time() - stream.last_received for stream in streams), default=0.0)
 
         async def pause_in_the_middle() -> list[Averaged]:
             early = average(0)
-            await until(lambda: bool(averager._attempts.running and averager._attempts.running[key_of("pause")]._watch.streams))
+            running = averager._attempts.running
+            await until(lambda: bool(running and running[key_of("pause")]._at.watch.streams))
             assert averager._around.stall_detector.limit_seconds == LIMITS.stall_seconds
             freeze(peers[1])
             try:

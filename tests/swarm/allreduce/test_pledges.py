@@ -21,7 +21,7 @@ from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import CODECS, codec_named
 from adloco_p2p.numerics.reduction import BadPart
-from adloco_p2p.swarm.allreduce import butterfly, pledges
+from adloco_p2p.swarm.allreduce import butterfly, member_side, pledges, reducer_side
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.gram_barrier import diagonal_of, encode_products
@@ -271,14 +271,14 @@ def test_a_part_that_its_sender_did_not_commit_itself_to_is_not_reduced(
         self.hashed = True  # type: ignore[attr-defined]
         return made
 
-    async def after_hashing(self: butterfly.Butterfly, own: OwnContribution, *arguments: object) -> None:
-        await self._commitments._has_own.wait()
+    async def after_hashing(self: member_side.MemberSide, own: OwnContribution, *arguments: object) -> None:
+        await self._at.commitments._has_own.wait()
         await send_own(self, own, *arguments)  # type: ignore[arg-type]
 
-    send_own = butterfly.Butterfly._send_own
+    send_own = member_side.MemberSide._send_own
     monkeypatch.setattr(OwnContribution, "encoded", lying)
     monkeypatch.setattr(OwnContribution, "leaves", hashing)
-    monkeypatch.setattr(butterfly.Butterfly, "_send_own", after_hashing)
+    monkeypatch.setattr(member_side.MemberSide, "_send_own", after_hashing)
     vectors = alike(4)
     vectors[3][0] = 7.0
     with peers.using(aggregation=rule):
@@ -314,12 +314,12 @@ def test_a_contributor_that_commits_itself_to_two_things_is_proven_a_liar(
 def test_a_contributor_that_commits_itself_to_nothing_is_named_at_the_deadline(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def silent(self: butterfly.Butterfly, stream: object, reducer: int) -> None:
-        if self.me != 2:
+    async def silent(self: member_side.MemberSide, stream: object, reducer: int) -> None:
+        if self._at.me != 2:
             await send(self, stream, reducer)  # type: ignore[arg-type]
 
-    send = butterfly.Butterfly._send_commitment
-    monkeypatch.setattr(butterfly.Butterfly, "_send_commitment", silent)
+    send = member_side.MemberSide._send_commitment
+    monkeypatch.setattr(member_side.MemberSide, "_send_commitment", silent)
     deadline = partial(peers.meet_deadline, "nothing", (0, 1, 3), missing=2)
     results = peers.average("nothing", alike(4), (1,) * 4, meanwhile=deadline)
     assert all("deadline" in str(results[host]) for host in (0, 1, 3))
@@ -329,10 +329,10 @@ def test_a_contributor_that_commits_itself_to_nothing_is_named_at_the_deadline(
 def test_a_reducer_that_gives_two_members_two_results_is_proven_a_liar(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is consistent with the receipt that comes with it; the members compare them."""
     is_cheated: ContextVar[bool] = ContextVar("is_cheated", default=False)
-    serve, encoded, own = butterfly.Butterfly._serve_member, PartAssembly.data, ReceiptBook.own
+    serve, encoded, own = reducer_side.ReducerSide._serve_member, PartAssembly.data, ReceiptBook.own
 
-    async def serving(self: butterfly.Butterfly, stream: object, member: int, lane: int) -> bool:
-        is_cheated.set(self.me == 1 and member == 3)
+    async def serving(self: reducer_side.ReducerSide, stream: object, member: int, lane: int) -> bool:
+        is_cheated.set(self._at.me == 1 and member == 3)
         return await serve(self, stream, member, lane)  # type: ignore[arg-type]
 
     def looking(self: PartAssembly, part: Part) -> memoryview:
@@ -344,8 +344,8 @@ def test_a_reducer_that_gives_two_members_two_results_is_proven_a_liar(peers: Pe
         if not is_cheated.get():
             return frame
         receipt = decode(pledges.Receipt, frame, max_bytes=1 << 20)
-        given = [sent_root(self._spec, part, looking(attempts[1]._assembly, part)) for part in self._spec.shards[1]]
-        made = self._notary.pledge(self._spec, "reduction", receipt_content(attempts[1]._inputs, tree_root(given)))
+        given = [sent_root(self._spec, part, looking(attempts[1]._at.assembly, part)) for part in self._spec.shards[1]]
+        made = self._notary.pledge(self._spec, "reduction", receipt_content(attempts[1]._at.inputs, tree_root(given)))
         return canonical.encode(replace(receipt, pledge=made))
 
     attempts: dict[int, butterfly.Butterfly] = {}
@@ -353,10 +353,10 @@ def test_a_reducer_that_gives_two_members_two_results_is_proven_a_liar(peers: Pe
 
     def beginning(self: butterfly.Butterfly, *arguments: object) -> None:
         begin(self, *arguments)  # type: ignore[arg-type]
-        attempts[self.me] = self
+        attempts[self._at.me] = self
 
     monkeypatch.setattr(butterfly.Butterfly, "__init__", beginning)
-    monkeypatch.setattr(butterfly.Butterfly, "_serve_member", serving)
+    monkeypatch.setattr(reducer_side.ReducerSide, "_serve_member", serving)
     monkeypatch.setattr(PartAssembly, "data", looking)
     monkeypatch.setattr(ReceiptBook, "own", certifying)
     cheated = peers[3].peer_id

@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from adloco_p2p.core.model.averages import LostShare
+from adloco_p2p.core.model.averages import LostShare, largest_share
 from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.codecs import CODECS
 from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads, upload_key
@@ -196,14 +196,36 @@ def test_the_parts_are_those_of_the_first_attempt_and_only_lost_ones_are_dealt(
     assert {part for shard in retry.shards for part in shard} == set(base.parts)
     lost_parts = sum(part.size for number in gone if number < len(shares) for part in base.shards[number])
     largest = max(part.size for part in base.parts)
+    room = size * largest_share(len(kept), sum(shares[number] > 0 for number in kept))
+    owned = {number: sum(part.size for part in base.shards[number]) for number in kept}
+    fair = {number: lost_parts * shares[number] / sum(shares[k] for k in kept) for number in kept}
+    is_capped = any(owned[number] + fair[number] + (len(kept) + 1) * largest > room for number in kept)
     for member, number in enumerate(kept):
         assert set(retry.shards[member]) >= set(base.shards[number])
         assert bool(shares[number]) or not retry.shards[member]
-        dealt = sum(part.size for part in retry.shards[member]) - sum(part.size for part in base.shards[number])
-        fair = lost_parts * shares[number] / sum(shares[k] for k in kept)
-        assert abs(dealt - fair) <= (len(kept) + 1) * largest
+        dealt = sum(part.size for part in retry.shards[member]) - owned[number]
+        assert not dealt or owned[number] + dealt <= room + len(kept) * largest
+        assert is_capped or abs(dealt - fair[number]) <= (len(kept) + 1) * largest
     for part in retry.parts:
         assert retry.shards[retry.reducer_of[part.index]][retry.place_of[part.index]] is part
+
+
+def test_in_a_retry_nobody_reduces_more_than_in_a_first_attempt_of_so_many_members() -> None:
+    """Eight hosts; the two that go were to reduce half. In proportion one that stays would reduce 2 / 4 instead of 2 / 6."""
+    shares = (4.0, 4.0, 4.0, 1.0, 1.0, 1.0, 1.0, 0.0)
+    base = replace(LinkedPeers(8).spec(200_000), shares=shares)
+    retry = replace(
+        base,
+        weights=base.weights[2:],
+        shares=shares[2:],
+        steps=(1,) * 6,
+        lost=(LostShare(0, 4.0), LostShare(0, 4.0)),
+        attempt=1,
+    )
+    sizes = [sum(part.size for part in shard) for shard in retry.shards]
+    assert sum(sizes) == 200_000 and sizes[5] == 0
+    assert 0.32 < max(sizes) / 200_000 <= 2 / 6
+    assert max(sizes[1:5]) - min(sizes[1:5]) <= 2 * retry.parts[0].size, "the rest is dealt by the shares"
 
 
 def test_which_parts_are_held_fits_in_a_bit_each() -> None:

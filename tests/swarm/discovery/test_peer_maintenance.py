@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.averages import Average
 from adloco_p2p.core.model.types import Digest
 from adloco_p2p.errors import AveragingError, SwarmError
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
@@ -97,17 +98,18 @@ def test_who_is_known_to_be_out_of_reach_ends_an_attempt_at_once():
         near._unreached = frozenset({"a", "y", "z"})
         assert await near.out_of_reach(["a", "b", "z"]) == ("z",)  # `a` has connected by itself since
         averaging = NetworkAveraging(None, size=lambda round: 4, out_of_reach=near.out_of_reach, begin=lambda key: True)
+        effect = Average(
+            instance=0,
+            round=0,
+            attempt=0,
+            key=RUN,
+            plan=RUN,
+            weights=(("a", 3), ("z", 4)),
+            steps=(1, 1),
+            timeout_seconds=60.0,
+        )
         with pytest.raises(AveragingError, match="no way from here to z") as raised:
-            await averaging.average(
-                instance=0,
-                round=0,
-                key=RUN,
-                plan=RUN,
-                weights=(("a", 3), ("z", 4)),
-                steps=(1, 1),
-                vector=None,
-                timeout_seconds=60.0,
-            )
+            await averaging.average(effect, None, on_not_shown=lambda *_: None)
         assert raised.value.suspects == ("z",)
 
     asyncio.run(scenario())

@@ -132,10 +132,13 @@ def test_unreachable_peers_are_named_and_cached_ones_help_the_next_time(tmp_path
     nobody = f"/ip4/127.0.0.1/tcp/1/p2p/{ALICE}"
 
     async def scenario():
-        alone = tmp_path / "alone"
+        alone, said = tmp_path / "alone", []
         alone.mkdir()
         with pytest.raises(SwarmError, match=rf"(?s)/ip4/127.0.0.1/tcp/1 \({ALICE}\).*refused"):
-            await SwarmNode.start(workdir=alone, config=LOCAL, initial_peers=[nobody], join_timeout_seconds=0.0)
+            await SwarmNode.start(
+                workdir=alone, config=LOCAL, initial_peers=[nobody], join_timeout_seconds=0.0, say=said.append
+            )
+        assert len(said) == 1 and ALICE in said[0] and "refused" in said[0]  # at once, not when the time is over
         async with started_hosts(tmp_path, 1) as (first,):
             second = await SwarmNode.start(workdir=alone, config=LOCAL, initial_peers=[nobody, *await first.addresses()])
             assert [unreached.peer for unreached in second.unreached] == [ALICE]

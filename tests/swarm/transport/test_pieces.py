@@ -18,7 +18,15 @@ from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
 from adloco_p2p.storage.journal import MAX_RECORD_BYTES
 from adloco_p2p.swarm.transport import gossip, pieces
 from adloco_p2p.swarm.transport.gossip import GossipWire
-from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES, MAX_PIECES, PIECE_SECONDS, Assembly, in_pieces
+from adloco_p2p.swarm.transport.pieces import (
+    MAX_PAYLOAD_BYTES,
+    MAX_PIECES,
+    PIECE_SECONDS,
+    Assembly,
+    deflated,
+    in_pieces,
+    inflate,
+)
 from adloco_p2p.v1 import gossip_pb2
 from tests.swarm.large_ledger import RUN, LargeSwarm
 from tests.swarm.patience import PATIENCE_SECONDS
@@ -127,6 +135,21 @@ def test_a_payload_is_cut_into_full_pieces_and_one_rest():
     assert in_pieces(b"") == [b""]
 
 
+def test_what_was_deflated_is_whole_again_and_what_would_not_shrink_is_sent_as_it_is():
+    for plain in (b"a", b"a" * MAX_PAYLOAD_BYTES, b"".join(hashlib.sha256(bytes([i])).digest() for i in range(256)), b""):
+        short = deflated(plain)
+        envelope = gossip_pb2.Envelope(payload=short or plain, plain_bytes=len(plain) if short else 0)
+        assert len(envelope.payload) <= len(plain)
+        inflate(envelope)
+        assert (envelope.payload, envelope.plain_bytes) == (plain, 0)
+
+
+def test_an_entry_of_many_hosts_travels_in_a_third_of_its_bytes():
+    entry = LargeSwarm(100, num_instances=1).entries[1]
+    sent = wire()._envelopes(Entries(entries=(entry,)))
+    assert 3 * sum(envelope.ByteSize() for envelope in sent) < canonical.size(entry)
+
+
 def test_a_message_that_nobody_would_take_is_counted_and_not_sent(caplog, monkeypatch):
     monkeypatch.setattr(gossip, "MAX_MESSAGE_BYTES", 100)
 
@@ -220,6 +243,33 @@ def test_a_sender_has_one_message_in_assembly_and_it_ends_when_the_next_piece_is
     assert (len(assembly), assembly.num_bytes) == (0, 0)
     with pytest.raises(RemoteProtocolError, match="does not follow"):
         assembly.take(ALICE, envelopes(LARGE)[1], is_member=True)
+
+
+@pytest.mark.parametrize(
+    ("payload", "plain_bytes", "words"),
+    [
+        (deflated(b"a" * 1000), 999, "does not inflate to the 999"),
+        (deflated(b"a" * 1000), 1001, "does not inflate to the 1001"),
+        (deflated(b"a" * 1000)[:-1], 1000, "does not inflate"),
+        (deflated(b"a" * 1000) + b"b", 1000, "does not inflate"),
+        (deflated(b"a" * MAX_PAYLOAD_BYTES * 2), 1, "does not inflate"),
+        (deflated(b"a" * MAX_PAYLOAD_BYTES * 2), MAX_PAYLOAD_BYTES + 1, "at most"),
+        (b"a" * (MAX_PAYLOAD_BYTES + 1), 0, "at most"),
+        (b"a" * 1000, 1000, "cannot be inflated"),
+    ],
+)
+def test_a_payload_is_what_its_envelope_says_or_refused(payload, plain_bytes, words):
+    with pytest.raises(RemoteProtocolError, match=words):
+        inflate(gossip_pb2.Envelope(payload=payload, plain_bytes=plain_bytes))
+
+
+def test_what_a_payload_inflates_to_is_paid_for_before(monkeypatch):
+    monkeypatch.setattr(gossip, "BYTES_BURST", 2.5 * MAX_PAYLOAD_BYTES)
+    monkeypatch.setattr(gossip, "BYTES_PER_SECOND", 1e-9)
+    (bomb,) = envelopes(deflated(b"a" * MAX_PAYLOAD_BYTES), kind="Ping")
+    bomb.plain_bytes, bomb.num_pieces = MAX_PAYLOAD_BYTES, 0
+    receiver = wire()
+    assert [receiver.accept(ALICE, bomb).split(":")[0] for _ in range(3)] == ["Ping", "Ping", "too many messages"]
 
 
 def test_strangers_share_a_bound_and_give_way_to_members(monkeypatch):

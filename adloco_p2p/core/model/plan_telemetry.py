@@ -1,0 +1,61 @@
+"""What a plan, and the reports and orders that it was made from, tell people."""
+
+from collections.abc import Sequence
+
+from adloco_p2p.core.model import telemetry, types
+from adloco_p2p.core.model.ledger_entry import Decree, Statement
+from adloco_p2p.core.model.run_progress import planned_samples
+from adloco_p2p.core.model.telemetry import InstanceLine, Joined, Plan, RosterLine, Ruled, TaskScores, shared
+from adloco_p2p.core.model.types import Digest, Report, RoundPlan
+
+
+def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
+    told = shared(plan, Plan)
+    told["roster"] = tuple(
+        RosterLine(
+            peer=entry.peer,
+            samples_per_second=entry.capacity.samples_per_second,
+            last_report=entry.last_report,
+            upload_bytes_per_second=entry.capacity.upload_bytes_per_second,
+            probation=entry.probation,
+            is_keeper=entry.capacity.is_keeper,
+            waits_from=entry.turn_from if entry.is_waiting and not plan.is_last else None,
+        )
+        for entry in plan.roster
+    )
+    told["instances"] = tuple(InstanceLine(**shared(item, InstanceLine)) for item in plan.instances)
+    return Plan(**told, digest=digest, samples=planned_samples(plan))
+
+
+def merge_line(merge: types.Merge, round: int) -> telemetry.Merge:
+    return telemetry.Merge(round=round, **shared(merge, telemetry.Merge))
+
+
+def fork_line(fork: types.Fork, round: int) -> telemetry.Fork:
+    return telemetry.Fork(round=round, **shared(fork, telemetry.Fork))
+
+
+def task_lines(reports: Sequence[Report]) -> list[TaskScores]:
+    """What the reports claim of tasks."""
+    return [TaskScores(peer=report.peer, **shared(report.tasks, TaskScores)) for report in reports if report.tasks is not None]
+
+
+def joined_lines(previous: RoundPlan | None, plan: RoundPlan) -> list[Joined]:
+    """The peers on the roster of `plan` that were not on the roster before; none where that one is unknown."""
+    known = previous.roster if previous is not None else plan.roster
+    newcomers = {roster_entry.peer for roster_entry in plan.roster} - {roster_entry.peer for roster_entry in known}
+    return [Joined(peer=peer, round=plan.round) for peer in sorted(newcomers)]
+
+
+def ruled_lines(decrees: Sequence[Decree], round: int) -> list[Ruled]:
+    """Of the plan of this round."""
+    return [
+        Ruled(
+            round=round,
+            action=decree.action,
+            subject=decree.subject,
+            by=decree.signer if isinstance(decree, Statement) else "evidence",
+            reason=decree.reason,
+        )
+        for decree in decrees
+    ]

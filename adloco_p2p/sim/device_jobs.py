@@ -1,0 +1,209 @@
+"""Work on the device of one life of a simulated machine, in the order in which its peer asked for it."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from adloco_p2p.core.model.events import (
+    ApplyOuter,
+    CarryOver,
+    DeviceEnd,
+    DeviceJob,
+    DiscardRound,
+    DropInstance,
+    Effect,
+    Evaluate,
+    Evaluated,
+    Event,
+    InnerFinished,
+    MeasureStep,
+    OuterApplied,
+    Probe,
+    Probed,
+    ReleaseState,
+    RunInner,
+    SaveCheckpoint,
+    SaveInstance,
+    SnapshotState,
+    StateKept,
+    StepMeasured,
+    Transition,
+    TransitionApplied,
+)
+from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
+from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.sim.checkers import Violation
+from adloco_p2p.sim.process import Process
+from adloco_p2p.sim.synthetic_reports import TASK_SECONDS, task_claim
+
+if TYPE_CHECKING:
+    from adloco_p2p.sim.machine import Machine
+
+SHORT_JOB_SECONDS = 0.01
+"""What work on the device takes that is not training."""
+
+
+class DeviceJobs:
+    """Ends come back as events of the process. An outer step runs between inner steps that did not wait for it."""
+
+    def __init__(self, machine: "Machine", process: Process) -> None:
+        self._machine = machine
+        self._process = process
+        self._around = machine.around
+        self._peer = machine.peer
+        self._epoch = 0
+        """Of the last job that the device was given."""
+        self._is_ahead = False
+        """The device does inner steps that did not wait for the last outer step, and nothing else waits for it."""
+
+    def begin(self, effect: Effect) -> None:
+        process, now = self._process, self._around.queue.now
+        if isinstance(effect, DeviceJob):
+            if effect.epoch < self._epoch:
+                raise Violation(f"{self._peer} asks its device for a job of an epoch that is over: {effect}")
+            self._epoch = effect.epoch
+        if not isinstance(effect, ApplyOuter | CarryOver | MeasureStep | Evaluate | SaveInstance | SaveCheckpoint):
+            self._is_ahead = False
+        if isinstance(effect, RunInner):
+            seconds = process.device.inner_seconds(effect)
+            begin = max(process.device_free_at, now)
+            self._is_ahead = effect.is_ahead
+            process.device_free_at = begin + seconds
+            self._around.queue.at(begin, self._begin_inner, effect, seconds)
+            return
+        is_between = self._is_ahead and now < process.device_free_at
+        begin = now if is_between else max(process.device_free_at, now)
+        process.device_free_at = (process.device_free_at if is_between else begin) + SHORT_JOB_SECONDS
+        self._around.queue.at(begin + SHORT_JOB_SECONDS, self._finish, effect)
+
+    def score(self, effect: ScoreTasks) -> None:
+        """Beside everything else, as a child process does it."""
+        self._around.queue.after(TASK_SECONDS, self._finish, effect)
+
+    # --- inner steps -------------------------------------------------------------------------------------------------
+
+    def _begin_inner(self, effect: RunInner, seconds: float) -> None:
+        if self._process.has_crashed:
+            return
+        instance, number = effect.plan.instance, effect.round
+        if self._process.device.state(instance) is None:
+            raise Violation(f"{self._peer} trains instance {instance} in round {number} and has no state of it")
+        vector = self._process.device.pseudo_gradient(effect)
+        self._around.queue.after(seconds, self._finish_inner, effect, vector, seconds)
+
+    def _finish_inner(self, effect: RunInner, vector: object, seconds: float) -> None:
+        process = self._process
+        if process.has_crashed or self._machine.waits_for_thaw(self._finish_inner, effect, vector, seconds):
+            return
+        instance, kept = effect.plan.instance, effect.round - 1 if effect.is_ahead else effect.round
+        process.contributions = {
+            key: held for key, held in process.contributions.items() if key[0] != instance or key[1] >= kept
+        }
+        process.contributions[instance, effect.round] = vector
+        result = process.device.inner_result(effect, seconds)
+        self._machine.feed(InnerFinished(instance=instance, round=effect.round, result=result, epoch=effect.epoch), process)
+
+    # --- short jobs --------------------------------------------------------------------------------------------------
+
+    def _finish(self, effect: Effect) -> None:
+        process = self._process
+        if process.has_crashed or self._machine.waits_for_thaw(self._finish, effect):
+            return
+        if process.stop is not None and process.stop.is_urgent and not isinstance(effect, SaveInstance | SaveCheckpoint):
+            return
+        event = self._done(effect)
+        if isinstance(event, DeviceEnd) and isinstance(effect, DeviceJob):
+            event = replace(event, epoch=effect.epoch)
+        if event is not None:
+            self._machine.feed(event, process)
+
+    def _done(self, effect: Effect) -> Event | None:
+        process, device = self._process, self._process.device
+        match effect:
+            case ApplyOuter():
+                return self._apply_outer(effect)
+            case CarryOver(instance=instance, round=number):
+                return self._carry_over(instance, number)
+            case MeasureStep(instance=instance, round=number):
+                before, after = device.measure_step(instance)
+                return StepMeasured(instance=instance, round=number, before=before, after=after)
+            case Transition(forks=forks, merges=merges, rewinds=rewinds):
+                missing = tuple(instance for instance, state in rewinds if not device.rewind(instance, state))
+                for instance in sorted({instance for instance, _ in rewinds} - {*missing}):
+                    process.offer(instance, effect.round)
+                device.transition(forks, merges)
+                for merge in merges:
+                    for source in merge.sources:
+                        if source != merge.target:
+                            process.forget(source)
+                return TransitionApplied(round=effect.round, missing=missing)
+            case Probe(round=number, merge=merge):
+                return Probed(round=number, verdict=device.probe(merge))
+            case ScoreTasks():
+                return TasksScored(claim=task_claim(self._machine.disk.durable))
+            case Evaluate(instance=instance, round=number):
+                return Evaluated(instance=instance, round=number, heldout_loss=device.heldout_loss(instance))
+            case DropInstance(instance=instance):
+                device.drop(instance)
+                process.forget(instance)
+            case DiscardRound():
+                pass
+            case SaveInstance() | SaveCheckpoint():
+                self._save(effect)
+            case _:
+                return self._on_snapshot(effect)
+        return None
+
+    def _apply_outer(self, effect: ApplyOuter) -> Event:
+        process, instance, number = self._process, effect.instance, effect.round
+        average = process.buffers.take(instance, number)
+        process.contributions.pop((instance, number), None)
+        if average is None:
+            raise Violation(f"{self._peer} applies the average of instance {instance} in round {number} and has none")
+        self._around.checkers.applied(self._peer, instance, number, process.device.average_digest(average))
+        is_applied = process.device.apply_outer(instance, average, keeps_own=effect.keeps_own)
+        digest, state_digest = process.device.digests(instance)
+        process.offer(instance, number + 1)
+        refused = not is_applied
+        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, is_refused=refused)
+
+    def _carry_over(self, instance: InstanceId, number: int) -> Event:
+        process = self._process
+        process.buffers.forget(instance, before=number + 1)
+        process.contributions.pop((instance, number), None)
+        process.device.carry_over(instance)
+        self._around.checkers.carried_over(self._peer)
+        digest, state_digest = process.device.digests(instance)
+        process.offer(instance, number + 1)
+        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+
+    def _on_snapshot(self, effect: Effect) -> Event | None:
+        process, device = self._process, self._process.device
+        match effect:
+            case SnapshotState(instance=instance, copy=copy, round=number):
+                state = device.state(instance)
+                if state is None:
+                    raise Violation(f"{self._peer} copies instance {instance}, which it has not")
+                device.adopt(copy, state)
+                digest = process.offer(copy, number)
+                return StateKept(instance=copy, round=number, digest=digest)
+            case ReleaseState(instance=instance):
+                device.drop(instance)
+                process.offers.pop(instance, None)
+                return None
+        raise AssertionError(effect)
+
+    def _save(self, effect: SaveInstance | SaveCheckpoint) -> None:
+        disk, process = self._machine.disk, self._process
+        if isinstance(effect, SaveInstance):
+            state = process.device.state(effect.instance)
+            if state is None:
+                raise Violation(f"{self._peer} saves instance {effect.instance}, which it has not")
+            disk.states[effect.round, effect.instance] = state
+            return
+        durable = effect.durable
+        missing = [instance for instance in durable.held if (durable.round, instance) not in disk.states]
+        if missing:
+            raise Violation(f"{self._peer} completes the checkpoint of round {durable.round} without instances {missing}")
+        disk.complete(durable)
+        if process.is_alive and self._machine.is_struck():
+            self._machine.crash("at a persistence point, after a checkpoint")

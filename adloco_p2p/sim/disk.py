@@ -1,0 +1,29 @@
+"""What survives a crash of a simulated machine: its journal, the ledger, and one checkpoint."""
+
+from dataclasses import dataclass, field
+
+from adloco_p2p.core.model.events import Durable
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.types import Digest, InstanceId
+
+
+@dataclass(slots=True)
+class Disk:
+    journal: list[object] = field(default_factory=list)
+    entries: dict[Digest, LedgerEntry] = field(default_factory=dict)
+    durable: Durable | None = None
+    states: dict[tuple[int, InstanceId], object] = field(default_factory=dict)
+    """(Boundary, instance) -> state, of the checkpoint and of the one that is being made."""
+
+    def append(self, record: object) -> None:
+        self.journal.append(record)
+        if isinstance(record, LedgerEntry):
+            self.entries[record.value.plan] = record
+
+    def recall(self, plan: Digest) -> LedgerEntry:
+        return self.entries[plan]
+
+    def complete(self, durable: Durable) -> None:
+        """The checkpoint is whole: it takes the place of the one before."""
+        self.durable = durable
+        self.states = {key: state for key, state in self.states.items() if key[0] >= durable.round}

@@ -1,0 +1,56 @@
+"""One life of a simulated machine: everything that a crash ends."""
+
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.model.events import Stop
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.core.peer.peer import Peer
+from adloco_p2p.sim.averaging import AverageBuffers
+from adloco_p2p.sim.device import Device
+
+STATES_OFFERED = 2
+"""Boundaries of an instance whose states are served."""
+AVERAGES_SERVED = 4
+"""Rounds of an instance whose averages are served."""
+
+
+class Process:
+    """A peer, its agreement and its device, with what they hold in memory and serve to others."""
+
+    def __init__(self, me: PeerId, peer: Peer, agreement: GossipAgreement, device: Device, buffers: AverageBuffers) -> None:
+        self.me = me
+        self.peer = peer
+        self.agreement = agreement
+        self.device = device
+        self.buffers = buffers
+        self.is_alive = True
+        """It has neither crashed nor stopped."""
+        self.has_crashed = False
+        self.stop: Stop | None = None
+        self.stopped_at = 0.0
+        self.contributions: dict[tuple[InstanceId, int], object] = {}
+        self.averagings: dict[tuple[InstanceId, int, int], object] = {}
+        """Attempts and repairs under way."""
+        self.served_averages: dict[tuple[InstanceId, int], dict[Digest, object]] = {}
+        self.offers: dict[InstanceId, dict[int, tuple[Digest, object]]] = {}
+        self.device_free_at = 0.0
+        self.tick_at: float | None = None
+
+    def serve_average(self, instance: InstanceId, number: int, average: object) -> None:
+        self.served_averages.setdefault((instance, number), {})[self.device.average_digest(average)] = average
+        for key in [key for key in self.served_averages if key[0] == instance and key[1] <= number - AVERAGES_SERVED]:
+            del self.served_averages[key]
+
+    def offer(self, instance: InstanceId, boundary: int) -> Digest:
+        """Serve the instance's state as it is now, as that of the boundary."""
+        offers, digest = self.offers.setdefault(instance, {}), self.device.digests(instance)[1]
+        for other in [other for other, (root, _) in offers.items() if other == boundary or root == digest]:
+            del offers[other]  # after a void round the state is the same
+        offers[boundary] = (digest, self.device.state(instance))
+        for older in list(offers)[:-STATES_OFFERED]:
+            del offers[older]
+        return digest
+
+    def forget(self, instance: InstanceId) -> None:
+        """The instance is here no longer. What was offered is served on: hosts that are a little behind may need it."""
+        self.contributions = {key: held for key, held in self.contributions.items() if key[0] != instance}
+        self.buffers.forget(instance)

@@ -1,0 +1,59 @@
+"""What all machines of a simulated world share, and what they are made by."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.model.types import Capacity, Decide, PeerId, Report, RoundPlan
+from adloco_p2p.core.peer.agreement_port import Agreement
+from adloco_p2p.core.peer.peer import Cadence, Peer
+from adloco_p2p.sim.averaging import AverageBuffers, Averaging
+from adloco_p2p.sim.device import Device, DeviceTraits
+from adloco_p2p.sim.event_queue import EventQueue
+from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.network import Network
+from adloco_p2p.sim.peer_checkers import PeerCheckers
+
+if TYPE_CHECKING:
+    from adloco_p2p.sim.machine import Machine
+
+
+class MakeAgreement(Protocol):
+    """How a process agrees; tests put faults in here."""
+
+    def __call__(self, me: PeerId, **arguments: object) -> GossipAgreement: ...
+
+
+class MakePeer(Protocol):
+    def __call__(self, *, me: PeerId, cadence: Cadence, agreement: Agreement) -> Peer: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Surroundings:
+    """What all machines of a world share."""
+
+    queue: EventQueue
+    random: Random
+    network: Network
+    averaging: Averaging
+    checkers: PeerCheckers
+    faults: Faults
+    timing: Timing
+    cadence: Cadence
+    capacity: Capacity
+    genesis: RoundPlan
+    decide: Decide
+    machines: dict[PeerId, "Machine"]
+    note: Callable[[PeerId, str], None]
+    is_traced: bool
+    on_decided: Callable[[PeerId, RoundPlan], None]
+    on_reported: Callable[[PeerId, Report], None]
+    on_reorg: Callable[[], None]
+    on_crash: Callable[["Machine"], None]
+    make_device: Callable[[DeviceTraits, Random], Device]
+    make_agreement: MakeAgreement
+    make_peer: MakePeer
+    make_buffers: Callable[[], AverageBuffers]

@@ -1,0 +1,78 @@
+"""An agreement whose outcomes are marked, so that the world sees in which place among the effects they took hold."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.model.events import Decided, Outcome, Persist
+from adloco_p2p.core.model.ledger_entry import Reorg
+from adloco_p2p.core.model.messages import AverageDigest
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed(Log):
+    """Marks, among the effects of a peer, what the agreement handed it."""
+
+    outcome: Decided | Reorg
+
+
+class WatchedAgreement:
+    """Forwards to the agreement of production what `core/peer/agreement_port.py` asks."""
+
+    def __init__(
+        self, agreement: GossipAgreement, on_submit: Callable[[Report], Report], on_repeat: Callable[[Report], None]
+    ) -> None:
+        """`on_repeat`: of reports that the checkpoint holds, which are submitted again."""
+        self.inner = agreement
+        self._on_submit = on_submit
+        self._on_repeat = on_repeat
+
+    @property
+    def next_deadline(self) -> float | None:
+        return self.inner.next_deadline
+
+    def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
+        for report in reports:
+            self._on_repeat(report)
+        return _marked(self.inner.start(plans, reports, now))
+
+    def note_work(self, rounds: Collection[int]) -> None:
+        self.inner.note_work(rounds)
+
+    def submit(self, report: Report, now: float) -> list[Outcome]:
+        return _marked(self.inner.submit(self._on_submit(report), now))
+
+    def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
+        return _marked(self.inner.receive(sender, message, now))
+
+    def tick(self, now: float) -> list[Outcome]:
+        return _marked(self.inner.tick(now))
+
+    def sign(self, payload: bytes) -> str:
+        return self.inner.sign(payload)
+
+    def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
+        return self.inner.verify(peer, payload, signature)
+
+    def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
+        return self.inner.keep_vote(plan, vote)
+
+    def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
+        return self.inner.kept_vote(plan, instance)
+
+    def leave(self, now: float) -> list[Outcome]:
+        return _marked(self.inner.leave(now))
+
+    def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
+        return _marked(self.inner.rejoin(capacity, now))
+
+
+def _marked(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    marked: list[Outcome] = []
+    for outcome in outcomes:
+        marked.append(outcome)
+        if isinstance(outcome, Decided | Reorg):
+            marked.append(Agreed(outcome))
+    return marked

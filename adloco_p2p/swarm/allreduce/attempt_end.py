@@ -1,0 +1,119 @@
+"""How one attempt ends on one member: its tasks, the first reason for which it fails, and the members that are to blame."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import AveragingError, RemoteProtocolError, SwarmError
+from adloco_p2p.numerics.reduction import BadPart
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
+from adloco_p2p.swarm.allreduce.handshake import HelloReply
+
+T = TypeVar("T")
+
+
+class AttemptEnd:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        spec: AllReduceSpec,
+        *,
+        timeout_seconds: float,
+        grace_seconds: float,
+        local_fault: Callable[[], Awaitable[str | None]],
+        awaited: Callable[[], set[int]],
+    ) -> None:
+        """`grace_seconds` after a stream has ended: a note may name the true cause. `awaited`: the members that hold up the
+        result here."""
+        self._loop = asyncio.get_running_loop()
+        self.outcome: asyncio.Future[None] = self._loop.create_future()
+        """Without an error: the whole result is here."""
+        self.deadline = self._loop.time() + timeout_seconds
+        self._spec = spec
+        self._grace_seconds = grace_seconds
+        self._local_fault, self._awaited = local_fault, awaited
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._lost: dict[int, str] = {}
+
+    def spawn(self, work: Coroutine[None, None, T], *, member: int | None) -> asyncio.Task[T]:
+        """Run beside the others. Its exception ends the attempt; a lost stream only after the grace."""
+
+        def finished(task: asyncio.Task[T]) -> None:
+            self._tasks.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, AveragingError):
+                self.fail(str(error), tuple(PeerId(peer) for peer in error.suspects))
+            elif isinstance(error, BadPart):
+                peer = self._spec.members[error.member]
+                self.fail(f"{peer} sent {error}", (peer,))
+            elif isinstance(error, (SwarmError, RemoteProtocolError)) and member is not None:
+                self.lose(member, str(error))
+            elif error is not None and not self.outcome.done():
+                self.outcome.set_exception(error)
+
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(finished)
+        return task
+
+    async def wait(self) -> None:
+        """For the outcome. Raises AveragingError."""
+        alarm = self._loop.call_at(self.deadline, self._meet_deadline)
+        try:
+            await self.outcome
+        finally:
+            alarm.cancel()
+
+    def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
+        """End the attempt without a result; the first reason stands."""
+        if not self.outcome.done():
+            self.outcome.set_exception(AveragingError(reason, suspects=suspects))
+
+    def lose(self, member: int, reason: str) -> None:
+        """A member is gone. It may have failed because of another one, so wait a moment for its note."""
+        if self.outcome.done() or member in self._lost:
+            return
+        self._lost[member] = reason
+        if len(self._lost) == 1:
+            self.spawn(self._blame_lost(), member=None)
+
+    async def _blame_lost(self) -> None:
+        await asyncio.sleep(self._grace_seconds)
+        if (trouble := await self._local_fault()) is not None:
+            raise AveragingError(trouble)
+        suspects = tuple(self._spec.members[member] for member in sorted(self._lost))
+        raise AveragingError("; ".join(self._lost[member] for member in sorted(self._lost)), suspects=suspects)
+
+    def told(self, teller: PeerId, spec: bytes, reply: HelloReply) -> None:
+        """Another member reports that the average has failed. A report about another spec is ignored."""
+        members = self._spec.members
+        if teller not in members:
+            return
+        if spec != self._spec.digest:
+            self.fail(f"the members do not agree: {teller} means another average", (teller,))
+        named = tuple(peer for peer in reply.suspects if peer in members)
+        if 2 * len([peer for peer in named if peer != teller]) >= len(members) > 2:
+            named = ()  # one member's report cannot make half of the members suspects
+        self.fail(f"{teller} reports: {reply.reason}", named)
+
+    def _meet_deadline(self) -> None:
+        if self.outcome.done():
+            return
+        names = tuple(self._spec.members[member] for member in sorted(self._awaited()))
+        self.fail(f"the deadline passed, waiting for {', '.join(names) or 'no member'}", names)
+
+    def close(self) -> None:
+        """Stop what still runs. Idempotent."""
+        if not self.outcome.done():
+            self.outcome.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if not self.outcome.cancelled() and (error := self.outcome.exception()) is not None:
+            error.__traceback__ = None  # it leads through `Butterfly.run`, which has buffers as large as the model
+
+    async def closed(self) -> None:
+        """Until no task of this attempt holds its buffers any more."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)

@@ -1,0 +1,212 @@
+"""An attempt as a member has it: its parts go to their reducers, and the averaged parts come back."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import torch
+
+from adloco_p2p.errors import AveragingError, RemoteProtocolError
+from adloco_p2p.numerics.aggregation.gram import packed_size
+from adloco_p2p.numerics.codecs import fits
+from adloco_p2p.numerics.reduction import BadPart
+from adloco_p2p.swarm.allreduce.allreduce_spec import Part
+from adloco_p2p.swarm.allreduce.attempt_state import AttemptState
+from adloco_p2p.swarm.allreduce.gram_barrier import diagonal_of
+from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, Purpose
+from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
+from adloco_p2p.swarm.allreduce.part_sink import PartSink
+from adloco_p2p.swarm.allreduce.pledges import most_pledges_bytes
+from adloco_p2p.swarm.allreduce.uplink_measure import UplinkMeasure
+from adloco_p2p.swarm.allreduce.uploads import decode_held, num_held_bytes
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost, StreamSilent
+
+
+class MemberSide:
+    """Its streams are those that this member opens."""
+
+    def __init__(self, at: AttemptState, *, put_products: Callable[[int, bytes], None]) -> None:
+        """`put_products`: those of a reducer are here."""
+        self._at = at
+        self._put_products = put_products
+        self._loop = asyncio.get_running_loop()
+        self.uplink = UplinkMeasure()
+        self._held_there: dict[int, asyncio.Future[frozenset[int]]] = {}
+        """By reducer: places of the own parts that it holds of an earlier attempt, once it has said so."""
+
+    def begin(self) -> None:
+        """Open every stream."""
+        at = self._at
+        if at.own is not None:
+            at.end.spawn(self._check_own_vector(), member=None)
+            at.end.spawn(self._commit(at.own), member=None)
+        for member in range(len(at.spec.members)):
+            if member != at.me:
+                for lane, parts in enumerate(at.spec.lanes(member)):
+                    at.end.spawn(self._exchange(member, lane, parts), member=member)
+
+    async def _exchange(self, member: int, lane: int, parts: tuple[Part, ...]) -> None:
+        """A stream that was kept open may have died unnoticed: where it ends before the reducer has answered, a new one
+        takes its place, once. No part can count twice: a reducer takes one stream per member and lane, and refuses others."""
+        at = self._at
+        stream = await self._reach(member)
+        is_new = stream.bytes_sent == 0
+        try:
+            await self._exchange_on(stream, member, lane, parts, is_new=is_new)
+        except StreamSilent:
+            raise
+        except StreamLost:
+            if is_new or stream.bytes_received:
+                raise
+            timeout_seconds = max(0.1, min(at.around.limits.connect_seconds, at.end.deadline - self._loop.time()))
+            stream = await at.around.pool.open(at.peer(member), timeout_seconds)
+            await self._exchange_on(stream, member, lane, parts, is_new=True)
+
+    async def _exchange_on(
+        self, stream: FramedStream, member: int, lane: int, parts: tuple[Part, ...], *, is_new: bool
+    ) -> None:
+        at = self._at
+        sink = PartSink(
+            at.peer(member),
+            parts,
+            room=at.assembly.room,
+            on_part=lambda part: self._on_averaged(member, part),
+            permitted=lambda: len(parts),
+            length=at.assembly.length,
+        )
+
+        def owes() -> bool:
+            return not sink.is_complete or (lane == 0 and not at.receipts.has(member))
+
+        at.adopt_stream(stream, member, is_complete=lambda: not (owes() and (is_new or stream.bytes_received)))
+        num_hosts = len(at.spec.contributors)
+        stream.max_control_bytes = 8 * packed_size(num_hosts) + most_pledges_bytes(1 + len(at.spec.members))
+        stream.max_control_bytes += num_held_bytes(len(at.spec.shards[member]))
+        stream.sink = sink
+        stream.send(FrameKind.HELLO, self._hello(lane))
+        if at.own is not None:
+            at.end.spawn(self._send_own(at.own, stream, sink, member, parts), member=member)
+        if at.own is not None and lane == 0:
+            at.end.spawn(self._send_commitment(stream, member), member=member)
+        reply = HelloReply.decode(await stream.receive(FrameKind.HELLO_REPLY))
+        if reply.status == "refused":
+            raise AveragingError(f"{at.peer(member)} refused: {reply.reason}", suspects=(at.peer(member),))
+        if reply.status == "failed":
+            at.end.told(at.peer(member), at.spec.digest, reply)
+            return
+        at.reducers[member, lane] = (stream, sink)
+        if at.own is not None and lane == 0 and at.spec.is_retry:
+            held = decode_held(await stream.receive(FrameKind.HELD), len(at.spec.shards[member]))
+            self._held_by(member).set_result(held)
+        if at.own is not None:
+            self.uplink.note(await stream.receive(FrameKind.THROUGHPUT), parts)
+        if lane == 0:
+            at.commitments.take_all(member, await stream.receive(FrameKind.PLEDGES))
+        if lane == 0 and at.spec.needs_gram:
+            products = at.products.take(member, await stream.receive(FrameKind.GRAM))
+            await self._check_own_norm(member, products)
+            self._put_products(member, products)
+        await sink.wait_for(len(parts))
+        if lane == 0:
+            at.receipts.take(member, await stream.receive(FrameKind.RECEIPT))
+            at.check_outcome()
+        stream.send(FrameKind.NOTE)
+        at.watch.forget(stream)
+        at.around.pool.give_back(stream)
+
+    def _held_by(self, reducer: int) -> asyncio.Future[frozenset[int]]:
+        """Places in its shard of the own parts that it holds already."""
+        if reducer not in self._held_there:
+            self._held_there[reducer] = self._loop.create_future()
+            if not self._at.spec.is_retry:
+                self._held_there[reducer].set_result(frozenset())
+        return self._held_there[reducer]
+
+    async def _send_own(
+        self, own: OwnContribution, stream: FramedStream, sink: PartSink, reducer: int, parts: tuple[Part, ...]
+    ) -> None:
+        at = self._at
+        held = await self._held_by(reducer)
+        with contextlib.suppress(StreamLost):  # seen where the answer is awaited
+            for turn, part in enumerate(parts):
+                if at.spec.place_of[part.index] in held:
+                    continue
+                await sink.wait_for(turn + 1 - at.spec.window)
+                encoded = await self._loop.run_in_executor(at.around.executor, own.encoded, part)
+                await stream.send_data(encoded, at.around.pace)
+
+    async def _commit(self, own: OwnContribution) -> None:
+        """Hash the own parts, while the first of them travel, and sign their root."""
+        at = self._at
+        at.commitments.commit_own(await self._loop.run_in_executor(at.around.executor, own.leaves))
+
+    async def _send_commitment(self, stream: FramedStream, reducer: int) -> None:
+        frame = await self._at.commitments.own_frame(reducer)
+        with contextlib.suppress(StreamLost):
+            stream.send(FrameKind.COMMITMENT, frame)
+
+    async def _reach(self, member: int) -> FramedStream:
+        """Dial until it works; a peer that has just started may need a moment."""
+        at = self._at
+        limits = at.around.limits
+        give_up = min(at.end.deadline, self._loop.time() + limits.connect_seconds)
+        while True:
+            try:
+                return await at.around.pool.take(at.peer(member), max(0.1, give_up - self._loop.time()))
+            except StreamLost:
+                if self._loop.time() + limits.retry_seconds >= give_up:
+                    raise
+            await asyncio.sleep(limits.retry_seconds)
+
+    def _hello(self, lane: int) -> bytes:
+        spec = self._at.spec
+        return Hello(
+            purpose=Purpose.AVERAGE,
+            key=spec.key,
+            spec=spec.digest,
+            codec=spec.codec.code,
+            lane=lane,
+            size=spec.size,
+            part_bytes=spec.part_bytes,
+        ).encode()
+
+    def _on_averaged(self, member: int, part: Part) -> None:
+        self._at.end.spawn(self._settle_received(member, part), member=member)
+
+    async def _settle_received(self, member: int, part: Part) -> None:
+        at = self._at
+
+        def settle() -> None:
+            codec = at.spec.mean_codec
+            try:
+                values = codec.decode(at.assembly.data(part))
+            except RemoteProtocolError as error:
+                raise BadPart(member, f"an average of {error}") from None
+            if len(values) != part.size or not fits(codec, values):
+                raise BadPart(member, "an average that is not finite, or of another size")
+            at.assembly.settle(part, values)
+
+        await self._loop.run_in_executor(at.around.executor, settle)
+        at.count_settled()
+
+    async def _check_own_norm(self, reducer: int, products: bytes) -> None:
+        """A reducer that invents a norm of this host has it clipped, or left out. Only this host can tell."""
+        at = self._at
+        if at.own is None:
+            return
+        try:
+            theirs = diagonal_of(products, len(at.spec.contributors))[at.spec.contributors.index(at.me)]
+        except RemoteProtocolError as error:
+            raise BadPart(reducer, str(error)) from None
+        ours = await self._loop.run_in_executor(at.around.executor, at.own.sqnorm, reducer)
+        if theirs != ours:
+            raise BadPart(reducer, f"a squared norm of {theirs!r} for this host's parts, which have {ours!r}")
+
+    async def _check_own_vector(self) -> None:
+        """Refuse here, by name, what every other member would have to refuse."""
+        at = self._at
+        codec = at.spec.codec
+        if not await self._loop.run_in_executor(at.around.executor, fits, codec, at.vector):
+            low, high = torch.aminmax(at.vector)
+            why = f"the own vector has values from {float(low)} to {float(high)}; codec {codec.name} holds {codec.largest:.6g}"
+            raise AveragingError(why, suspects=(at.peer(at.me),))
