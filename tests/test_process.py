@@ -20,6 +20,7 @@ from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import StorageError, SwarmError
 from adloco_p2p.runtime.adapters import signals
+from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.workdir import Workdir
 from tests.views.synthetic import events
 
@@ -302,9 +303,22 @@ def test_the_status_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert said.startswith("finished: round 24/24, held-out loss ")
     assert f"adloco-peer export --workdir {workdir}" in said and f"adloco-peer report --workdir {workdir}" in said
+    assert main(["watch", "--workdir", str(workdir)]) == 0  # there is nothing to wait for
+    assert capsys.readouterr().out == said
     assert main(["status", "--json", "--workdir", str(workdir)]) == 0
     fields = json.loads(capsys.readouterr().out)
     assert (fields["state"], fields["rounds"], fields["fraction"]) == ("finished", 24, 1.0)
+
+
+def test_a_run_whose_link_is_printed_can_be_asked_for_its_members_before_its_first_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig())
+    assert main(["members", "--workdir", str(tmp_path)]) == 4  # a run without the network looks like this
+    keep_address(tmp_path, f"adloco://{RunConfig().digest},/ip4/127.0.0.1/tcp/1/p2p/{'1' * 46}")
+    assert main(["members", "--workdir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("round 0, admission tickets")
 
 
 def test_the_directory_of_a_swarm_leads_to_its_first_peer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

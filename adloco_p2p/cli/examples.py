@@ -54,6 +54,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "report": (
         "adloco-peer report --workdir runs/mine --output report",
         "adloco-peer report --workdir runs/mine --output report --html",
+        "adloco-peer report runs/a-1 runs/a-2 runs/b-1 --labels adloco adloco diloco --output report",
     ),
     "dashboard": (
         "adloco-peer dashboard --workdir runs/mine",

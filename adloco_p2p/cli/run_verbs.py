@@ -66,8 +66,17 @@ def model(verbs: Verbs) -> None:
 
 def views(verbs: Verbs) -> None:
     """Verbs that show what happened in a run."""
-    report = add_verb(verbs, "report", "plot the run: loss, batch growth, merges, time")
-    workdir(report)
+    report = add_verb(verbs, "report", "plot the run: loss, batch growth, merges, time; or several runs side by side")
+    report.add_argument(
+        "runs", nargs="*", type=Path, metavar="RUN", help="working directories of several runs, to compare them"
+    )
+    report.add_argument("--workdir", type=Path, metavar="DIR", help="the one run to plot: everything of its peer lies here")
+    report.add_argument(
+        "--labels",
+        nargs="+",
+        metavar="LABEL",
+        help="one per RUN; the same one for seeds of one thing (default: the directories)",
+    )
     report.add_argument("--output", type=Path, required=True, metavar="DIR", help="where the pictures and tables go")
     report.add_argument("--html", action="store_true", help="one file for a browser instead of pictures and a page")
     json_output(report)

@@ -225,13 +225,14 @@ def read_entries(workdir: Path, *, upto: int) -> tuple[RoundPlan, list[LedgerEnt
 
 
 def read_ledger(workdir: Path) -> tuple[RunConfig, Ledger]:
-    """The run of a directory and its ledger: the first plan alone where the node has just begun the run, and loads its model.
+    """The run of a directory and its ledger: the first plan alone where the node has just printed the link and loads its model.
     Raises ConfigError and StorageError where the run has no ledger."""
-    from adloco_p2p.storage.workdir import MANIFEST, read_run
+    from adloco_p2p.storage.admission_files import read_address
+    from adloco_p2p.storage.workdir import read_run
 
     run = read_run(workdir)
     records: list[object] = []
-    if run is None or (workdir / "journal.bin").exists() or not (workdir / MANIFEST).exists():
+    if run is None or (workdir / "journal.bin").exists() or not read_address(workdir):
         run, records = read_journal(workdir)
     genesis = _genesis(run)
     entries = chain(records, genesis)

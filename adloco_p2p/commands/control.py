@@ -132,6 +132,9 @@ def watch(arguments: argparse.Namespace) -> int:
     from adloco_p2p.commands.console import open_view
 
     workdir: Path = arguments.workdir
+    if holder_of(workdir) is None and (status_at_end := ended(workdir)) is not None:
+        say(_last_words(workdir, status_at_end))
+        return 0
     if _starting(workdir) is None:
         _client(workdir)  # where no node runs, this fails at once
     view = open_view(plain=arguments.plain, workdirs=[workdir])

@@ -4,6 +4,7 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.console import say, say_json
@@ -36,14 +37,19 @@ def show_config(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Draw the run from the events of its peer, and from the ledger where there is one."""
+    """Draw the run from the events of its peer, and from the ledger where there is one; or several runs side by side."""
     from adloco_p2p.views.event_file import read_events
     from adloco_p2p.views.run_report import FORMATS, draw_report
 
-    events = list(read_events(arguments.workdir / "events.jsonl"))
-    swarm = _status_of_all(arguments, events)
-    with reported(arguments.output):
-        paths = draw_report(events, arguments.output, swarm=swarm, formats=FORMATS, as_html=arguments.html)
+    if bool(arguments.runs) == (arguments.workdir is not None):
+        raise ConfigError("report: name one run by --workdir DIR, or several as RUN RUN ...", code="E200")
+    if arguments.runs:
+        paths = _comparison(arguments)
+    else:
+        events = list(read_events(arguments.workdir / "events.jsonl"))
+        swarm = _status_of_all(arguments.workdir, events)
+        with reported(arguments.output):
+            paths = draw_report(events, arguments.output, swarm=swarm, formats=FORMATS, as_html=arguments.html)
     if arguments.json:
         say_json({"files": [str(path) for path in paths]})
         return 0
@@ -52,14 +58,35 @@ def report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _status_of_all(arguments: argparse.Namespace, events: Sequence[Stamped]) -> "Status | None":
+def _comparison(arguments: argparse.Namespace) -> list[Path]:
+    """Several runs side by side. Raises ConfigError where a directory holds none."""
+    from adloco_p2p.storage.workdir import read_run
+    from adloco_p2p.views.comparison import ComparedRun, draw_comparison
+    from adloco_p2p.views.event_file import read_events
+    from adloco_p2p.views.run_report import FORMATS
+    from adloco_p2p.views.status import replay
+
+    labels = arguments.labels or [str(workdir) for workdir in arguments.runs]
+    if len(labels) != len(arguments.runs):
+        raise ConfigError(f"--labels: {len(labels)} for {len(arguments.runs)} runs; give one per run", code="E200")
+    runs = []
+    for workdir, label in zip(arguments.runs, labels, strict=True):
+        events, run = list(read_events(workdir / "events.jsonl")), read_run(workdir)
+        own = replay(events)
+        of_all = _status_of_all(workdir, events) or own
+        runs.append(ComparedRun(label=label, seed=run.seed if run is not None else 0, own=own, of_all=of_all))
+    with reported(arguments.output):
+        return draw_comparison(runs, arguments.output, formats=FORMATS, as_html=arguments.html)
+
+
+def _status_of_all(workdir: Path, events: Sequence[Stamped]) -> "Status | None":
     """The run as its ledger has it; none of a run that keeps none."""
-    if not (arguments.workdir / "journal.bin").exists():
+    if not (workdir / "journal.bin").exists():
         return None
     from adloco_p2p.commands.audit import read_journal
     from adloco_p2p.runtime.adapters.run_history import status_of_all
 
-    run, records = read_journal(arguments.workdir)
+    run, records = read_journal(workdir)
     return status_of_all(run, records, events)
 
 

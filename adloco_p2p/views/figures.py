@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,9 +13,13 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Curve
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.records import Decision, Life, RoundResult
 from adloco_p2p.views.status import Status
+
+if TYPE_CHECKING:
+    from adloco_p2p.views.comparison import Band
 
 INSTANCE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 PHASE_COLOURS = {
@@ -193,6 +198,30 @@ def loss(status: Status, abscissa: Abscissa) -> Figure:
     if abscissa.name == "samples":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _bare(units.count(value))))
     _boundaries(axes, status, abscissa)
+    _margin_labels(axes, labels)
+    return figure
+
+
+def comparison(runs: "Sequence[Band]", *, name: str, label: str) -> Figure:
+    """Held-out loss, a line and a band for each label."""
+    figure = Figure(figsize=(9.6, 5.4))
+    seeds = "line: mean of the runs with the same label; band: lowest to highest of them"
+    axes = _axes(figure, f"Held-out loss against {name}", seeds, left=0.075, right=0.77)
+    labels = []
+    for index, run in enumerate(runs):
+        _curve(axes, run.mean, colour(index), is_thick=True)
+        if run.num_runs > 1:
+            places = [x for x, _ in run.mean]
+            lowest, highest = ([y for _, y in points] for points in (run.lowest, run.highest))
+            axes.fill_between(places, lowest, highest, color=colour(index), alpha=0.2, linewidth=0)
+        last = run.mean[-1][1]
+        labels.append((last, f"{units.shorten(run.label, 24)}  {last:.3f}, {plural(run.num_runs, 'run')}", colour(index)))
+    axes.set_xlabel(label)
+    axes.set_ylabel("loss, nats per token")
+    if name == "rounds":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _bare(units.count(value))))
     _margin_labels(axes, labels)
     return figure
 

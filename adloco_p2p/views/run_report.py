@@ -59,10 +59,10 @@ def draw_report(
         page = output / "report.html"
         page.write_text(html_page(heading, sections, {CAPTIONS[name]: figure for name, figure in figures.items()}), "utf-8")
         return [page]
-    pictures = _save(figures, output, formats)
+    pictures = save_figures(figures, output, formats)
     numbers, page = output / "report.json", output / "report.md"
     numbers.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    page.write_text(_page(heading, sections), encoding="utf-8")
+    page.write_text(markdown_page(heading, sections, CAPTIONS), encoding="utf-8")
     return [*pictures, numbers, page]
 
 
@@ -95,7 +95,8 @@ def _timed(run: Status, own: Status) -> Status:
     return replace(run, results=seen)
 
 
-def _save(drawn: "Mapping[str, Figure]", output: Path, formats: Sequence[str]) -> list[Path]:
+def save_figures(drawn: "Mapping[str, Figure]", output: Path, formats: Sequence[str]) -> list[Path]:
+    """By their names, in every format."""
     from adloco_p2p.views.figures import DOTS_PER_INCH
 
     paths = [(output / name).with_suffix(f".{kind}") for kind in formats for name in drawn]
@@ -183,12 +184,13 @@ def _sections(status: Status, summary: Mapping[str, Any]) -> list[Section]:
     ]
 
 
-def _page(heading: str, sections: Sequence[Section]) -> str:
+def markdown_page(heading: str, sections: Sequence[Section], captions: Mapping[str, str]) -> str:
+    """`captions`: of the pictures beside the page, by their names."""
     parts = [f"# {heading}"]
     for title, rows in sections:
         parts += [f"## {title}"] if title else []
         parts.append(_table(rows))
-    parts += ["## Pictures", *(f"![{caption}]({name})\n\n{caption}" for name, caption in CAPTIONS.items())]
+    parts += ["## Pictures", *(f"![{caption}]({name})\n\n{caption}" for name, caption in captions.items())]
     parts.append("The numbers are in [report.json](report.json).")
     return "\n\n".join(parts) + "\n"
 

@@ -17,7 +17,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.views import figures
 from adloco_p2p.views.event_file import read_events
 from adloco_p2p.views.plain import line
-from adloco_p2p.views.run_report import CAPTIONS, FORMATS, _figures, _instances, _save, draw_report, summarise
+from adloco_p2p.views.run_report import CAPTIONS, FORMATS, _figures, _instances, draw_report, save_figures, summarise
 from tests.views.synthetic import Made, events, replay, stamped
 
 
@@ -229,6 +229,6 @@ def test_one_file_for_a_browser_needs_nothing_else(tmp_path: Path) -> None:
 
 def test_every_format_has_its_own_file(tmp_path: Path) -> None:
     drawn = {"family.png": figures.family(replay(events(2)))}
-    files = _save(drawn, tmp_path, FORMATS)
+    files = save_figures(drawn, tmp_path, FORMATS)
     assert [file.name for file in files] == ["family.png", "family.svg", "family.pdf"]
     assert [file.read_bytes()[:4] for file in files] == [b"\x89PNG", b"<?xm", b"%PDF"]

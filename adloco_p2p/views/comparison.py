@@ -1,0 +1,185 @@
+"""Several runs side by side: their held-out losses in pictures, and tables. Runs with the same label are seeds of one thing:
+their mean is a line, and what lies between the lowest and the highest of them a band."""
+
+import json
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.views import derived, units
+from adloco_p2p.views.html_report import Rows, html_page
+from adloco_p2p.views.run_report import markdown_page, save_figures
+from adloco_p2p.views.status import Status
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Points = list[tuple[float, float]]
+"""(abscissa, loss), by abscissa."""
+CAPTIONS = {
+    "loss_by_samples.png": "Held-out loss against the samples of all peers: the fair comparison, because batches grow.",
+    "loss_by_rounds.png": "Held-out loss against outer rounds.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    label: str
+    seed: int
+    own: Status
+    """From the events of one peer."""
+    of_all: Status
+    """As the ledger has it, with the losses and samples of all peers; `own` where there is none."""
+
+    @property
+    def num_samples(self) -> int:
+        return sum(result.samples for result in self.of_all.results.values())
+
+    def curve(self, *, by_samples: bool) -> Points:
+        """Held-out loss at the ends of the rounds that have one, the mean of the instances."""
+        results = self.of_all.results.values()
+        points: Points = []
+        samples = 0
+        for round_ in sorted({result.round for result in results}):
+            here = [result for result in results if result.round == round_]
+            samples += sum(result.samples for result in here)
+            losses = [loss for result in here if (loss := units.finite(result.heldout_loss)) is not None]
+            if losses:
+                points.append((float(samples if by_samples else round_ + 1), fmean(losses)))
+        return points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The runs of one label. Points are where every one of them has a loss, measured or between two measured ones."""
+
+    label: str
+    num_runs: int
+    lowest: Points
+    mean: Points
+    highest: Points
+
+
+def bands(runs: Sequence[ComparedRun], *, by_samples: bool) -> list[Band]:
+    """One per label, in the order of their first runs; none for a label whose runs have no loss in common."""
+    found = []
+    for label in dict.fromkeys(run.label for run in runs):
+        curves = [curve for run in runs if run.label == label and (curve := run.curve(by_samples=by_samples))]
+        if not curves:
+            continue
+        first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+        places = sorted({x for curve in curves for x, _ in curve if first <= x <= last})
+        losses = {x: [_between(curve, x) for curve in curves] for x in places}
+        if places:
+            lowest, mean, highest = ([(x, of(losses[x])) for x in places] for of in (min, fmean, max))
+            found.append(Band(label=label, num_runs=len(curves), lowest=lowest, mean=mean, highest=highest))
+    return found
+
+
+def _between(curve: Points, x: float) -> float:
+    """On the straight line between two points; `x` lies within the curve."""
+    after = bisect_left(curve, (x, float("-inf")))
+    (right, high) = curve[after]
+    if right == x:
+        return high
+    left, low = curve[after - 1]
+    return low + (high - low) * (x - left) / (right - left)
+
+
+def draw_comparison(runs: Sequence[ComparedRun], output: Path, *, formats: Sequence[str], as_html: bool = False) -> list[Path]:
+    """As `draw_report`, of several runs. Raises ConfigError where one of them has no held-out loss, or comes twice."""
+    seen: dict[str, str] = {}
+    for run in runs:
+        if run.own.run in seen:
+            both = f"{seen[run.own.run]} and {run.label}"
+            raise ConfigError(f"{output}: no comparison, because {both} are the same run; name one peer of each", code="E200")
+        seen[run.own.run] = run.label
+        if not run.curve(by_samples=False):
+            raise ConfigError(
+                f"{output}: no comparison, because {run.label} (seed {run.seed}) has no held-out loss", code="E212"
+            )
+    output.mkdir(parents=True, exist_ok=True)
+    summary = summarise_runs(runs)
+    heading = f"{len(runs)} runs side by side"
+    sections = [("Labels", _label_rows(summary)), ("Runs", _run_rows(summary))]
+    figures = _figures(runs)
+    if as_html:
+        page = output / "report.html"
+        page.write_text(html_page(heading, sections, {CAPTIONS[name]: figure for name, figure in figures.items()}), "utf-8")
+        return [page]
+    pictures = save_figures(figures, output, formats)
+    numbers, page = output / "report.json", output / "report.md"
+    numbers.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    page.write_text(markdown_page(heading, sections, CAPTIONS), encoding="utf-8")
+    return [*pictures, numbers, page]
+
+
+def _figures(runs: Sequence[ComparedRun]) -> "dict[str, Figure]":
+    from adloco_p2p.views.figures import comparison
+
+    by_samples, by_rounds = (bands(runs, by_samples=flag) for flag in (True, False))
+    return {
+        "loss_by_samples.png": comparison(by_samples, name="samples", label="samples of all peers"),
+        "loss_by_rounds.png": comparison(by_rounds, name="rounds", label="outer rounds"),
+    }
+
+
+def summarise_runs(runs: Sequence[ComparedRun]) -> dict[str, Any]:
+    """Ready for JSON."""
+    rows = [
+        {
+            "label": run.label,
+            "seed": run.seed,
+            "run": run.own.run,
+            "name": run.own.name,
+            "is_finished": run.own.finish is not None,
+            "rounds": len({result.round for result in run.of_all.results.values()}),
+            "samples": run.num_samples,
+            "heldout_loss": derived.final_heldout(run.own),
+        }
+        for run in runs
+    ]
+    labels = []
+    for label in dict.fromkeys(run.label for run in runs):
+        losses = [row["heldout_loss"] for row in rows if row["label"] == label and row["heldout_loss"] is not None]
+        known: list[float] = [loss for loss in losses if isinstance(loss, float)]
+        labels.append(
+            {
+                "label": label,
+                "runs": sum(run.label == label for run in runs),
+                "mean_heldout_loss": fmean(known) if known else None,
+                "lowest_heldout_loss": min(known, default=None),
+                "highest_heldout_loss": max(known, default=None),
+            }
+        )
+    return {"labels": labels, "runs": rows}
+
+
+def _label_rows(summary: dict[str, Any]) -> Rows:
+    losses = ("mean_heldout_loss", "lowest_heldout_loss", "highest_heldout_loss")
+    return [
+        ("label", "runs", "held-out loss, mean", "lowest", "highest"),
+        *((row["label"], str(row["runs"]), *(units.loss(row[name]) for name in losses)) for row in summary["labels"]),
+    ]
+
+
+def _run_rows(summary: dict[str, Any]) -> Rows:
+    return [
+        ("label", "seed", "run", "rounds", "samples", "held-out loss", "state"),
+        *(
+            (
+                row["label"],
+                str(row["seed"]),
+                f"{units.one_line(row['name'])} {units.short_digest(row['run'])}",
+                str(row["rounds"]),
+                units.count(row["samples"]),
+                units.loss(row["heldout_loss"]),
+                "finished" if row["is_finished"] else "not finished",
+            )
+            for row in summary["runs"]
+        ),
+    ]
