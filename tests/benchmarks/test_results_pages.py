@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import muon, outer_state, presets
+from benchmarks import muon, outer_state, own_data, presets
 from benchmarks.method import __main__ as method
 from benchmarks.method.report import Record, rewrite, write
-from benchmarks.method.store import read_records
+from benchmarks.method.store import read_records, records_by_key
 from benchmarks.robustness import report as robustness
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -24,6 +24,13 @@ def test_the_tables_of_the_method_follow_from_its_records(tmp_path: Path) -> Non
     write(records_of(method.KEPT), tmp_path, samples=method.SAMPLES)
     for name in ("method.md", "time.md"):
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
+
+
+def test_the_tables_of_data_of_an_instances_own_follow_from_their_records(tmp_path: Path) -> None:
+    page = Path(shutil.copy(RESULTS / "method.md", tmp_path))
+    own_data.write(records_by_key(own_data.KEPT, []), tmp_path)
+    assert page.read_text() == (RESULTS / "method.md").read_text()
+    assert (tmp_path / own_data.KEPT.name).read_bytes() == own_data.KEPT.read_bytes()
 
 
 def test_the_tables_of_bytes_follow_from_their_records(tmp_path: Path) -> None:
