@@ -4,8 +4,9 @@ python -m benchmarks.memory                     both; four pairs of real nodes o
 python -m benchmarks.memory --only tensors      seconds
 
 Tensors: the live ones of one process at moments of a round, on the device and on the host (both are main memory here).
-Process: the most that a node ever held resident, of two that average with each other, minus the same of a model that is next
-to nothing, per parameter: everything counts, whatever holds it. On a CPU it is device and host together.
+Process: the most that a node ever held resident until it had averaged a few times with another one and both had left, minus
+the same of a model that is next to nothing, per parameter: everything counts, whatever holds it. On a CPU it is device and
+host together.
 """
 
 import argparse
@@ -34,6 +35,8 @@ LIMITS = {"device": 16.0, "host": 32.0}
 """Bytes per parameter."""
 SIZES = (64, 768)
 """Widths of the two models of the processes."""
+COMMON_ROUNDS = 4
+"""Rounds that both nodes must have trained. However slow the machine is, the second one joins meanwhile."""
 LAST_SECONDS = 900.0
 
 
@@ -134,21 +137,26 @@ def peak_of_two_nodes(folder: Path, *, codec: str, width: int) -> int:
         "mode": "diloco",
         "model": {"architecture": model},
         "data": {"sequence_length": 16},
-        "work": {"inner_steps": 8, "rounds": 6, "share": "equal"},
+        "work": {"inner_steps": 8, "rounds": 1000, "share": "equal"},
         "batch": {"initial_batch": 2},
         "averaging": {"codec": codec},
+        "admission": {"kind": "open", "probation_rounds": 0},
         "evaluation": {"rows": 1, "period_rounds": 2},
     }
     (folder / "run.yaml").write_text(yaml.safe_dump(document))
     first = start(folder / "first", "start", str(folder / "run.yaml"))
-    nodes = [first]
-    peak = 0
+    nodes, peak, are_asked = [first], 0, False
     try:
         through = addresses(folder / "first.log")
         nodes.append(start(folder / "second", "join", "--initial-peers", *through))
         deadline = time.monotonic() + LAST_SECONDS
         while first.poll() is None and time.monotonic() < deadline:
+            if not are_asked and rounds_of_two(folder / "first.log") >= COMMON_ROUNDS:
+                are_asked = True
+                for node in nodes:  # they leave at a boundary, with a last checkpoint, which counts too
+                    node.send_signal(signal.SIGINT)
             peak = max(peak, peak_bytes(first.pid))
+            assert are_asked or nodes[1].poll() is None, f"see {folder}: {(folder / 'second.log').read_text()[-2000:]}"
             time.sleep(0.05)
         assert first.returncode == 0, f"see {folder}: {(folder / 'first.log').read_text()[-2000:]}"
     finally:
@@ -156,6 +164,10 @@ def peak_of_two_nodes(folder: Path, *, codec: str, width: int) -> int:
             node.send_signal(signal.SIGINT)
             node.wait(60.0)
     return peak
+
+
+def rounds_of_two(log: Path) -> int:
+    return len(re.findall(r"^round .* hosts 2 ", log.read_text("utf-8", "replace"), re.MULTILINE))
 
 
 def start(workdir: Path, *verb: str) -> subprocess.Popen[bytes]:

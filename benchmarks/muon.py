@@ -2,7 +2,7 @@
 
 python -m benchmarks.muon run                     train what the kept records and muon.jsonl lack; stop and go on at any time
 python -m benchmarks.muon run --size small        the small model: 20 s a run on an idle core, 20 minutes of the large
-python -m benchmarks.muon report                  the table, from both; keeps the records of both
+python -m benchmarks.muon report                  the tables, from both, into docs/results/muon.md; keeps the records of both
 
 Everything is the simulated swarm of `benchmarks.method`: four hosts, H 32, float32 averages, the embedded text, 20 tokens per
 parameter. Both optimizers are tuned on a seed of its own, for each size and batch, and compared on others at their best rate.
@@ -26,16 +26,19 @@ from adloco_p2p.training.hosting import Hosting
 from benchmarks.finetune import ME, work_of
 from benchmarks.method.clock import Machine
 from benchmarks.method.figures import Estimate, estimate, paired
+from benchmarks.method.report import rewrite
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
 from benchmarks.method.run import BASE, indexed, run_row
 from benchmarks.method.store import Record, append_record, command_line, key_of, pack, records_by_key
 
-KEPT = Path(__file__).parents[1] / "docs/results/muon.jsonl.gz"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+KEPT = RESULTS / "muon.jsonl.gz"
 """Records of cells that were trained before; a reader's own go beside them."""
 TOKENS_PER_PARAMETER = 20
 NUM_HOSTS = 4
 BATCHES = ("constant", "adaptive")
 KINDS = ("adamw", "muon")
+SEEDS = [1, 2, 3]
 STEPS_TIMED = 24
 TURNS = 5
 """Times that each step is timed, the two optimizers in turn; the shortest counts, since other work only adds."""
@@ -207,7 +210,7 @@ def short_samples(cells: Cells, size: str, batch: str) -> int:
     return round(SIZES[size].samples * seconds["adamw"] / seconds["muon"]) // 256 * 256
 
 
-# --- the table -------------------------------------------------------------------------------------------------------
+# --- the tables ------------------------------------------------------------------------------------------------------
 
 
 def _over(records: Mapping[int, Record], machine: Machine) -> Estimate:
@@ -215,25 +218,35 @@ def _over(records: Mapping[int, Record], machine: Machine) -> Estimate:
 
 
 def table(cells: Cells, seeds: list[int]) -> list[str]:
-    """One line for each size and batch whose rates are tuned, and what is still missing of the others."""
+    """One line for each size and batch that has a whole seed."""
     lines = [
-        "| model, batch | rates | seeds | AdamW | Muon, equal samples | Muon minus AdamW | seconds, Muon / AdamW "
-        "| Muon, equal time | minus AdamW |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model, batch | rates | seeds | AdamW | Muon, equal samples | Muon minus AdamW | rounds, AdamW : Muon "
+        "| seconds, Muon / AdamW | Muon, equal time | minus AdamW |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
+    return lines + [line for size in SIZES for batch in BATCHES if (line := _line(cells, size, batch, seeds))]
+
+
+def tuning_table(cells: Cells) -> list[str]:
+    """Held-out losses of the tuning seed, the best one of each kind marked; whatever was tried so far."""
+    lines = ["| model, batch | optimizer | rate: loss |", "|---|---|---|"]
     for size in SIZES:
-        machines = {kind: cells.machine(size, kind) for kind in KINDS}
         for batch in BATCHES:
-            rates = {kind: cells.best_rate(size, batch, kind) for kind in KINDS}
-            if None in rates.values() or None in machines.values():
-                lines.append(f"| {size}, {batch} | not tuned yet | | | | | | | |")
-                continue
-            lines.append(_line(cells, size, batch, seeds))
+            for kind, rates in SIZES[size].rates.items():
+                best, tried = cells.best_rate(size, batch, kind), []
+                for rate in rates:
+                    record = cells.find(row_of(size, batch, kind, rate), TUNING_SEED, SIZES[size].samples)
+                    mark = "**" if rate == best else ""
+                    tried += [] if record is None else [f"{rate}: {mark}{record['loss']:.3f}{mark}"]
+                if tried:
+                    lines.append(f"| {size}, {batch} | {kind} | {', '.join(tried)} |")
     return lines
 
 
-def _line(cells: Cells, size: str, batch: str, seeds: list[int]) -> str:
+def _line(cells: Cells, size: str, batch: str, seeds: list[int]) -> str | None:
     samples = SIZES[size].samples
+    if any(cells.best_rate(size, batch, kind) is None or cells.machine(size, kind) is None for kind in KINDS):
+        return None
     wanted = {
         "adamw": (_best_row(cells, size, batch, "adamw"), samples),
         "muon": (_best_row(cells, size, batch, "muon"), samples),
@@ -245,31 +258,34 @@ def _line(cells: Cells, size: str, batch: str, seeds: list[int]) -> str:
     }
     losses = {name: {seed: record["loss"] for seed, record in records.items()} for name, records in found.items()}
     if not all(losses.values()):
-        return f"| {size}, {batch} | no seed is complete yet | | | | | | | |"
+        return None
     means = {name: estimate(list(some.values())).shown(3) for name, some in losses.items()}
     equal, short = paired(losses["muon"], losses["adamw"]), paired(losses["short"], losses["adamw"])
     adamw, muon = cells.machine(size, "adamw"), cells.machine(size, "muon")
     assert equal is not None and short is not None and adamw is not None and muon is not None
     ratio = _over(found["muon"], muon).mean / _over(found["adamw"], adamw).mean
     rates = ", ".join(str(cells.best_rate(size, batch, kind)) for kind in KINDS)
+    rounds = " : ".join(f"{estimate([record['rounds'] for record in found[kind].values()]).mean:.0f}" for kind in KINDS)
     return (
         f"| {size}, {batch} | {rates} | {min(len(some) for some in losses.values())} | {means['adamw']} | {means['muon']} |"
-        f" {equal.shown(3)} | {ratio:.2f} | {means['short']} | {short.shown(3)} |"
+        f" {equal.shown(3)} | {rounds} | {ratio:.2f} | {means['short']} | {short.shown(3)} |"
     )
 
 
+def tables(cells: Cells, seeds: list[int]) -> dict[str, list[str]]:
+    return {"muon": table(cells, seeds), "muon tuning": tuning_table(cells)}
+
+
 def tabulate(arguments: argparse.Namespace) -> None:
-    """Print the table, and keep the records."""
     cells = Cells(*arguments.runs)
-    if cells.records:
-        pack([cells.records[key] for key in sorted(cells.records)], KEPT)
-    print("\n".join(table(cells, arguments.seeds)))
+    rewrite(RESULTS / "muon.md", tables(cells, arguments.seeds))
+    pack([cells.records[key] for key in sorted(cells.records)], KEPT)
 
 
 def main() -> None:
-    parser, run, report = command_line("muon", __doc__, seeds=[1, 2, 3], train=train_cells, tabulate=tabulate)
+    parser, run, report = command_line("muon", __doc__, seeds=SEEDS, train=train_cells, tabulate=tabulate)
     run.add_argument("--size", nargs="+", choices=SIZES, default=list(SIZES))
-    report.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    report.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     arguments = parser.parse_args()
     arguments.act(arguments)
 

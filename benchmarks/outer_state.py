@@ -1,40 +1,141 @@
 """What each `outer.state` costs in loss beside float32: 8, 6 or 4 bytes per parameter on the way to a joiner.
 
-    python -m benchmarks.outer_state [--seeds 1 2 3 4 5] [--states mixed bfloat16] [--samples 8192]
+python -m benchmarks.outer_state run               train what the kept records and outer_state.jsonl lack; 30 s of a core a seed
+python -m benchmarks.outer_state report            the table from both, into docs/results/bytes.md; keeps the records of both
 
-The runs of `benchmarks.method` (its model, data and simulated swarm of four), canonical DiLoCo with a momentum that forgets
-late, as what is rounded counts longest there. Prints every loss, and of each form the mean difference from float32 over the
-seeds with its standard error.
+Model, data and inner steps are those of `benchmarks.presets`, in 8 hosts; all hosts of all states train at once. Outer momenta
+are those that go with H: the later one forgets, the longer counts what was rounded.
 """
 
 import argparse
-from math import sqrt
-from statistics import fmean, stdev
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args, get_type_hints
 
-from benchmarks.method.rows import diloco
-from benchmarks.method.run import run_row
+import torch
 
-INNER_STEPS, MOMENTUM = 16, 0.9
+from adloco_p2p.config.load import load_run
+from adloco_p2p.config.run_config import OuterConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.data.feed import IndexedFeed
+from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.training.evaluate import heldout_loss
+from adloco_p2p.training.hosted_instances import STATE_DTYPES
+from adloco_p2p.training.learning_rate import LearningRateSchedule
+from adloco_p2p.training.model import build_model, derived_seed
+from adloco_p2p.training.shell import ModelShell
+from benchmarks.method.figures import estimate, paired
+from benchmarks.method.report import rewrite
+from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED, indexed
+from benchmarks.method.store import Record, append_record, command_line, pack, records_by_key
+from benchmarks.robustness.training import Trainees
+
+STATES: tuple[str, ...] = get_args(get_type_hints(OuterConfig)["state"])
+HOSTS, STEPS = 8, 1024
+CELLS = ((32, 0.5), (64, 0.7))
+"""H, and the outer momentum."""
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+KEPT = RESULTS / "outer_state.jsonl.gz"
+"""Records of runs that were made before; a reader's own go beside them."""
+
+
+def run_cell(inner_steps: int, outer_momentum: float, seed: int) -> Record:
+    """Held-out losses at the end, by state. One row a host and step."""
+    torch.set_num_threads(1)
+    started, rounds = time.process_time(), STEPS // inner_steps
+    settings = [f"work.rounds={rounds}", f"work.inner_steps={inner_steps}", f"outer.momentum={outer_momentum}", f"seed={seed}"]
+    run = load_run(BASE, settings).value
+    rows, vocab_size = indexed(canonical.encode(run.data))
+    feed = IndexedFeed(rows, vocab_size=vocab_size, seed=seed)
+    trainees = Trainees(run, vocab_size=vocab_size, num_hosts=HOSTS * len(STATES))
+    outers = [trainees.start.to(STATE_DTYPES[state][0], copy=True) for state in STATES]
+    momenta = [torch.zeros_like(trainees.start, dtype=STATE_DTYPES[state][1]) for state in STATES]
+    for number in range(rounds):
+        schedule = LearningRateSchedule(
+            inner=run.inner,
+            steps_before=number * inner_steps,
+            num_steps=inner_steps,
+            progress_start=number / rounds,
+            progress_end=(number + 1) / rounds,
+            batch_ratio=1.0,
+        )
+        taken = []
+        for host in range(HOSTS):
+            first, peer = (number * HOSTS + host) * inner_steps, PeerId(f"peer{host}")
+            taken.append(feed.open(instance=InstanceId(0), peer=peer, round=number, first_sample=first).take(inner_steps))
+        starts = torch.stack([outer.float() for outer in outers]).repeat_interleave(HOSTS, dim=0)  # [states * hosts, P]
+        deltas = starts - trainees.inner_round(starts, taken * len(STATES), schedule)
+        averages = deltas.view(len(STATES), HOSTS, -1).mean(dim=1)
+        for outer, momentum, averaged in zip(outers, momenta, averages, strict=True):
+            outer_step_(
+                outer,
+                momentum,
+                averaged,
+                kind=run.outer.kind,
+                learning_rate=run.outer.learning_rate,
+                momentum_factor=run.outer.momentum,
+                rounding_seed=derived_seed(run.seed, "outer rounding", InstanceId(0), number),
+            )
+    module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
+    heldout = IndexedFeed(rows, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
+    shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
+    losses = [heldout_loss(shell, outer.float(), heldout, micro_batch=64) for outer in outers]
+    return {
+        "key": key_of(inner_steps, outer_momentum, seed),
+        "inner_steps": inner_steps,
+        "momentum": outer_momentum,
+        "seed": seed,
+        "parameters": len(trainees.start),
+        "losses": {state: round(loss, 5) for state, loss in zip(STATES, losses, strict=True)},
+        "processor_seconds": round(time.process_time() - started, 1),
+    }
+
+
+def key_of(inner_steps: int, outer_momentum: float, seed: int) -> str:
+    return f"H {inner_steps}, momentum {outer_momentum}, seed {seed}"
+
+
+def train(arguments: argparse.Namespace) -> None:
+    done = records_by_key(KEPT, [arguments.output])
+    for seed in arguments.seeds:
+        for cell in CELLS:
+            if key_of(*cell, seed) not in done:
+                record = run_cell(*cell, seed)
+                append_record(arguments.output, record)
+                print(json.dumps(record), flush=True)
+
+
+def table(records: Sequence[Record]) -> list[str]:
+    """One line per cell and state, with the loss beside that of `float32` with the same seed."""
+    lines = ["| H, outer momentum | `outer.state` | bytes of state | seeds | loss | beside `float32` |", "|" + "---|" * 6]
+    for cell in CELLS:
+        some = [record for record in records if (record["inner_steps"], record["momentum"]) == cell]
+        for state in STATES:
+            losses, exact = ({record["seed"]: record["losses"][one] for record in some} for one in (state, "float32"))
+            beside = paired(losses, exact)
+            if beside is None:
+                continue
+            num_bytes = sum(dtype.itemsize for dtype in STATE_DTYPES[state])
+            shown = "" if state == "float32" else f"{'+' if beside.mean >= 0 else ''}{beside.shown(4)}"
+            loss = estimate(list(losses.values())).shown(3)
+            lines.append(f"| {cell[0]}, {cell[1]} | {state} | {num_bytes} | {len(some)} | {loss} | {shown} |")
+    return lines
+
+
+def tabulate(arguments: argparse.Namespace) -> None:
+    records = records_by_key(KEPT, arguments.runs)
+    kept = [records[key] for key in sorted(records)]
+    rewrite(RESULTS / "bytes.md", {"states": table(kept)})
+    pack(kept, KEPT)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--samples", type=int, default=8192)
-    parser.add_argument("--states", nargs="+", default=["mixed", "bfloat16"])
+    parser, _, _ = command_line("outer_state", __doc__, seeds=range(1, 7), train=train, tabulate=tabulate)
     arguments = parser.parse_args()
-    losses: dict[str, list[float]] = {state: [] for state in ("float32", *arguments.states)}
-    for seed in arguments.seeds:
-        for state, found in losses.items():
-            row = diloco(8, INNER_STEPS, f"outer.state={state}", momentum=MOMENTUM)
-            record = run_row(row, seed, samples=arguments.samples)
-            found.append(record["loss"])
-        shown = "  ".join(f"{state} {found[-1]:.4f}" for state, found in losses.items())
-        print(f"seed {seed}, {record['rounds']} rounds: {shown}", flush=True)
-    for state in arguments.states:
-        more = [one - exact for one, exact in zip(losses[state], losses["float32"], strict=True)]
-        error = stdev(more) / sqrt(len(more)) if len(more) > 1 else float("nan")
-        print(f"{state}: {fmean(more):+.4f} +- {error:.4f}", flush=True)
+    arguments.act(arguments)
 
 
 if __name__ == "__main__":

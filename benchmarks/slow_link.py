@@ -9,12 +9,94 @@ round on.
 """
 
 import argparse
+from dataclasses import dataclass, replace
 from statistics import fmean
 
-from adloco_p2p.sim.slow_link import Links, Pace, pace_with_slow_link
+from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.sim.averaging import VECTOR_BYTES
+from adloco_p2p.sim.device import HashDevice
+from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.identities import name_of
+from adloco_p2p.sim.world import Parts, World
 
 ROWS = {"without it": 0.1, "in some averages": 0.1, "in every average": None}
 """With `work.link_tolerance`."""
+FAST_HOSTS, BATCH, STEPS = 3, 240, 4
+SETTLED_ROUND = 8
+"""From this round on the pace is measured: links are known after three rounds."""
+
+
+class SpeedDevice(HashDevice):
+    """It takes the time that its samples take, a little more or less; `round_seconds` are those of a fast host's third of the
+    batch."""
+
+    def inner_seconds(self, effect: RunInner) -> float:
+        seconds_per_sample = self._traits.round_seconds * FAST_HOSTS / (BATCH * STEPS)
+        return effect.share.samples * seconds_per_sample * self._random.uniform(0.97, 1.03)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Of the hosts with fast links."""
+
+    samples_per_second: float
+    """Of them all."""
+    slow_in_average: int
+    """Of the measured rounds, in how many the slow host's pseudo-gradient was in the average."""
+    num_rounds: int
+    """Measured."""
+    reason: str
+    """Of the last plan that names the slow host's link period; empty where none does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Seconds that a pseudo-gradient takes."""
+
+    fast_seconds: float = 3.75
+    """45 MB at 12 MB/s."""
+    slow_seconds: float | None = 22.5
+    """45 MB at 2 MB/s; None: there is no slow host."""
+
+
+def pace_with_slow_link(seed: int, *, rounds: int, compute_seconds: float, links: Links, tolerance: float | None = 0.1) -> Pace:
+    """Three hosts with fast links, and one with a slow one. `tolerance`: `work.link_tolerance`. Raises Violation."""
+    slow = name_of(FAST_HOSTS) if links.slow_seconds is not None else None
+    rules = Rules(
+        work=WorkRules(rounds=rounds, inner_steps=STEPS, link_tolerance=tolerance),
+        instances=InstanceRules(count=1),
+        batch=BatchRules(initial_batch=BATCH, max_batch=BATCH, test="constant"),
+        admission=AdmissionRules(kind="open"),
+    )
+    rates = dict.fromkeys(range(FAST_HOSTS), VECTOR_BYTES / links.fast_seconds)
+    if links.slow_seconds is not None:
+        rates[FAST_HOSTS] = VECTOR_BYTES / links.slow_seconds
+    world = World(
+        seed,
+        peers=len(rates),
+        rounds=rounds,
+        faults=replace(Faults(), faults_end_at=0.0, skew_seconds=0.0),
+        round_seconds=compute_seconds,
+        rules=rules,
+        parts=Parts(rates=rates, device=SpeedDevice),
+    )
+    world.limit_seconds = 4 * rounds * (compute_seconds + max(links.fast_seconds, links.slow_seconds or 0.0))
+    world.run()
+    ended = {number: sorted(times)[FAST_HOSTS - 1] for number, times in world.reported.items() if len(times) >= FAST_HOSTS}
+    first, last = SETTLED_ROUND - 1, max(ended)
+    plans = [entry.plan for entry in world.ledger() if first < entry.plan.round <= last]
+    done = [share.samples for plan in plans for item in plan.instances for share in item.hosts if share.peer != slow]
+    told = [plan.reason for plan in plans if slow is not None and f"{slow} is " in plan.reason]
+    due = [
+        share.contributes(plan.round) for plan in plans for item in plan.instances for share in item.hosts if share.peer == slow
+    ]
+    return Pace(
+        samples_per_second=sum(done) / (ended[last] - ended[first]),
+        slow_in_average=sum(due),
+        num_rounds=last - first,
+        reason=told[-1] if told else "",
+    )
 
 
 def measured(way: str, args: argparse.Namespace, compute_seconds: float) -> list[Pace]:

@@ -13,7 +13,7 @@ import torch
 
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.sparse_codecs import SPARSE_MEAN, TopKCodec, typical_mean_bytes
-from adloco_p2p.numerics.tensor_codec import SIZE, Buffer, TensorCodec, claimed_size, num_blocks, padded
+from adloco_p2p.numerics.tensor_codec import SIZE, Buffer, TensorCodec, check_scales, claimed_size, num_blocks, padded
 
 
 class CastCodec:
@@ -91,8 +91,7 @@ class IntegerCodec:
         size = claimed_size(data, self)
         count = num_blocks(size, self.group)
         scales = np.frombuffer(data, dtype="<f4", count=count, offset=SIZE.size)
-        if not np.isfinite(scales).all() or (scales < 0).any():
-            raise RemoteProtocolError("a scale that is not finite, or negative")
+        check_scales(scales)
         packed = np.frombuffer(data, dtype=np.uint8, offset=SIZE.size + 4 * count)
         if self._bits == 4:
             integers = np.empty(2 * len(packed), dtype=np.int8)
@@ -151,8 +150,7 @@ class SignCodec:
         size = claimed_size(data, self)
         count = num_blocks(size, self.group)
         scales = np.frombuffer(data, dtype="<f4", count=count, offset=SIZE.size)
-        if not np.isfinite(scales).all() or (scales < 0).any():
-            raise RemoteProtocolError("a scale that is not finite, or negative")
+        check_scales(scales)
         packed = np.frombuffer(data, dtype=np.uint8, offset=SIZE.size + 4 * count)
         signs = 1 - 2 * np.unpackbits(packed, count=size, bitorder="little").view(np.int8)
         chunks = padded(signs, self.group).astype(np.float32)

@@ -25,6 +25,7 @@ from adloco_p2p.numerics.tensor_codec import (
     VARIABLE_HEAD,
     Buffer,
     TensorCodec,
+    check_scales,
     claimed_size,
     encoded_length,
     num_blocks,
@@ -73,8 +74,7 @@ class TopKCodec:
         pieces = np.frombuffer(data, dtype=np.uint8, offset=SIZE.size).reshape(-1, _CHUNK_BYTES)
         halves = np.ascontiguousarray(pieces[:, :_SCALE_BYTES]).view("<u2").astype("<u4") << 16
         scales = halves.view("<f4")
-        if not np.isfinite(scales).all() or (scales < 0).any():
-            raise RemoteProtocolError("a scale that is not finite, or negative")
+        check_scales(scales)
         packed, codes = np.split(pieces[:, _SCALE_BYTES:], [_PLACE_BYTES], axis=1)
         places = unpack_places(packed, KEPT, _REST_BITS, unary_bytes=_UNARY_BYTES)
         if (places >= GROUP).any():

@@ -83,6 +83,12 @@ def padded(values: np.ndarray, group: int) -> np.ndarray:
     return whole.reshape(-1, group)
 
 
+def check_scales(scales: np.ndarray) -> None:
+    """Raises RemoteProtocolError for factors that no encoder gives its values."""
+    if not np.isfinite(scales).all() or (scales < 0).any():
+        raise RemoteProtocolError("a scale that is not finite, or negative")
+
+
 def claimed_size(data: Buffer, codec: TensorCodec) -> int:
     """How many values a buffer has. Raises RemoteProtocolError where its length does not fit that."""
     size = SIZE.unpack_from(data)[0] if len(data) >= SIZE.size else -1

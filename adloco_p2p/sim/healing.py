@@ -1,9 +1,11 @@
 """What peers trained apart during a partition: the invariants about their branch states.
 
 1. A plan names a branch state for the first time only if a reporter with a seat when the histories parted reports it, if a
-   report shows a certificate of its branch, if it is the first of its branch and instance, and if it is not in the history
-   anyway; and it names every such branch state, with the largest part of the electors that a certificate shows.
-2. The branch states of one merge together weigh at most a quarter, and each at most as much as its part of the electors.
+   report shows a certificate of its branch, not only by electors that reported the plan after the fork here, if it is the first
+   of its branch and instance, and if it is not in the history anyway; and it names every such branch state, with the largest
+   part of the electors that a certificate shows.
+2. The branch states of one merge together weigh at most a quarter. So do, over all merges into an instance and into those that
+   were merged into it, all branch states of a fork, and those of one branch weigh at most its part of the electors.
 3. A machine's branch state is in its reports as long as it lives, until a plan settles it: merged, or dropped for a
    reason.
 
@@ -14,7 +16,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.types import (
     FIRST_BRANCH_ID,
@@ -94,25 +95,24 @@ class Healing:
         parent = entry.value.parent
         reports = [signed.report for signed in entry.reports]
         pending = {item.branch_state.key for item in self._plans[parent].branches}
-        shown = {report.proof for report in reports if report.proof is not None}
         credible = {
-            branch_state.key: self._backing(branch_state, shown)
+            branch_state.key: self._backing(parent, branch_state, reports)
             for report in reports
             for branch_state in report.branches
-            if branch_state.key not in pending and self._is_credible(parent, report.peer, branch_state, shown)
-            if branch_state.branch == self._first_branch(parent, report, pending, shown)
+            if branch_state.key not in pending and self._is_credible(parent, report.peer, branch_state, reports)
+            if branch_state.branch == self._first_branch(parent, report, pending, reports)
         }
         self._plans[entry.value.plan], self._entries[entry.value.plan] = entry.plan, entry
         named = {item.branch_state.key: item.backing for item in entry.plan.branches if item.branch_state.key not in pending}
         if named != credible and not entry.plan.is_last:
             return f"round {entry.plan.round} names {named} of lost histories, credible are {credible}"
-        backings = {item.branch_state.key: item.backing for item in self._plans[parent].branches}
+        for item in self._plans[parent].branches:
+            state, target = item.branch_state, _target_of(item, entry.plan)
+            of_branch, of_fork = self._given(entry.value.plan, target, state)
+            if of_branch > item.backing + 1e-9 or of_fork > 0.25 + 1e-9:
+                return f"by round {entry.plan.round} a lost history has {of_branch} of {item.backing}, its fork {of_fork}"
         for merge in entry.plan.merges:
             weighed = dict(zip(merge.sources, merge.weights, strict=True))
-            if any(weighed[key] > backings[key] + 1e-9 for key in weighed if key >= FIRST_BRANCH_ID):
-                return (
-                    f"round {entry.plan.round} gives a lost history more than its part of the electors: {weighed}, {backings}"
-                )
             weights = [weight for source, weight in weighed.items() if source >= FIRST_BRANCH_ID]
             if weights and not 0.0 <= sum(weights) <= 0.25 + 1e-9:
                 return f"round {entry.plan.round} gives lost histories the weights {weights}"
@@ -146,15 +146,30 @@ class Healing:
             digest = self._plans[digest].parent
         return found
 
+    def _given(self, head: Digest, target: InstanceId, state: BranchState) -> tuple[float, float]:
+        """What the merges up to this plan gave to states of its branch, and of its fork, in the instance and in those that were
+        merged into it."""
+        of_branch, of_fork, lineage = 0.0, 0.0, {target}
+        for _, plan, _ in self._history(head):
+            before = self._plans.get(plan.parent)
+            known = {item.branch_state.key: item.branch_state for item in before.branches} if before is not None else {}
+            for merge in plan.merges:
+                if merge.target in lineage:
+                    weighed = [(known[key], w) for key, w in zip(merge.sources, merge.weights, strict=True) if key in known]
+                    of_branch += sum(weight for other, weight in weighed if other.branch == state.branch)
+                    of_fork += sum(weight for other, weight in weighed if other.fork == state.fork)
+                    lineage.update(source for source in merge.sources if source < FIRST_BRANCH_ID)
+        return of_branch, of_fork
+
     def _first_branch(
-        self, parent: Digest, report: Report, pending: Collection[InstanceId], shown: Collection[BranchProof]
+        self, parent: Digest, report: Report, pending: Collection[InstanceId], reports: Sequence[Report]
     ) -> Digest | None:
         """Of one peer one branch counts: that of the first credible claim, by key."""
         new = [item for item in report.branches if item.key not in pending]
-        credible = [item for item in new if self._is_credible(parent, report.peer, item, shown)]
+        credible = [item for item in new if self._is_credible(parent, report.peer, item, reports)]
         return min(credible, key=lambda item: item.key).branch if credible else None
 
-    def _is_credible(self, parent: Digest, claimant: PeerId, branch_state: BranchState, shown: Collection[BranchProof]) -> bool:
+    def _is_credible(self, parent: Digest, claimant: PeerId, branch_state: BranchState, reports: Sequence[Report]) -> bool:
         history = self._history(parent)
         digests = [digest for digest, _, _ in history]
         if branch_state.fork not in digests:
@@ -169,19 +184,31 @@ class Healing:
             and all(item.branch_state.key != branch_state.key for item in named)
             and all(item.branch_state.branch == branch_state.branch or claimant not in item.claimants for item in named)
             and all(branch_state.state not in states for _, _, states in since)
-            and self._backing(branch_state, shown) > 0.0
+            and self._backing(parent, branch_state, reports) > 0.0
         )
 
-    def _backing(self, branch_state: BranchState, shown: Collection[BranchProof]) -> float:
-        """The largest part of the electors of the fork that voted for the branch by one of these certificates."""
+    def _backing(self, parent: Digest, branch_state: BranchState, reports: Sequence[Report]) -> float:
+        """The largest part of the electors of the fork that voted for the branch by one of these reports' certificates, without
+        those that reported the plan after the fork in the history up to `parent`, or with these reports."""
         fork, parts = self._plans[branch_state.fork], [0.0]
-        for proof in shown:
+        digests = [digest for digest, _, _ in self._history(parent)]
+        since = digests[: digests.index(branch_state.fork)]
+        if len(since) < 2:
+            return 0.0
+        told = reports if len(since) == 2 else [signed.report for signed in self._entries[since[-3]].reports]
+        here = {report.peer for report in told}
+        for proof in [report.proof for report in reports if report.proof is not None]:
             counted = counted_of(fork, proof.certificate)
             about = branch_state.fork, branch_state.branch
             votes, abstained = votes_of(proof.certificate, about=about, counted=counted, verify=self._verify)
             if proof.branch == branch_state.branch and 2 * len(votes) > len(counted) - len(abstained):
-                parts.append(len(votes.intersection(deciding(fork))) / len(deciding(fork)))
+                parts.append(len((votes - here).intersection(deciding(fork))) / len(deciding(fork)))
         return max(parts)
+
+
+def _target_of(item: PendingBranch, plan: RoundPlan) -> InstanceId:
+    """Where the plan's merges leave the target."""
+    return next((merge.target for merge in plan.merges if item.target in merge.sources), item.target)
 
 
 def _mine(peer: PeerId, plan: RoundPlan) -> list[InstanceId]:

@@ -205,9 +205,11 @@ class HostedInstances(ABC):
         part = self._fragment_of(round)
         is_late = hosted.round is not None and hosted.round > round
         own = None if is_late else self._pseudo_gradients.pop(instance, None)
-        was_given, own = own is not None, None  # it goes before there are vectors of the next boundary
-        outer, momentum = hosted.new_outer()
         is_whole = len(averaged) == self.num_parameters
+        was_given, own = own is not None, None  # it goes before there are vectors of the next boundary,
+        if is_whole and (was_given or residual is not None):
+            self._residual.pop(instance, None)  # and so does the residual that was part of it
+        outer, momentum = hosted.new_outer()
         if not is_whole:
             outer.copy_(hosted.outer)
             momentum.copy_(hosted.momentum)
@@ -230,8 +232,6 @@ class HostedInstances(ABC):
             hosted.forget_moments()
         if is_applied and residual is not None and self._run.averaging.feedback:
             self._keep_residual(instance, part, residual, is_late=is_late)
-        elif is_applied and was_given and is_whole:
-            self._residual.pop(instance, None)  # it was part of what was given
         if not is_late:
             hosted.return_to_outer(part)
         return is_applied

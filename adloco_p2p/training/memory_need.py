@@ -8,7 +8,8 @@
 | outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16; 12 mixed; 8 as bfloat16 |
 | with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8; 6 mixed; 4 as bfloat16 |
 | as encoded, the last average, kept for repairs, and with `averaging.recheck` what this peer sent into it | host | twice the codec's |
-| what a coarse codec lost in earlier rounds; where a round began that did not wait | host | 4; 4 |
+| as encoded, up to four averages before it, as many as fit into 256 MiB with it | host | four times the codec's |
+| what a coarse codec lost in earlier rounds, but at the outer step; where a round began that did not wait | host | 4; 4 |
 
 And for some time, of these only the largest:
 
@@ -16,7 +17,7 @@ And for some time, of these only the largest:
 |---|---|---|
 | averaging: pseudo-gradient and average | host | 8 |
 | and unless they travel as float32 what this peer sends and the average as encoded; what a coarse codec loses | host | twice the codec's; 4 |
-| and where parts wait for a decision what other hosts send, as encoded | host | the codec's |
+| and what other hosts send, as encoded; at most 256 MiB unless parts wait for a decision | host | the codec's |
 | outer step: the next outer parameters and momentum, and unless it is kept above the average; what was lost | host | 8; 4; 4 |
 | checkpoint: a copy of the inner optimizer's state; of what was lost; with fragments of the local parameters | host | 8; 4; 4 |
 
@@ -29,6 +30,7 @@ averages everything.
 from dataclasses import dataclass
 
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.averages import HELD_BYTES, KEPT_BYTES, RESULTS_KEPT
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.layout import Layout
@@ -67,7 +69,7 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str], fro
         process=PROCESS_BYTES,
         device=frozen_bytes + 2 * _FLOAT * size + optimizer,
         device_more=_FLOAT * size + optimizer,
-        host=round(_lasting(run, state) * size) + max(round(_moment(run, state) * size), copied),
+        host=round(_lasting(run, state) * size) + _older_bytes(run, size) + max(_moment_bytes(run, state, size), copied),
         checkpoint=state * size + copied,
     )
 
@@ -88,12 +90,20 @@ def _lasting(run: RunConfig, state: int) -> float:
     return states * state + kept * _coded(run) + _FLOAT * (_has_residual(run) + (run.outer.overlap != "none"))
 
 
-def _moment(run: RunConfig, state: int) -> float:
-    """Bytes per parameter on the host beside those, while vectors are averaged or the outer step is done."""
+def _older_bytes(run: RunConfig, size: int) -> int:
+    """Of the averages before the last one."""
+    each = max(1, round(_coded(run) * size))
+    return each * max(0, min(RESULTS_KEPT, KEPT_BYTES // each - 1))
+
+
+def _moment_bytes(run: RunConfig, state: int, size: int) -> int:
+    """On the host beside those, while vectors are averaged or the outer step is done."""
     codec, rule = codec_named(run.averaging.codec), rule_named(run.averaging.aggregation)
-    lost, waits = _FLOAT * codec.needs_feedback, rule.needs_gram or not codec.returns_mean
-    averaging = 2 * _FLOAT + lost + _coded(run) * (waits + (not codec.is_verbatim))
-    return max(averaging, state + _FLOAT * (not codec.is_verbatim) + lost)
+    lost, sent = _FLOAT * codec.needs_feedback, round(_coded(run) * size)
+    held = sent if rule.needs_gram or not codec.returns_mean else min(sent, HELD_BYTES)
+    averaging = (2 * _FLOAT + lost) * size + held + sent * (not codec.is_verbatim)
+    outer_step = state + _FLOAT * (not codec.is_verbatim) + lost - _FLOAT * _has_residual(run)
+    return max(averaging, outer_step * size)
 
 
 def _optimizer_bytes(run: RunConfig, layout: Layout, matrices: frozenset[str]) -> int:

@@ -235,7 +235,9 @@ def _instances(summary: Mapping[str, Any]) -> Rows:
             f"{row['first_round']} to {row['end_round'] - 1}",
             units.count(row["samples"]),
             units.loss(row["loss"]),
-            units.loss(row["heldout_loss"]),
+            "; ".join(
+                [units.loss(row["heldout_loss"]), *(f"{name} {units.loss(on)}" for name, on in row["heldout_by_data"].items())]
+            ),
             str(row["largest_effective_batch"] or units.MISSING),
             row["fate"],
         )

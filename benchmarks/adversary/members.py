@@ -434,8 +434,9 @@ def asks_for_everything(machine: Machine, peer: PeerId, message: object) -> Sent
     if not isinstance(message, Heartbeat) or machine.process is None:
         return at_once(message)
     slot = machine.process.agreement.consensus.slot
-    pull = Pull(parent=slot.digest, reporters=slot.roster)
-    lost = Pull(parent=slot.ledger.digests[0], reporters=slot.roster)
+    everybody = (1 << len(slot.roster)) - 1
+    pull = Pull(parent=slot.digest, reporters=everybody)
+    lost = Pull(parent=slot.ledger.digests[0], reporters=everybody)
     del peer
     return at_once(message, *[pull] * 10, *[lost] * 10)
 

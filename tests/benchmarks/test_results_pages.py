@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import presets
+from benchmarks import muon, outer_state, presets
 from benchmarks.method import __main__ as method
 from benchmarks.method.report import Record, rewrite, write
 from benchmarks.method.store import read_records
@@ -26,10 +26,19 @@ def test_the_tables_of_the_method_follow_from_its_records(tmp_path: Path) -> Non
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
 
 
-def test_the_table_of_the_presets_follows_from_its_records(tmp_path: Path) -> None:
+def test_the_tables_of_bytes_follow_from_their_records(tmp_path: Path) -> None:
     page = Path(shutil.copy(RESULTS / "bytes.md", tmp_path))
-    rewrite(page, {"presets": presets.table(records_of(presets.KEPT))})
+    states = outer_state.table(records_of(outer_state.KEPT))
+    rewrite(page, {"presets": presets.table(records_of(presets.KEPT)), "states": states})
     assert page.read_text() == (RESULTS / "bytes.md").read_text()
+
+
+def test_the_tables_of_muon_follow_from_their_records(tmp_path: Path) -> None:
+    page = Path(shutil.copy(RESULTS / "muon.md", tmp_path))
+    tables = muon.tables(muon.Cells(), muon.SEEDS)
+    assert len(tables["muon"]) > 2, "no whole seed among the kept records"
+    rewrite(page, tables)
+    assert page.read_text() == (RESULTS / "muon.md").read_text()
 
 
 def test_the_tables_of_the_rules_follow_from_their_records(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, WorkRules
 from adloco_p2p.sim.averaging import VECTOR_BYTES
 from adloco_p2p.sim.faults import everyday_faults
-from adloco_p2p.sim.slow_link import Links, pace_with_slow_link
 from adloco_p2p.sim.world import Parts, World, small_rules
+from benchmarks.slow_link import Links, pace_with_slow_link
 
 
 def test_where_its_exchange_takes_longer_than_the_round_it_is_benched_and_costs_the_others_at_most_a_tenth() -> None:

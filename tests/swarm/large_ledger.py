@@ -1,6 +1,9 @@
 """Ledgers of many hosts with real names and signatures, as honest peers make them."""
 
+import hashlib
+import re
 import time
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -171,10 +174,23 @@ def reading_seconds(swarm: LargeSwarm) -> float:
     return min(found)
 
 
+def held_bytes(swarm: LargeSwarm) -> int:
+    """Of an entry in memory, beside others with the same members: hashes and signatures of its own."""
+    payload = canonical.encode(swarm.entries[1])
+    decode(LedgerEntry, payload, max_bytes=MAX_ENTRY_BYTES)  # names and words are there once
+    own = re.sub(rb"[0-9a-f]{64,}", lambda found: hashlib.shake_128(found[0]).hexdigest(len(found[0]) // 2).encode(), payload)
+    tracemalloc.start()
+    entry = decode(LedgerEntry, own, max_bytes=MAX_ENTRY_BYTES)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert entry.plan.roster
+    return held
+
+
 def main() -> None:
     """Prints what an entry of so many hosts takes, as in docs/consensus.md. The milliseconds that one takes to be read are the
     seconds of a thousand."""
-    head = f"{'hosts':>6}{'instances':>11}{'entry, kB':>11}{'plan':>8}{'votes':>8}{'deflated':>10}"
+    head = f"{'hosts':>6}{'instances':>11}{'entry, kB':>11}{'plan':>8}{'votes':>8}{'deflated':>10}{'held, kB':>10}"
     print(f"{head}{'largest report, B':>19}{'to read, ms':>13}")
     for count, num_instances in ((8, 1), (100, 1), (100, 3), (256, 1), (300, 2), (1000, 1), (1000, 4)):
         swarm = LargeSwarm(count, num_instances=num_instances)
@@ -183,7 +199,8 @@ def main() -> None:
         sizes.append(sum(len(deflated(piece)) for piece in in_pieces(canonical.encode(entry))) / 1000)
         largest = max(canonical.size(signed.report) for signed in entry.reports)
         columns = [f"{size:.0f}" for size in sizes]
-        head = f"{count:>6}{num_instances:>11}{columns[0]:>11}{columns[1]:>8}{columns[2]:>8}{columns[3]:>10}"
+        columns.append(f"{held_bytes(swarm) / 1000:.0f}")
+        head = f"{count:>6}{num_instances:>11}{columns[0]:>11}{columns[1]:>8}{columns[2]:>8}{columns[3]:>10}{columns[4]:>10}"
         print(f"{head}{largest:>19}{1000 * reading_seconds(swarm):>13.1f}")
 
 

@@ -13,6 +13,7 @@ from adloco_p2p.core.model.types import Fork, Merge
 from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.training.hosting import Hosting
+from adloco_p2p.training.instance import Instance
 from tests.training.by_hand import of
 from tests.training.small_run import ONE, RUN, THREE, TWO, SyntheticFeed, effect, hosting, never, silent, train_round, with_run
 
@@ -185,6 +186,21 @@ def test_what_a_codec_lost_stays_behind_where_an_instance_becomes_another() -> N
     train_round(peer, effect(TWO, round=2), lost=0.25)
     peer.adopt(TWO, *peer.state(TWO))
     assert not peer._residual
+
+
+def test_a_residual_that_was_sent_goes_before_there_is_room_for_the_next_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = started(run=with_run(averaging=AveragingConfig(codec="int8", feedback=1.0)))
+    train_round(peer, effect(), lost=0.25)
+    there, new_outer = [], Instance.new_outer
+
+    def noted(hosted: Instance) -> tuple[torch.Tensor, torch.Tensor]:
+        there.append(ONE in peer._residual)
+        return new_outer(hosted)
+
+    monkeypatch.setattr(Instance, "new_outer", noted)
+    train_round(peer, effect(round=1), lost=0.5)
+    assert there == [False]
+    assert of(peer._residual[ONE]) == 0.5
 
 
 def test_a_foreign_checkpoint_is_refused() -> None:

@@ -16,7 +16,8 @@ import pytest
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.views import figures
 from adloco_p2p.views.event_file import read_events
-from adloco_p2p.views.run_report import CAPTIONS, FORMATS, _figures, draw_report, save_figures, summarise
+from adloco_p2p.views.plain import line
+from adloco_p2p.views.run_report import CAPTIONS, FORMATS, _figures, _instances, draw_report, save_figures, summarise
 from tests.views.synthetic import Made, events, replay, stamped
 
 
@@ -89,6 +90,20 @@ def test_numbers() -> None:
     fates = {row["instance"]: row["fate"] for row in numbers["instances"]}
     assert fates == {0: "lived to the end", 1: "merged into 0 before round 12", 2: "merged into 0 before round 20"}
     assert [(row["first_round"], row["end_round"]) for row in numbers["instances"]] == [(0, 24), (4, 12), (4, 20)]
+
+
+def test_instances_with_data_of_their_own_show_the_loss_on_each_data_set() -> None:
+    by_name = {"started": {"data_sets": ["code.txt", "prose.txt"]}, "finished": {"heldout_losses": [1.0, 1.5]}}
+    made = [{**event, **by_name.get(str(event["event"]), {})} for event in events()]
+    last = next(place for place, event in reversed([*enumerate(made)]) if event["event"] == "round")
+    made[last] |= {"heldout_loss": 1.6, "heldout_losses": [1.25, 2.5]}
+    numbers = summary(made)
+    assert "1.600; code.txt 1.250; prose.txt 2.500" in str(_instances(numbers))
+    assert numbers["heldout_by_data"] == {"code.txt": 1.0, "prose.txt": 1.5}
+    assert numbers["instances"][0]["heldout_by_data"] == {"code.txt": 1.25, "prose.txt": 2.5}
+    status = replay(made)
+    assert "heldout 1.600  on code.txt 1.250, prose.txt 2.500" in str(line(stamped(made[last]).event, status))
+    assert "  on code.txt 1.000, prose.txt 1.500  perplexity" in str(line(stamped(made[-1]).event, status))
 
 
 def test_before_the_end_the_best_living_instance_counts() -> None:

@@ -33,7 +33,7 @@ from adloco_p2p.core.agreement.recovery import RecoveredState
 from adloco_p2p.core.agreement.report_pool import ReportPool
 from adloco_p2p.core.agreement.slot import Context, Slot, next_slot
 from adloco_p2p.core.agreement.statement_pool import StatementPool
-from adloco_p2p.core.agreement.values import Values
+from adloco_p2p.core.agreement.values import Values, lacking_of
 from adloco_p2p.core.ledger.fork_choice import switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import door_of
@@ -336,9 +336,8 @@ class Consensus:
         self._context.emit(*self._exchange.ask_for_help(self.ledger, sender, now=now))
 
     def _tell_settled(self, peer: PeerId, head: Sequence[Digest]) -> bool:
-        """Give a member of a large roster whose ledger ends right before the last entry its certificate, the first time: it took
-        part in that slot, and lacks the certificate only, which is on its way. A whole entry is many times as long. Whether that
-        was done."""
+        """Give a member of a large roster whose ledger ends right before the last entry its certificate, the first time: it
+        took part in that slot and lacks that alone, which is on its way. An entry is much longer. Whether that was done."""
         entry = self._settled
         is_one_behind = entry is not None and tuple(head) == (entry.value.parent,)
         if entry is None or not is_one_behind or peer in self._told or peer not in self.slot.roster:
@@ -355,9 +354,11 @@ class Consensus:
         """Give a member the reports that it lacks for the plan that was decided last here: it knows the value, and has most of
         the entry. Whether that was done."""
         entry = self._settled
-        if entry is None or message.parent != entry.value.parent or message.value or sender not in self.slot.roster:
+        if entry is None or message.parent != entry.value.parent or sender not in self.slot.roster:
             return False
-        wanted = frozenset(message.reports)
+        if message.value != canonical.digest_once(entry.value):
+            return False
+        wanted = frozenset(lacking_of(message, entry.value))
         reports = tuple(signed for signed, digest in zip(entry.reports, entry.value.reports, strict=True) if digest in wanted)
         if reports:
             self._context.emit(Send(peer=sender, message=Supply(parent=message.parent, reports=reports)))

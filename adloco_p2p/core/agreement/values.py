@@ -245,9 +245,8 @@ class Values:
         if source == self._context.me or self.plan_of(digest) is not None:
             return
         value = self._values.get(digest)
-        lacking = () if value is None else tuple(report for report in value.reports if report not in self._pool)
-        pull = Pull(parent=self._slot.digest, value=None if value else digest, reports=lacking)
-        self._context.emit(Send(peer=source, message=pull))
+        lacking = 0 if value is None else sum(1 << i for i, report in enumerate(value.reports) if report not in self._pool)
+        self._context.emit(Send(peer=source, message=Pull(parent=self._slot.digest, value=digest, lacking=lacking)))
 
     def ask_again(self, digests: Iterable[Digest], source: PeerId) -> None:
         """Pull what these values lack from a peer in the same slot."""
@@ -257,18 +256,19 @@ class Values:
 
     def pull_reports(self, sender: PeerId, have: int) -> None:
         """Ask for the reports that the sender holds, as bits, and this peer lacks."""
-        held = self.held
-        lacking = tuple(peer for index, peer in enumerate(self._reporters) if have >> index & 1 and peer not in held)
+        lacking = have & ~self.have
         if lacking:
             self._context.emit(Send(peer=sender, message=Pull(parent=self._slot.digest, reporters=lacking)))
 
     def on_pull(self, sender: PeerId, message: Pull) -> None:
         held = self.held
-        wanted = [*message.reports, *(held[peer] for peer in message.reporters if peer in held)]
-        reports = self._pool.get(wanted)
         value = self._values.get(message.value) if message.value is not None else None
-        if reports or value is not None:
-            self._context.emit(Send(peer=sender, message=Supply(parent=message.parent, value=value, reports=reports)))
+        wanted = lacking_of(message, value) if value is not None else []
+        wanted += [held[peer] for i, peer in enumerate(self._reporters) if message.reporters >> i & 1 and peer in held]
+        reports = self._pool.get(wanted)
+        given = value if not message.lacking else None
+        if reports or given is not None:
+            self._context.emit(Send(peer=sender, message=Supply(parent=message.parent, value=given, reports=reports)))
 
     def on_supply(self, sender: PeerId, message: Supply) -> None:
         """Reports are signed. A value is not: it is taken from a member, and only if another one stands for it."""
@@ -286,3 +286,8 @@ def _workers(plan: RoundPlan | None) -> frozenset[PeerId]:
     """Peers that have work in the plan's round."""
     shares = [share for item in plan.instances for share in item.hosts] if plan is not None else []
     return frozenset(share.peer for share in shares if share.samples > 0)
+
+
+def lacking_of(message: Pull, value: Value) -> list[Digest]:
+    """The reports of the value that the message asks for."""
+    return [report for i, report in enumerate(value.reports) if message.lacking >> i & 1]

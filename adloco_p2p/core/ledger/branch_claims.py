@@ -1,8 +1,9 @@
 """Which claims about the state of a losing branch are credible.
 
 A claim counts where reports show a certificate of its side: votes by which electors of the last common plan made the first
-value of the branch final. How many of them did bounds what its states weigh (`core/planning/branch_merge.py`). The state itself
-is a claim: no votes name it.
+value of the branch final. How many of them did bounds what its states weigh (`core/planning/branch_merge.py`). An elector that
+reported the first plan of this history after the fork was not apart, and does not count. (Its vote for that plan would show the
+same, but of the votes that made a plan final each peer keeps those that it saw.) The state itself is a claim: no votes name it.
 """
 
 from collections import Counter
@@ -13,10 +14,11 @@ from adloco_p2p.core.ledger.certificates import backing
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
-from adloco_p2p.core.model.run_progress import _moved, trained_samples
+from adloco_p2p.core.model.run_progress import _moved, merged_weights, trained_samples
 from adloco_p2p.core.model.types import (
     MAX_BRANCHES,
     MAX_HOSTS,
+    REPORT_LAG,
     BranchState,
     Digest,
     InstanceId,
@@ -63,6 +65,7 @@ class _Proofs:
 
     def __init__(self, history: History, reports: Sequence[Report], verify: Verify) -> None:
         self._history = history
+        self._reports = reports
         self._verify = verify
         self._shown: dict[Digest, dict[BranchProof, None]] = {}
         for report in reports:
@@ -76,10 +79,23 @@ class _Proofs:
         about = (branch_state.branch, branch_state.fork)
         if about not in self._backing:
             fork = self._history.plan(self._history.position[branch_state.fork])
-            shown = self._shown.get(branch_state.branch, {})
-            found = [backing(proof, fork=fork, fork_digest=branch_state.fork, verify=self._verify) for proof in shown]
+            here, shown = self._reporters_after(branch_state.fork), self._shown.get(branch_state.branch, {})
+            found = [
+                backing(proof, fork=fork, fork_digest=branch_state.fork, here=here, verify=self._verify)
+                for proof in shown
+                if here is not None
+            ]
             self._backing[about] = max(found, default=0.0)
         return self._backing[about]
+
+    def _reporters_after(self, fork: Digest) -> frozenset[PeerId] | None:
+        """Those that reported the plan after the fork in this history; None as long as they still may."""
+        position = self._history.position[fork] + 1 + REPORT_LAG
+        end = len(self._history.position)
+        if position > end:
+            return None
+        signed = [item for entry in self._history.between(position, position + 1) for item in entry.reports]
+        return frozenset(report.peer for report in ([item.report for item in signed] if position < end else self._reports))
 
 
 def _of_one_branch(history: History, report: Report, pending: Collection[InstanceId], proofs: _Proofs) -> list[BranchState]:
@@ -129,6 +145,7 @@ def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]], proo
     target = _successor_instance(branch_state.instance, entries, parent)
     won = trained_samples(fork, entries, target, end=parent.round + 1)
     peers = tuple(peer for peer, _ in same)
+    of_branch, of_fork = _weights_before(branch_state, target, fork, entries)
     return PendingBranch(
         branch_state=branch_state,
         target=target,
@@ -137,12 +154,34 @@ def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]], proo
         claimants=peers[:MAX_HOSTS],
         holders=peers,
         since=parent.round + 1,
+        branch_weight=of_branch,
+        fork_weight=of_fork,
     )
+
+
+def _weights_before(
+    branch_state: BranchState, target: InstanceId, fork: RoundPlan, entries: Sequence[LedgerEntry]
+) -> tuple[float, float]:
+    """What the entries, which follow the fork, gave to states of its branch, and of its fork, in what is the target now."""
+    of_branch, of_fork, plan = 0.0, 0.0, fork
+    for number, entry in enumerate(entries):
+        for (merged, about), weight in merged_weights(entry.plan.merges, [item.branch_state for item in plan.branches]).items():
+            if _moved_on(merged, entries[number + 1 :]) == target:
+                of_branch += weight if about == branch_state.branch else 0.0
+                of_fork += weight if about == branch_state.fork else 0.0
+        plan = entry.plan
+    return of_branch, of_fork
 
 
 def _successor_instance(instance: InstanceId, entries: Sequence[LedgerEntry], parent: RoundPlan) -> InstanceId:
     """The instance that it was merged into since the fork. One that never was here goes into the first that lives."""
-    for entry in entries:
-        instance = _moved(instance, entry.plan.merges)
+    instance = _moved_on(instance, entries)
     living = [item.instance for item in parent.instances]
     return instance if instance in living else living[0]
+
+
+def _moved_on(instance: InstanceId, entries: Sequence[LedgerEntry]) -> InstanceId:
+    """Where merges led it."""
+    for entry in entries:
+        instance = _moved(instance, entry.plan.merges)
+    return instance

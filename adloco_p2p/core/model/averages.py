@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.types import ROUNDS_KEPT, Digest, InstanceId, PeerId
+
+RESULTS_KEPT = ROUNDS_KEPT + 2
+"""Averages before the newest one that a peer keeps for repairs, as far as they and the newest one fit in ..."""
+KEPT_BYTES = 1 << 28
+HELD_BYTES = 1 << 28
+"""Contributions that a reducer holds for a retry although their means are made."""
 
 
 class LostShare(NamedTuple):

@@ -186,12 +186,15 @@ class Final:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    """`Give me what I lack in this slot`: a value, reports by digest, reports by peer."""
+    """`Give me what I lack in this slot`: a value, reports of a value, or of peers. Bits name them: digests would be long."""
 
     parent: Digest
     value: Digest | None = None
-    reports: Annotated[tuple[Digest, ...], MaxLen(MAX_ROSTER)] = ()
-    reporters: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)] = ()
+    """The value that is asked for, ..."""
+    lacking: Annotated[int, Ge(0), Lt(1 << MAX_ROSTER)] = 0
+    """... or, where any bit is set, those of its reports: one bit per report, in their order, lowest first."""
+    reporters: Annotated[int, Ge(0), Lt(1 << MAX_ROSTER)] = 0
+    """Peers whose reports for the next plan are asked for, as in `Heartbeat.have`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

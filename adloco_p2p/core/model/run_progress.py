@@ -5,12 +5,12 @@ amount of text. Counted are the samples of the agreed plans, not what hosts repo
 fails cannot make a run longer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil
 
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import InstanceId, Merge, PeerId, RoundPlan
+from adloco_p2p.core.model.types import BranchState, Digest, InstanceId, Merge, PeerId, RoundPlan
 
 
 def planned_samples(plan: RoundPlan) -> int:
@@ -98,3 +98,14 @@ def _moved(instance: InstanceId, merges: Sequence[Merge]) -> InstanceId:
         if instance in merge.sources:
             instance = merge.target
     return instance
+
+
+def merged_weights(merges: Sequence[Merge], states: Iterable[BranchState]) -> dict[tuple[InstanceId, Digest], float]:
+    """What these merges gave to states of lost histories: by target and branch, and by target and fork."""
+    known = {state.key: state for state in states}
+    weights: dict[tuple[InstanceId, Digest], float] = {}
+    for merge in merges:
+        for source, weight in zip(merge.sources, merge.weights, strict=True):
+            for about in (known[source].branch, known[source].fork) if source in known else ():
+                weights[merge.target, about] = weights.get((merge.target, about), 0.0) + weight
+    return weights

@@ -20,7 +20,8 @@ LARGEST_COUNT = 1 << 62
 Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
 PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
 """In what others send: so much that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
-Text = Annotated[str, MaxLen(400)]
+MAX_TEXT_CHARS = 400
+Text = Annotated[str, MaxLen(MAX_TEXT_CHARS)]
 MAX_ROSTER = 4096
 """Peers that a plan may count."""
 MAX_HOSTS = 256
@@ -28,6 +29,11 @@ MAX_HOSTS = 256
 LARGEST_SCALAR = 1e30
 NonNegative = Annotated[float, Ge(0), Le(LARGEST_SCALAR)]
 Finite = Annotated[float, Ge(-LARGEST_SCALAR), Le(LARGEST_SCALAR)]
+
+
+def shortened(text: str) -> str:
+    """As a `Text`."""
+    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 3] + "..."
 
 
 def within_scalars(measured: float) -> float:

@@ -30,6 +30,7 @@ from adloco_p2p.core.model.scalars import PeerId as PeerId
 from adloco_p2p.core.model.scalars import PositiveCount as PositiveCount
 from adloco_p2p.core.model.scalars import Text as Text
 from adloco_p2p.core.model.scalars import is_digest as is_digest
+from adloco_p2p.core.model.scalars import shortened as shortened
 from adloco_p2p.core.model.scalars import within_scalars as within_scalars
 from adloco_p2p.core.model.task_scores import TaskClaim
 
@@ -388,6 +389,10 @@ class PendingBranch:
     """Peers whose last report states that they hold it, sorted."""
     since: Count
     """Round of the first plan that names it."""
+    branch_weight: Fraction = 0.0
+    """What merges gave to states of its branch in the target, ..."""
+    fork_weight: Fraction = 0.0
+    """... and to those of all branches of its fork."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -541,11 +546,6 @@ def normalized(amounts: Sequence[float], *, survivor: int) -> tuple[float, ...]:
     if total <= 0.0:
         return tuple(1.0 if index == survivor else 0.0 for index in range(len(amounts)))
     return tuple(amount / total for amount in amounts)
-
-
-def shortened(text: str, *, limit: int = 400) -> str:
-    """At most `limit` characters: what a plan's texts may have."""
-    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 ROUNDS_OPEN = 16

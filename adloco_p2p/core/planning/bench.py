@@ -12,7 +12,7 @@ that only asked for a seat must not take the places of hosts that hold the state
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
 from adloco_p2p.core.model.measurers import lot
@@ -21,24 +21,10 @@ from adloco_p2p.core.model.types import MAX_HOSTS, Digest, HostShare, PeerId, Ro
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.planning.apportionment import MIN_HOSTS
 from adloco_p2p.core.planning.host_backoff import MISSED_AVERAGES_LIMIT
-from adloco_p2p.core.planning.placement import InstanceDraft, volunteers
+from adloco_p2p.core.planning.placement import InstanceDraft, Turns, volunteers
 
 YIELD_PART = 4
 """At most one of so many hosts makes room per plan, and one at least: those that come have no state yet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
-    """The members that work in the next plan, and those that wait."""
-
-    roster: tuple[RosterEntry, ...]
-    """With what they do, and since when."""
-    bench: tuple[PeerId, ...]
-    """Those that wait, the longest wait first; at the end those that cannot work."""
-    max_hosts: int
-    """Of an instance."""
-    reason: str
-    """Empty where nobody waits."""
 
 
 def take_turns(

@@ -10,19 +10,21 @@ two rounds later merges where most hosts of the target found it no worse than th
 loss is dropped, and the others are measured without it: one invented state does not take the others with it.
 
 Bounds on claims of strangers: only peers with a seat when the histories parted are accepted; one state per branch and instance,
-that of the most claimants; of one peer one branch, and another only of a fork that is later than the first one's merge; a
-branch needs a certificate and weighs at most the part of the electors that signed it; the claimed samples count at most as many
-as the winners', and all that are merged at once weigh at most a quarter.
+the one of most claimants; of one peer one branch, and another only of a fork later than the first one's merge. A branch needs a
+certificate, and its states weigh at most the part of the electors that signed it. The claimed samples count at most as many as
+the winners'. All states of one fork weigh at most a quarter, in however many merges they come, and so do all that are merged at
+once.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adloco_p2p.core.model.rules import MergeRules
-from adloco_p2p.core.model.run_progress import _moved, given_samples
+from adloco_p2p.core.model.run_progress import _moved, given_samples, merged_weights
 from adloco_p2p.core.model.types import (
     MAX_INSTANCES,
     ROUNDS_OPEN,
+    Digest,
     InstanceId,
     InstancePlan,
     Merge,
@@ -36,7 +38,10 @@ from adloco_p2p.core.model.types import (
 from adloco_p2p.core.planning.branch_verdict import BranchVerdict, verdict_on_branches
 
 LARGEST_SHARE = 0.25
-"""All branch states that are merged into an instance at once weigh at most so much: nobody saw their side train."""
+"""All branch states of a fork, and all that are merged into an instance at once, weigh at most so much: nobody saw their side
+train."""
+LEAST_SHARE = 1e-9
+"""What a rounding error may leave of a share is nothing."""
 
 # --- settling --------------------------------------------------------------------------------------------------------
 
@@ -73,7 +78,8 @@ def settle(
     ripe: dict[InstanceId, list[PendingBranch]] = {}
     for _, item in sorted(carried.items()):
         group = ripe.setdefault(item.target, [])
-        if item.target not in busy and len(group) < MAX_INSTANCES - 1 and _all_hold(item, previous, received, staying):
+        is_mergeable = item.target not in busy and len(group) < MAX_INSTANCES - 1 and _room(item) > LEAST_SHARE
+        if is_mergeable and _all_hold(item, previous, received, staying):
             group.append(item)
     ripe = {target: group for target, group in sorted(ripe.items()) if group}
     healing = _measured(verdict, ripe) if rules.guard else [_merge_of(target, group) for target, group in ripe.items()]
@@ -86,7 +92,9 @@ def settle(
             reasons.append(f"dropped {_told(item)}: {why}")
         elif key not in done:
             open_ones.append(item)
-    named = [replace(item, target=_moved(item.target, merges)) for item in ([] if is_last else new)]
+    weights = merged_weights(healing, [item.branch_state for item in carried.values()])
+    open_ones = [_with_merged(item, weights) for item in open_ones]
+    named = [_with_merged(replace(item, target=_moved(item.target, merges)), weights) for item in ([] if is_last else new)]
     reasons += [f"{_told(item)} is to be fetched for a merge into instance {item.target}" for item in named]
     return Settlement(
         pending=tuple(sorted([*open_ones, *named], key=lambda item: item.branch_state.key)),
@@ -156,6 +164,8 @@ def _why_drop(item: PendingBranch, round: int, *, is_last: bool) -> str:
         return "no peer that holds it is left"
     if is_last:
         return "the run ends before all hosts hold it"
+    if _room(item) <= LEAST_SHARE:
+        return f"its branch has {item.branch_weight:.2f} of instance {item.target} already, and its fork {item.fork_weight:.2f}"
     if round - item.since >= ROUNDS_OPEN:
         return f"not all hosts of instance {item.target} had it and measured it after {ROUNDS_OPEN} rounds"
     return ""
@@ -164,10 +174,12 @@ def _why_drop(item: PendingBranch, round: int, *, is_last: bool) -> str:
 def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
     """The target and all its ripe branch states in one merge, weighted by samples since the forks."""
     won = max(item.won_samples for item in items)
-    lost = [_amount(item, won) for item in items]
-    share = sum(lost) / (sum(lost) + won) if won else 0.0
-    scale = 1.0 if share <= LARGEST_SHARE else LARGEST_SHARE * won / ((1.0 - LARGEST_SHARE) * sum(lost))
-    weights = normalized([float(won), *(amount * scale for amount in lost)], survivor=0)
+    amounts = [float(min(item.branch_state.samples, won)) for item in items]
+    for share, places in _bounds(items):
+        total = sum(amounts[place] for place in places)
+        scale = min(1.0, share / (1.0 - share) * won / total) if total else 1.0
+        amounts = [amount * scale if place in places else amount for place, amount in enumerate(amounts)]
+    weights = normalized([float(won), *amounts], survivor=0)
     parts = [f"{_told(item)}: weight {weight:.2f}" for item, weight in zip(items, weights[1:], strict=True)]
     return Merge(
         sources=(target, *(item.branch_state.key for item in items)),
@@ -177,10 +189,39 @@ def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
     )
 
 
-def _amount(item: PendingBranch, won: int) -> float:
-    """The samples that count for a branch state, against `won` of the target: alone it weighs at most its backing."""
-    claimed = float(min(item.branch_state.samples, won))
-    return claimed if item.backing >= LARGEST_SHARE else min(claimed, won * item.backing / (1.0 - item.backing))
+def _bounds(items: Sequence[PendingBranch]) -> list[tuple[float, list[int]]]:
+    """What the states of each branch, of each fork, and all together may weigh now, and their places."""
+    branches: dict[Digest, list[int]] = {}
+    forks: dict[Digest, list[int]] = {}
+    for place, item in enumerate(items):
+        branches.setdefault(item.branch_state.branch, []).append(place)
+        forks.setdefault(item.branch_state.fork, []).append(place)
+    bounds = [(min(_branch_room(items[place]) for place in places), places) for _, places in sorted(branches.items())]
+    bounds += [(min(_fork_room(items[place]) for place in places), places) for _, places in sorted(forks.items())]
+    return [*bounds, (LARGEST_SHARE, list(range(len(items))))]
+
+
+def _room(item: PendingBranch) -> float:
+    """What it may weigh, alone."""
+    return min(_branch_room(item), _fork_room(item))
+
+
+def _branch_room(item: PendingBranch) -> float:
+    return min(item.backing, LARGEST_SHARE) - item.branch_weight
+
+
+def _fork_room(item: PendingBranch) -> float:
+    return LARGEST_SHARE - item.fork_weight
+
+
+def _with_merged(item: PendingBranch, weights: Mapping[tuple[InstanceId, Digest], float]) -> PendingBranch:
+    """After merges that gave these weights."""
+    state = item.branch_state
+    return replace(
+        item,
+        branch_weight=item.branch_weight + weights.get((item.target, state.branch), 0.0),
+        fork_weight=item.fork_weight + weights.get((item.target, state.fork), 0.0),
+    )
 
 
 def _told(item: PendingBranch) -> str:

@@ -43,6 +43,20 @@ class InstanceDraft:
     """Peers that hold all of it and can train at once; empty: none, or every peer can make it from the run's seed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """The members that work in the next plan, and those that wait."""
+
+    roster: tuple[RosterEntry, ...]
+    """With what they do, and since when."""
+    bench: tuple[PeerId, ...]
+    """Those that wait, the longest wait first; at the end those that cannot work."""
+    max_hosts: int
+    """Of an instance."""
+    reason: str
+    """Empty where nobody waits."""
+
+
 def volunteers(roster: Sequence[RosterEntry]) -> list[RosterEntry]:
     """Members that are to train: neither keepers nor peers that leave, unless there is no other."""
     training = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_keeper] or list(roster)
@@ -51,17 +65,15 @@ def volunteers(roster: Sequence[RosterEntry]) -> list[RosterEntry]:
 
 def place_hosts(
     drafts: Sequence[InstanceDraft],
-    roster: Sequence[RosterEntry],
+    turns: Turns,
     round: int,
     rules: Rules,
     *,
-    bench: Sequence[PeerId] = (),
     periods: LinkPeriods = ALL_IN_EVERY_AVERAGE,
-    max_hosts: int = MAX_HOSTS,
     is_plain: bool = True,
 ) -> tuple[tuple[InstancePlan, ...], float]:
     """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave. Peers on
-    the bench get no work; the first of them receive the averages, as long as an instance has fewer than `max_hosts`.
+    the bench get no work; the first of them receive the averages, as long as an instance has fewer than its most hosts.
 
     A newcomer to the run fetches the state while the others begin the round, so its first share is smaller (FIRST_SHARE); if it
     sees that it comes too late, it withdraws (`core/peer/fetching.py`). A member that is new to an instance only receives the
@@ -71,8 +83,8 @@ def place_hosts(
     host with a slow link is in few averages, or has no instance (`periods`). A peer's speed is split over its instances by
     their requests. Keepers receive every average of as many instances as they hold, and are given no work.
     """
-    benched = frozenset(bench) | periods.benched(round)
-    staying = [roster_entry for roster_entry in volunteers(roster) if roster_entry.peer not in benched]
+    benched = frozenset(turns.bench) | periods.benched(round)
+    staying = [roster_entry for roster_entry in volunteers(turns.roster) if roster_entry.peer not in benched]
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
     claimed = [float(median(roster_entry.speeds)) if roster_entry.speeds else 0.0 for roster_entry in staying]
     speeds = dict(zip([roster_entry.peer for roster_entry in staying], credible_speeds(claimed), strict=True))
@@ -80,9 +92,9 @@ def place_hosts(
         {draft.plan.instance: draft.plan.requested_batch for draft in drafts},
         {roster_entry.peer: roster_entry.capacity.max_instances for roster_entry in staying},
         {draft.plan.instance: draft.holders for draft in drafts},
-        max_hosts=max_hosts,
+        max_hosts=turns.max_hosts,
     )
-    receivers = _receivers(hosts, drafts, bench, max_hosts)
+    receivers = _receivers(hosts, drafts, turns.bench, turns.max_hosts)
     starting = {entry.peer for entry in staying if entry.joined_round == round > 0}
     trainers = {}
     for draft in drafts:
@@ -100,7 +112,7 @@ def place_hosts(
         parts = _first_shares({peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}, starting)
         here = periods.among(parts)
         parts = {peer: part * here.of(peer).fraction for peer, part in parts.items()}
-        all_hosts = _with_keepers([*hosts[instance], *receivers[instance]], roster, index)
+        all_hosts = _with_keepers([*hosts[instance], *receivers[instance]], turns.roster, index)
         plan = _shared(draft.plan, _records(draft.plan, all_hosts, parts, here, round), parts, limits, rules, round)
         placed.append(plan)
         for share in plan.hosts:

@@ -42,7 +42,7 @@ from adloco_p2p.core.model.types import (
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.planning.batch_ramp import scheduled_request
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
-from adloco_p2p.core.planning.bench import Turns, take_turns
+from adloco_p2p.core.planning.bench import take_turns
 from adloco_p2p.core.planning.branch_merge import settle
 from adloco_p2p.core.planning.branch_verdict import is_of_branches
 from adloco_p2p.core.planning.claims import Claims, claims_by_instance, places_by_instance, received_reports
@@ -52,7 +52,7 @@ from adloco_p2p.core.planning.host_backoff import update_miss_counts
 from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeriods, link_periods
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
 from adloco_p2p.core.planning.own_data import joined_data, own_data
-from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts, volunteers
+from adloco_p2p.core.planning.placement import InstanceDraft, Turns, place_hosts, volunteers
 from adloco_p2p.core.planning.roster import next_roster, put_on_probation
 from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
@@ -98,7 +98,7 @@ def genesis(
         for instance in range(1 if warms_up else count)
     ]
     turns = take_turns(drafts, roster_entries[:MAX_ROSTER], run=run, round=0, work=rules.work)
-    instances, seconds = place_hosts(drafts, turns.roster, 0, rules, bench=turns.bench, max_hosts=turns.max_hosts)
+    instances, seconds = place_hosts(drafts, turns, 0, rules)
     later = f"one instance, copied to {count} before round {rules.instances.fork_round},"
     what = later if warms_up else plural(count, "instance")
     plan = RoundPlan(
@@ -169,7 +169,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     is_plain = not (forks or merges or branches.merges)
     periods = _periods(previous, drafts, roster_entries, rules, is_last=is_last)
     turns = _turns(previous, drafts, roster_entries, rules, slow=periods.benched(round), is_last=is_last)
-    instances, seconds = _placed(drafts, turns, round, rules, periods=periods, is_plain=is_plain)
+    instances, seconds = place_hosts(drafts, turns, round, rules, periods=periods, is_plain=is_plain)
     changed = {source for merge in (*merges, *branches.merges) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
@@ -203,22 +203,6 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         is_ticketed=previous.is_ticketed,
         course=course,
         former=remembered(previous, {roster_entry.peer for roster_entry in roster_entries}),
-    )
-
-
-def _placed(
-    drafts: Sequence[InstanceDraft], turns: Turns, round: int, rules: Rules, *, periods: LinkPeriods, is_plain: bool
-) -> tuple[tuple[InstancePlan, ...], float]:
-    """As `place_hosts`."""
-    return place_hosts(
-        drafts,
-        turns.roster,
-        round,
-        rules,
-        bench=turns.bench,
-        periods=periods,
-        max_hosts=turns.max_hosts,
-        is_plain=is_plain,
     )
 
 

@@ -225,13 +225,8 @@ class DeviceThread:
             case MeasureStep(instance=instance, round=number):
                 before, after = self._engine.measure_step(instance, effect.state, reads=effect.reads)
                 return StepMeasured(instance=instance, round=number, before=before, after=after, epoch=effect.epoch)
-            case Evaluate(instance=instance, round=number):
-                loss = self._engine.evaluate(instance)
-                for prompt, text in self._engine.sample_texts(instance):
-                    told = SampleText(round=number, instance=instance, prompt=prompt, text=text[:MAX_SAMPLE_TEXT])
-                    self._shared.progress(told)
-                losses = self._engine.heldout_losses(instance)
-                return Evaluated(instance=instance, round=number, heldout_loss=loss, heldout_losses=losses, epoch=effect.epoch)
+            case Evaluate():
+                return self._evaluate(effect)
             case SnapshotState():
                 return self._snapshot_state(effect)
             case ReleaseState(instance=instance):
@@ -239,15 +234,19 @@ class DeviceThread:
                 self._states.withdraw(instance)
                 return None
             case SaveInstance(instance=instance, round=number):
-                if instance in self._copied:  # the end of a run asks again at once: memory holds one copy of an instance
-                    self._await_writes()
-                self._copied.add(instance)
-                tensors, meta = self._engine.snapshot(instance)
-                self._shared.writes.put(lambda: self._shared.checkpoints.save_instance(number, instance, tensors, meta))
+                self._save_instance(instance, number)
                 return None
             case SaveCheckpoint(durable=durable):
                 self._shared.writes.put(lambda: self._shared.checkpoints.complete(durable))
                 return None
+
+    def _evaluate(self, effect: Evaluate) -> Event:
+        instance, number = effect.instance, effect.round
+        loss = self._engine.evaluate(instance)
+        for prompt, text in self._engine.sample_texts(instance):
+            self._shared.progress(SampleText(round=number, instance=instance, prompt=prompt, text=text[:MAX_SAMPLE_TEXT]))
+        losses = self._engine.heldout_losses(instance)
+        return Evaluated(instance=instance, round=number, heldout_loss=loss, heldout_losses=losses, epoch=effect.epoch)
 
     def _apply_outer(self, effect: ApplyOuter, averaged: AveragedVector, own: Vector | None = None) -> Event:
         """`own`: the pseudo-gradient that becomes part of the next one; it holds all residuals."""
@@ -327,6 +326,13 @@ class DeviceThread:
         if self._outer_step is not None:
             self._outer_step.result()
             self._outer_step = None
+
+    def _save_instance(self, instance: InstanceId, boundary: int) -> None:
+        if instance in self._copied:  # the end of a run asks again at once: memory holds one copy of an instance
+            self._await_writes()
+        self._copied.add(instance)
+        tensors, meta = self._engine.snapshot(instance)
+        self._shared.writes.put(lambda: self._shared.checkpoints.save_instance(boundary, instance, tensors, meta))
 
     def _await_writes(self) -> None:
         self._shared.writes.join()

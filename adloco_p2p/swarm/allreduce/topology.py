@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from adloco_p2p.core.model.types import ROUNDS_KEPT, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.averages import HELD_BYTES, KEPT_BYTES, RESULTS_KEPT
+from adloco_p2p.core.model.types import PeerId, PseudoGradientStatistics
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply
 from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads
@@ -52,12 +53,12 @@ class AveragingLimits:
     max_stranger_streams: int = 64
     """Of all accepted streams, those of peers without a seat."""
     max_streams_per_stranger: int = 4
-    kept_rounds: int = ROUNDS_KEPT + 2
+    kept_rounds: int = RESULTS_KEPT
     """Rounds before the newest average whose encoded results are held for repairs: a peer vouches for those before its last
     report, and its next average is at most two rounds after that one; ..."""
-    kept_bytes: int = 1 << 28
+    kept_bytes: int = KEPT_BYTES
     """... as far as they all fit in this; those of the newest round are held whatever their size."""
-    held_bytes: int = 1 << 28
+    held_bytes: int = HELD_BYTES
     """Contributions that a reducer holds for a retry although their means are made, under a rule that has no barrier."""
 
 

@@ -95,15 +95,7 @@ class Discovery:
         )
         return await self._store(_peers_key(run), record.peer, _PEER_CONTEXT, record, record.expiration)
 
-    async def announce_run(
-        self,
-        run: Digest,
-        *,
-        name: str,
-        author: PeerId,
-        num_peers: int,
-        lifetime_seconds: float = RECORD_LIFETIME_SECONDS,
-    ) -> bool:
+    async def announce_run(self, run: Digest, *, name: str, author: PeerId, num_peers: int) -> bool:
         """Announce in the DHT that `run` is being trained. False where no node stored it."""
         record = RunRecord(
             run=run,
@@ -112,7 +104,7 @@ class Discovery:
             num_peers=num_peers,
             announcer=self._identity.peer_id,
             protocol=PROTOCOL_VERSION,
-            expiration=self._wall_clock() + lifetime_seconds,
+            expiration=self._wall_clock() + RECORD_LIFETIME_SECONDS,
         )
         return await self._store(_RUNS_KEY, run, _RUN_CONTEXT, record, record.expiration)
 

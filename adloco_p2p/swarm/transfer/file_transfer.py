@@ -162,8 +162,7 @@ async def fetch_files(
     donors: Sequence[PeerId],
     *,
     say: Callable[[str], None],
-    pace: Pacing | None = None,
-    timeout_seconds: float = FETCH_SECONDS,
+    pace: Pacing | None,
 ) -> None:
     """Make `directory`, with the files of the root. After a failure, call again: what has come is kept.
 
@@ -173,7 +172,7 @@ async def fetch_files(
     part = directory.with_name(f"{directory.name}.part")
     room = _Room(part, say)
     download = Download(root, room.make, max_chunks=MAX_CHUNKS, name="pretrained model", may_hold_chunks=True)
-    problems = await ChunkFetcher(p2p, KIND, pace=pace).fetch(download, donors, timeout_seconds=timeout_seconds)
+    problems = await ChunkFetcher(p2p, KIND, pace=pace).fetch(download, donors, timeout_seconds=FETCH_SECONDS)
     if room.too_large:
         raise ConfigError(f"the pretrained model of the run takes {room.too_large}; free some of it", code="E217")
     if not download.is_complete:

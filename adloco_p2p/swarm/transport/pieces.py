@@ -46,11 +46,11 @@ def deflated(plain: bytes) -> bytes:
 
 def num_plain_bytes(envelope: gossip_pb2.Envelope) -> int:
     """What the payload costs its receiver, by what the envelope says; `inflate` checks that."""
-    return max(envelope.plain_bytes, len(envelope.payload))
+    return max(int(envelope.plain_bytes), len(envelope.payload))
 
 
 def inflate(envelope: gossip_pb2.Envelope) -> None:
-    """Put the plain payload in its place. Raises RemoteProtocolError where it is too long, or not as long as the envelope says."""
+    """Put the plain payload in its place. Raises RemoteProtocolError where it is too long, or not what the envelope says."""
     if num_plain_bytes(envelope) > MAX_PAYLOAD_BYTES:
         raise RemoteProtocolError(f"a payload of {num_plain_bytes(envelope)} bytes, at most {MAX_PAYLOAD_BYTES} accepted")
     if not envelope.plain_bytes:

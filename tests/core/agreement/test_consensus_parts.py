@@ -1,5 +1,6 @@
 """The parts of the consensus, one by one: what the learner takes, which way messages go, and that questions change nothing."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Broadcast, Outcome, Send
 from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Value, Vote
-from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Supply
+from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Pull, Supply
 from adloco_p2p.core.model.types import Digest, PeerId
 from tests.core.agreement.test_consensus import NOW, Swarm, decide, first_plan, recall_from, said, sign, verify
 from tests.core.agreement.test_strangers import played
@@ -345,3 +346,36 @@ def test_a_new_slot_has_nothing_of_the_last_one() -> None:
         assert consensus.learner.certificates() == {} and consensus.learner.ranked_proposals() == []
         assert consensus.proposer.ready_at is None
     assert not said(swarm, Proposal)
+
+
+def test_what_a_value_lacks_is_asked_for_and_given_by_places() -> None:
+    """While the slot is open, and once it is settled; reports of peers as well."""
+    swarm = Swarm(5)
+    swarm.deliver()
+    first, late, *others = swarm.order
+    for name in swarm.peers:
+        swarm.report(name, 0)
+    swarm.deliver(to=[first, *others])
+    swarm.pass_time(4, among=[first, *others])  # the report of the late one is not waited for any longer
+    (value,) = [entry.value for entry in swarm.peers[first].ledger.entries[1:]]
+    proposal = Proposal(ballot=Ballot(attempt=0, peer=first), absent=(), value=value, signature="")
+    proposal = replace(proposal, signature=sign(first, proposal.payload))
+    outcomes = swarm.peers[late].receive(first, proposal, swarm.now)
+    (pull,) = [outcome.message for outcome in outcomes if isinstance(outcome, Send)]
+    assert pull == Pull(parent=value.parent, value=canonical.digest(value), lacking=0b1111)
+
+    settled = swarm.peers[first].receive(late, replace(pull, lacking=0b1010), swarm.now)
+    assert given(settled) == [value.reports[1], value.reports[3]]
+    values = swarm.peers[late].consensus.values
+    values.keep_reports(swarm.peers[first].ledger.entries[1].reports[:2])
+    open_slot = swarm.peers[late].receive(first, replace(pull, lacking=0b1010), swarm.now)
+    assert given(open_slot) == [value.reports[1]]
+    place = values.reporters.index(late)
+    by_peer = swarm.peers[late].receive(first, Pull(parent=value.parent, reporters=1 << place), swarm.now)
+    assert given(by_peer) == [values.held[late]]
+
+
+def given(outcomes: Sequence[Outcome]) -> list[Digest]:
+    """The reports that were sent."""
+    supplies = [outcome.message for outcome in outcomes if isinstance(outcome, Send) and isinstance(outcome.message, Supply)]
+    return [canonical.digest(signed) for supply in supplies for signed in supply.reports]

@@ -31,12 +31,13 @@ from tests.core.planning.test_round_plan import ONE, honest_reports, start
 INSTANCE = InstanceId(0)
 
 
-def history(rounds: int) -> Ledger:
-    """Plans that follow each other, each from honest reports."""
+def history(rounds: int, *, unreported: int | None = 3) -> Ledger:
+    """Plans that follow each other, each from honest reports; of one round, the first after the fork of most tests, there are
+    none, so everybody may have been apart."""
     ledger = Ledger(start(ONE), recall={}.__getitem__)
     for _ in range(rounds):
         parent, reported = ledger.plans[-1], ledger.reported
-        reports = honest_reports(reported) if reported is not None else []
+        reports = honest_reports(reported) if reported is not None and reported.round != unreported else []
         grow(ledger, next_plan(parent, reports, ONE), reports)
     return ledger
 
@@ -96,7 +97,7 @@ def test_a_claim_is_believed_only_of_who_was_there() -> None:
     (item,) = accepted(ledger, bringing(ledger, (0, good)))
     assert (item.branch_state, item.target, item.claimants, item.since) == (good, INSTANCE, (peer(0),), 6)
     newcomer = Report(peer=peer(77), round=4, plan=ledger.digests[4], capacity=capacity(), branches=(good,))
-    own_state = ledger.entries[-1].reports[0].report.instances[0].state_digest
+    own_state = ledger.entries[-2].reports[0].report.instances[0].state_digest
     assert accepted(ledger, [newcomer]) == ()
     for wrong in (
         branch_state(ledger, fork_round=1),
@@ -106,6 +107,16 @@ def test_a_claim_is_believed_only_of_who_was_there() -> None:
         branch_state(ledger, state=own_state),
     ):
         assert accepted(ledger, bringing(ledger, (0, wrong))) == ()
+
+
+def test_a_branch_of_a_branch_is_refused() -> None:
+    """A lost history that left another lost one: its fork is no plan of this history."""
+    ledger = history(5)
+    other = replace(ledger.plans[3], reason="of a history that lost")
+    nested = branch_state(ledger, fork=3, round=6)
+    assert len(accepted(ledger, bringing(ledger, (0, replace(nested, fork=ledger.digests[2], fork_round=2))))) == 1
+    nested = replace(nested, fork=canonical.digest(other))
+    assert accepted(ledger, bringing(ledger, (0, nested))) == ()
 
 
 def test_a_branch_is_believed_once_and_of_one_peer_one_branch() -> None:
@@ -146,6 +157,33 @@ def test_a_claim_without_a_certificate_of_its_side_is_nothing() -> None:
     assert item.backing == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize("rounds", [4, 5, 9])
+def test_an_elector_that_reported_the_winners_first_plan_was_not_apart(rounds: int) -> None:
+    """Peers 0 and 1 were there: with the reports at hand, and with those of any plan since."""
+    ledger = history(4)
+    good = branch_state(ledger)
+    signed = [report for report in honest_reports(ledger.plans[3]) if report.peer != peer(2)]
+    if rounds > 4:
+        grow(ledger, next_plan(ledger.plans[-1], signed, ONE), signed)
+    for _ in range(rounds - 5):
+        assert ledger.reported is not None
+        grow(ledger, next_plan(ledger.plans[-1], reports := honest_reports(ledger.reported), ONE), reports)
+
+    def backing(*voters: int) -> list[float]:
+        (first, *others) = signed if rounds == 4 else bringing(ledger, voters=())
+        first = replace(first, branches=(good,), proof=proof_by(ledger, good, *voters))
+        return [item.backing for item in accepted(ledger, [first, *others])]
+
+    assert backing(0) == backing(0, 1) == []
+    assert backing(2) == backing(0, 1, 2) == [pytest.approx(1 / 3)]
+
+
+def test_a_claim_waits_until_the_winners_first_plan_is_reported() -> None:
+    ledger = history(3)
+    claim = branch_state(ledger, state=Digest("f" * 64))
+    assert accepted(ledger, bringing(ledger, (0, claim))) == ()
+
+
 def test_one_certificate_serves_all_claims_of_its_branch_and_the_one_with_most_votes_counts() -> None:
     ledger = history(5)
     good = branch_state(ledger)
@@ -181,6 +219,61 @@ def test_a_branch_weighs_at_most_the_part_of_the_electors_that_signed_it(
         assert found == pytest.approx(weights)
 
 
+def grown(ledger: Ledger, *held: BranchState, named: Sequence[PendingBranch] = ()) -> RoundPlan:
+    """One plan more: it names these states for the first time, and by its reports all hosts hold those."""
+    assert ledger.reported is not None
+    reports = [replace(report, branches=tuple(held)) for report in honest_reports(ledger.reported)]
+    grow(ledger, next_plan(ledger.plans[-1], reports, ONE, roster=RosterChange(branches=tuple(named))), reports)
+    return ledger.plans[-1]
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.125, 0.125), (0.2, 0.05), (0.25, None)])
+def test_what_two_merges_give_to_one_fork_is_a_quarter(first: float, second: float | None) -> None:
+    """Two branches of one fork, whose claims come a few rounds apart: the quarter is the fork's, not the merge's."""
+    ledger = history(5)
+    early, late = (branch_state(ledger, branch=Digest(name * 64), samples=10**9) for name in "de")
+    (item,) = accepted(ledger, bringing(ledger, (0, early)))
+    grown(ledger, named=[replace(item, backing=first)])
+    plan = grown(ledger, early)
+    assert plan.merges[0].weights[1] == pytest.approx(first)
+    (item,) = accepted(ledger, bringing(ledger, (1, late)))
+    assert (item.branch_weight, item.fork_weight) == (0.0, pytest.approx(first))
+    grown(ledger, named=[item])
+    plan = grown(ledger, late)
+    if second is None:
+        assert plan.merges == () and "its fork 0.25" in plan.reason
+    else:
+        assert plan.merges[0].weights[1] == pytest.approx(second)
+
+
+def test_what_waits_while_another_state_of_its_fork_is_merged_gets_the_rest() -> None:
+    ledger = history(5)
+    ready, waiting = (branch_state(ledger, branch=Digest(name * 64), samples=10**9) for name in "de")
+    first, second = (accepted(ledger, bringing(ledger, (0, claim)))[0] for claim in (ready, waiting))
+    parent = grown(ledger, named=[replace(first, backing=0.2), second])
+    reports = bringing(ledger, (0, ready), (1, ready), (2, ready))
+    reports = [replace(reports[0], branches=(ready, waiting)), *reports[1:]]
+    plan = next_plan(parent, reports, ONE)
+    assert plan.merges[0].weights[1] == pytest.approx(0.2)
+    (left,) = plan.branches
+    assert (left.branch_state, left.branch_weight, left.fork_weight) == (waiting, 0.0, pytest.approx(0.2))
+
+
+def test_states_of_one_branch_weigh_together_what_its_votes_allow() -> None:
+    """One elector that names several instances of the history that it invented: at once, and one after another."""
+    ledger = history(5)
+    claims = [branch_state(ledger, instance=InstanceId(number), samples=10**9) for number in (0, 7, 9)]
+    first, *others = bringing(ledger, (0, claims[0]))
+    items = accepted(ledger, [replace(first, branches=tuple(claims[:2])), *others])
+    grown(ledger, named=[replace(item, backing=0.125) for item in items])
+    plan = grown(ledger, *claims[:2])
+    assert len(plan.merges[0].sources) == 3 and sum(plan.merges[0].weights[1:]) == pytest.approx(0.125)
+    (item,) = accepted(ledger, bringing(ledger, (0, claims[2])))
+    grown(ledger, named=[replace(item, backing=0.125)])
+    plan = grown(ledger, claims[2])
+    assert plan.merges == () and "its branch has 0.12" in plan.reason
+
+
 def test_what_most_claim_counts_and_of_their_samples_the_fewest() -> None:
     ledger = history(5)
     two, lie = branch_state(ledger), branch_state(ledger, round=9, state=Digest("9" * 64))
@@ -203,7 +296,7 @@ def test_of_one_report_one_branch_counts_and_all_together_weigh_a_quarter() -> N
 
 
 def test_samples_are_those_of_reports_and_at_the_end_those_of_plans() -> None:
-    ledger = history(6)
+    ledger = history(6, unreported=None)
     fork, entries = ledger.plans[2], ledger.entries[2:]
     rounds = {number: given_samples(ledger.plans[number], INSTANCE) for number in range(2, 7)}
     assert trained_samples(fork, entries, INSTANCE, end=7) == sum(rounds.values())

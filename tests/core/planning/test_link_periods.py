@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adloco_p2p.core.model.types import InstanceId, PeerId, Report, RosterEntry, RoundPlan
+from adloco_p2p.core.model.types import MAX_HOSTS, InstanceId, PeerId, Report, RosterEntry, RoundPlan
 from adloco_p2p.core.planning.link_periods import (
     BENCHED,
     FETCH_ROUNDS,
@@ -16,7 +16,7 @@ from adloco_p2p.core.planning.link_periods import (
     exchange_seconds,
     link_periods,
 )
-from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
+from adloco_p2p.core.planning.placement import InstanceDraft, Turns, place_hosts
 from tests.core.core_values import capacity, peer
 from tests.core.planning.test_round_plan import ONE, THREE, honest_reports, run
 
@@ -204,8 +204,9 @@ def test_where_all_hosts_of_an_instance_are_slow_none_has_every() -> None:
     roster = [replace(entry, capacity=replace(entry.capacity, max_instances=1)) for entry in roster]
     periods = link_periods([*FAST, member(3, 2), member(4, 2)], vector_bytes=45 * MB, compute_seconds=90.0, tolerance=0.1)
     assert set(periods.slow) == {peer(3), peer(4)}
+    turns = Turns(roster=tuple(roster), bench=(), max_hosts=MAX_HOSTS, reason="")
     for round in (4, 5):
-        placed, _ = place_hosts(drafts, roster, round, THREE, periods=periods)
+        placed, _ = place_hosts(drafts, turns, round, THREE, periods=periods)
         assert [[share.peer for share in item.hosts] for item in placed] == [[peer(0), peer(1), peer(2)], [peer(3), peer(4)]]
         assert all(share.averages_every == 1 and share.contributes(round) for item in placed for share in item.hosts)
 
