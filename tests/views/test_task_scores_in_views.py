@@ -72,7 +72,11 @@ def test_the_page_and_the_report_show_them(tmp_path: Path) -> None:
         own=None,
     )
     assert found["tasks"] == [{"peer": PEER, "round": 7, "words": [WORDS]}]
-    page = run_report._page("a run", run_report._sections(status(), run_report.summarise(status())))
+    page = run_report.markdown_page(
+        "a run", run_report._sections(status(), run_report.summarise(status())), run_report.CAPTIONS
+    )
     assert "## Tasks" in page and f"| 7 | QmScorer | {WORDS} |" in page
     without = replay(events())
-    assert "## Tasks" not in run_report._page("a run", run_report._sections(without, run_report.summarise(without)))
+    assert "## Tasks" not in run_report.markdown_page(
+        "a run", run_report._sections(without, run_report.summarise(without)), run_report.CAPTIONS
+    )
