@@ -35,7 +35,7 @@ trap 'kill "$core" "$simulator" 2>/dev/null || true; rm -f "$said_core" "$said_s
 .venv/bin/ruff format --check .
 .venv/bin/mypy
 .venv/bin/lint-imports
-.venv/bin/python -m pytest tests --ignore tests/core --ignore tests/sim --ignore tests/e2e --ignore tests/docs "$@"
+OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests --ignore tests/core --ignore tests/sim --ignore tests/e2e --ignore tests/docs "$@"
 is_good=true
 wait "$core" || is_good=false
 wait "$simulator" || is_good=false
