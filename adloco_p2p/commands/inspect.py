@@ -43,6 +43,8 @@ def report(arguments: argparse.Namespace) -> int:
 
     if bool(arguments.runs) == (arguments.workdir is not None):
         raise ConfigError("report: name one run by --workdir DIR, or several as RUN RUN ...", code="E200")
+    if arguments.labels and not arguments.runs:
+        raise ConfigError("--labels: labels are for several runs, RUN RUN ...; leave it out", code="E200")
     if arguments.runs:
         paths = _comparison(arguments)
     else:

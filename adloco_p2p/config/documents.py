@@ -122,7 +122,8 @@ def shortened(document: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[
         with contextlib.suppress(ConfigError):  # `load_run` reads them again and reports what is wrong
             key, value = parse_override(text)
             given[key] = value
-    full, wanted = document.get("work", {}).get("rounds"), given.get("work.rounds", _rounds_of_samples(document, given))
+    rounds = given.get("work.rounds")
+    full, wanted = document.get("work", {}).get("rounds"), rounds if rounds is not None else _rounds_of_samples(document, given)
     instances, merge = dict(document.get("instances", {})), dict(document.get("merge", {}))
     is_settled = any(key.startswith(("instances", "merge")) for key in given)
     if type(wanted) is not int or type(full) is not int or not 0 < wanted < full or is_settled:
@@ -130,7 +131,7 @@ def shortened(document: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[
     fork, first = instances.get("fork_round"), merge.get("first_round")
     if fork is None or first is None or (fork < wanted and first <= wanted):
         return document, []
-    length = f"{wanted} rounds" if "work.rounds" in given else f"at most {wanted} rounds"
+    length = f"{wanted} rounds" if rounds is not None else f"at most {wanted} rounds"
     new_fork, new_first, new_period = (max(1, number * wanted // full) for number in (fork, first, merge["period_rounds"]))
     if new_fork >= wanted:
         words = f"a run of {length} is too short to fork instances and merge them: it trains one"

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 Points = list[tuple[float, float]]
 """(abscissa, loss), by abscissa."""
 CAPTIONS = {
-    "loss_by_samples.png": "Held-out loss against the samples of all peers: the fair comparison, because batches grow.",
+    "loss_by_samples.png": "Held-out loss against the samples of all peers: the fair comparison, because batches grow. "
+    "Of its last rounds, whose reports are in no plan, a run counts the samples of its own peer.",
     "loss_by_rounds.png": "Held-out loss against outer rounds.",
 }
 

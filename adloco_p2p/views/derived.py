@@ -186,18 +186,28 @@ def _has_work(status: Status, plan: Plan) -> bool:
 
 
 def compute_utilisation(status: Status) -> float | None:
-    """Training seconds of the rounds that count over running time: work that was lost and done again counts once."""
-    elapsed = status.elapsed_seconds
-    return totals(status).training_seconds / elapsed if elapsed > 0 and status.results else None
+    """Training seconds of the rounds that count over running time, of all devices: work that was lost and done again counts
+    once."""
+    elapsed = status.elapsed_seconds * _num_devices(status)
+    return sum(map(_device_seconds, status.results.values())) / elapsed if elapsed > 0 and status.results else None
+
+
+def _num_devices(status: Status) -> int:
+    return status.device.count(", ") + 1
+
+
+def _device_seconds(result: RoundResult) -> float:
+    """Of training, of all devices that shared the instance."""
+    return result.seconds.get("training", 0.0) * max(1, len(result.devices))
 
 
 def utilisation_by_round(status: Status) -> list[tuple[int, float]]:
     """(round, part of its time in which this peer's devices computed, in [0, 1]), by round; a round lasts from the end of the
     one before it to its own."""
-    num_devices = status.device.count(", ") + 1
+    num_devices = _num_devices(status)
     trained: dict[int, float] = {}
     for result in status.results.values():
-        trained[result.round] = trained.get(result.round, 0.0) + result.seconds.get("training", 0.0)
+        trained[result.round] = trained.get(result.round, 0.0) + _device_seconds(result)
     ends = [(None, 0.0), *round_ends(status)]
     return [
         (round_, min(1.0, trained[round_] / (num_devices * (end - begin))))
@@ -235,7 +245,7 @@ def latest_heldout(status: Status, instance: int) -> float | None:
     return newest.heldout_loss if newest else None
 
 
-def heldout_by_data(status: Status, instance: int | None = None) -> dict[str, float]:
+def heldout_by_data(status: Status, instance: int | None = None) -> dict[str, float | None]:
     """The newest held-out loss of an instance, or that of the model at the end of the run, on each data set by itself, where
     instances have data of their own."""
     newest = status.finish if instance is None else _latest_evaluated(status, instance)

@@ -453,6 +453,7 @@ def test_the_demonstration_shrinks_with_its_samples_however_it_is_named(path: Pa
     assert (loaded.value.instances.fork_round, loaded.value.merge.first_round) == (2, 4)
     assert "at most 8 rounds instead of 24" in loaded.notices[0]
     assert not load_run(path, ["work.samples=4000"]).notices
+    assert load_run(path, ["work.rounds=null", "work.samples=1000"]).notices == loaded.notices
 
 
 def test_a_file_of_the_user_is_not_changed(tmp_path: Path) -> None:

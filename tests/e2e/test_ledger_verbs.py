@@ -66,7 +66,7 @@ def test_a_round_is_explained_in_words_and_numbers(whole: Path, capsys: pytest.C
     switched = next(event for event in events(whole, "round") if event["mode"] == "accumulate")
     assert main(["explain", str(switched["round"]), "--workdir", str(whole)]) == 0
     text = capsys.readouterr().out
-    assert f"asks for {switched['requested_batch']}" in text and "passes of" in text
+    assert f"trains {switched['requested_batch']} samples in" in text and "passes of" in text
     assert switched["reason"] in text and "noise" in text and "reported of round" in text
 
 

@@ -2,7 +2,9 @@
 
 import ast
 import json
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,14 @@ def test_every_event_comes_back_from_its_line(name: str, data: st.DataObject) ->
     line = to_line(event)
     assert "\n" not in line and json.loads(line)["event"] == name
     assert decode_event(line) == event
+
+
+@pytest.mark.parametrize("name", ["round", "finished"])
+def test_a_loss_that_is_not_finite_is_none_in_the_file(name: str) -> None:
+    made = next(stamped(event) for event in events() if event["event"] == name)
+    event = replace(made.event, heldout_loss=math.inf, heldout_losses=(math.nan, 2.0))
+    read = decode_event(to_line(Stamped(time=made.time, event=event)))
+    assert read == Stamped(time=made.time, event=replace(made.event, heldout_loss=None, heldout_losses=(None, 2.0)))
 
 
 def test_events_of_other_versions_do_not_stop_a_view() -> None:

@@ -58,6 +58,10 @@ def test_a_round_lasts_from_the_end_of_the_one_before_to_its_own_on_every_device
     assert derived.utilisation_by_round(replay(made)) == [(0, 4 / 10), (1, 4 / 6)]
     two = replace(replay(made), device="cuda:0, cuda:1")
     assert derived.utilisation_by_round(two) == [(0, 2 / 10), (1, 2 / 6)]
+    shared = [{**event, "devices": ["cuda:0", "cuda:1"]} if event["event"] == "round" else event for event in made]
+    both = replace(replay(shared), device="cuda:0, cuda:1")  # the devices share the instance: both compute
+    assert derived.utilisation_by_round(both) == [(0, 4 / 10), (1, 4 / 6)]
+    assert derived.compute_utilisation(both) == derived.compute_utilisation(replay(made)) == 8 / 16
     assert derived.utilisation_by_round(replay([started()])) == []
 
 

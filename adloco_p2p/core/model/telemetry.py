@@ -130,7 +130,7 @@ class Finished(Log):
 
     round: int
     heldout_loss: float | None
-    heldout_losses: tuple[float, ...] = ()
+    heldout_losses: tuple[float | None, ...] = ()
     """As in `Round`."""
     samples: int
     tokens: int
@@ -266,7 +266,7 @@ class Round(Log):
     """Mean over the inner steps; None where this peer did none."""
     heldout_loss: float | None
     """None in a round without evaluation."""
-    heldout_losses: tuple[float, ...] = ()
+    heldout_losses: tuple[float | None, ...] = ()
     """On each data set by itself (`Started.data_sets`), where instances have data of their own."""
     requested_batch: int
     effective_batch: int

@@ -51,7 +51,8 @@ class LocalEngine(Engine, Protocol):
 class Built:
     engine: LocalEngine
     unigram_entropy: float | None
-    """Of the run's text, where its rows are indexed."""
+    """Of the run's text, where its rows are indexed; none where instances have data of their own: their
+    held-out loss is a mean over the data sets."""
 
 
 def build_hosting(run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: Workdir) -> Built:
@@ -63,8 +64,9 @@ def build_hosting(run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: 
     workdir.enter("building the model")
     codec = open_tokenizer(sources.tokenizer) if run.evaluation.sample_tokens else None
     engine = Hosting(sources, peer_config, me, feed, codec=codec)
-    baseline = feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None
-    return Built(engine=engine, unigram_entropy=baseline)
+    if not isinstance(feed, IndexedFeed) or run.readers:
+        return Built(engine=engine, unigram_entropy=None)
+    return Built(engine=engine, unigram_entropy=feed.unigram_entropy(run.evaluation.rows))
 
 
 def steer_by_signals(node: Node, peer_config: PeerConfig) -> None:
