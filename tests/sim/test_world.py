@@ -7,7 +7,7 @@ from adloco_p2p.sim.simulate import everyday_seed, play, simulate, summary
 from adloco_p2p.sim.world import World
 
 BLOCK = 20
-EVERYDAY_BLOCKS = 10
+EVERYDAY_BLOCKS = 20
 HEAVY_SEEDS = 20_000
 FAILED_ONCE = (795, 812, 486, 31, 557, 402, 458, 645)
 """Joiners waited for good, because a restarted host answered nothing about a round that it was past (the first two); the
