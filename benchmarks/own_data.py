@@ -1,12 +1,12 @@
 """Do instances pay that have data of their own? Code, prose and tables: one instance each, against one instance on the mixture.
 
-python -m benchmarks.own_data run --seeds 1 2     train what the kept records and own_data.jsonl lack; a minute of a core each
+python -m benchmarks.own_data run --seeds 1 2     train what the kept records and own_data.jsonl lack; half a core minute each
 python -m benchmarks.own_data report              the tables from both, into docs/results/method.md; keeps the records of both
 
 The text is what the installed packages carry, so that it needs no download: Python sources of the standard library; the
 language reference and the descriptions of packages; CSV and JSON files of packages. Core, training and averaging are the
-product's (`benchmarks/method/world.py`). What the last merge would give with other weights is measured on the same instances:
-that costs no training.
+product's (`benchmarks/method/world.py`). The same instances are also merged with other weights at the end, and the results
+measured: that costs no training.
 """
 
 import argparse
@@ -20,7 +20,6 @@ from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,12 +42,11 @@ from benchmarks.method.clock import SMALL
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.run import BASE
-from benchmarks.method.store import append_record, command_line, records_by_key
+from benchmarks.method.store import Record, append_record, command_line, records_by_key
 from benchmarks.method.store import pack as keep
 from benchmarks.method.world import Setting, World
 from benchmarks.ngram import NgramTable, rows_of
 
-Record = dict[str, Any]
 KINDS = ("code", "prose", "tables")
 KIND_BYTES, PACKAGE_BYTES, PIECE_BYTES = 2_000_000, 150_000, 4_096
 """Of each kind, at most; of the tables of one package, so that none is a kind of its own; of what is held out or not."""
@@ -160,7 +158,6 @@ def rows_of_kinds() -> tuple[tuple[IndexedRows, ...], str]:
 class _Watch:
     """Keeps the newest outer parameters of every instance, and measures those that the run ends with."""
 
-    run: RunConfig
     outers: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
     plans: tuple[InstancePlan, ...] = ()
     final: torch.Tensor | None = None
@@ -184,7 +181,7 @@ def run_row(name: str, seed: int) -> Record:
     started = time.process_time()
     run, (parts, text) = run_of(name, seed), rows_of_kinds()
     vocab_size = ByteTokenizer().vocab_size
-    watch = _Watch(run=run)
+    watch = _Watch()
     feed = feed_over(run, parts, vocab_size=vocab_size)
     World(Setting(run=run, speeds=(1.0, 1.0), profile=SMALL), feed, on_applied=watch.applied).run()
     shell = ModelShell(

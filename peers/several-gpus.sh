@@ -2,9 +2,10 @@
 # One peer per GPU: bash peers/several-gpus.sh DIR [arguments of `adloco-peer join` except --workdir]
 #
 # Each gets its own directory DIR/gpu-N, so its own identity, and a free port, or the one that ADLOCO_PORT_N names; others reach
-# it at ADLOCO_ANNOUNCE_N where that is set. What it prints goes to DIR/gpu-N.log. A peer that crashes, or loses the network, is
-# started again after ADLOCO_RESTART_SECONDS (10), each time twice as long up to ten minutes; one that is done, or that cannot
-# start (exit codes 2 and 5), is not. Ctrl-C and SIGTERM reach all of them. Ends with the worst of their exit codes.
+# it at ADLOCO_ANNOUNCE_N where that is set. Its output goes to DIR/gpu-N.log. A peer that crashes, or loses the network, is
+# started again after ADLOCO_RESTART_SECONDS (10), each time twice as long up to ten minutes, and as at first where it ran for
+# longer than the pause; one that is done, or that cannot start (exit codes 2 and 5), is not. Ctrl-C and SIGTERM reach all
+# of them. Ends with the worst of their exit codes.
 set -euo pipefail
 if [ $# -lt 3 ]; then
   sed -n '2p' "$0" >&2
@@ -21,24 +22,28 @@ gpus=$(nvidia-smi --list-gpus | wc -l)
 
 # One GPU's peer, until it is done, cannot start, or SIGTERM comes.
 keep_up() {
-  local gpu=$1 child="" stopping="" code=0 pause=${ADLOCO_RESTART_SECONDS:-10}
-  local port=ADLOCO_PORT_$gpu announce=ADLOCO_ANNOUNCE_$gpu
+  local gpu=$1 child="" stopping="" code=0 first=${ADLOCO_RESTART_SECONDS:-10} started
+  local port=ADLOCO_PORT_$gpu announce=ADLOCO_ANNOUNCE_$gpu pause=$first
   shift
   trap 'stopping=1 interrupted=1; [ -z "$child" ] || kill -TERM "$child" 2> /dev/null || true' TERM
   while [ -z "$stopping" ]; do
+    started=$SECONDS
     adloco-peer join "$@" --workdir "$directory/gpu-$gpu" --plain --host-maddrs "/ip4/0.0.0.0/tcp/${!port:-0}" \
       ${!announce:+--announce-maddrs "${!announce}"} \
       --peer-set "device=cuda:$gpu" &
     child=$!
-    [ -z "$stopping" ] || kill -TERM "$child"
+    [ -z "$stopping" ] || kill -TERM "$child" 2> /dev/null || true # it came before `child` was set
     await "$child"
     child=""
     case $code in 0 | 2 | 5) break ;; esac
     [ -z "$stopping" ] || break
+    [ $((SECONDS - started)) -le "$pause" ] || pause=$first
     echo "gpu-$gpu ended with exit code $code; it starts again in $pause s"
-    echo "gpu-$gpu ended with exit code $code; it starts again in $pause s; see $directory/gpu-$gpu.log" >&3
+    # In a shell of its own: where nobody reads any more, SIGPIPE ends that one.
+    (echo "gpu-$gpu ended with exit code $code; it starts again in $pause s; see $directory/gpu-$gpu.log" >&3) 2> /dev/null || true
     sleep "$pause" &
     child=$!
+    [ -z "$stopping" ] || kill -TERM "$child" 2> /dev/null || true
     wait "$child" || true
     child=""
     pause=$((pause * 2 < 600 ? pause * 2 : 600))

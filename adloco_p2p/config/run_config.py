@@ -200,7 +200,7 @@ class OuterConfig:
     state: Literal["float32", "mixed", "bfloat16"] = "float32"
     """How outer parameters and momentum are kept, served and saved, and travel to a joiner: 8, 6 or 4 bytes per parameter.
     `mixed`: the momentum as bfloat16, the parameters exact. `bfloat16`: both. What is no longer exact is rounded
-    stochastically, as the run's seed draws it: the same bytes on every peer. What they cost is in docs/results.md."""
+    stochastically, as the run's seed draws it: the same bytes on every peer. Their price is in docs/results.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,8 +146,7 @@ def summarise_runs(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     ]
     labels = []
     for label in dict.fromkeys(run.label for run in runs):
-        losses = [row["heldout_loss"] for row in rows if row["label"] == label and row["heldout_loss"] is not None]
-        known: list[float] = [loss for loss in losses if isinstance(loss, float)]
+        known = [loss for row in rows if row["label"] == label and isinstance(loss := row["heldout_loss"], float)]
         labels.append(
             {
                 "label": label,

@@ -166,6 +166,26 @@ def test_of_several_peers_one_that_crashes_starts_again_and_one_that_cannot_star
     assert words in ended.stderr
 
 
+def test_the_pause_before_a_restart_shrinks_after_a_long_life_and_nobody_has_to_read_of_it(tmp_path: Path) -> None:
+    put_in_path(tmp_path / "bin", "nvidia-smi", "echo GPU 0")
+    script = 'echo x >> "$SEEN"; case $(wc -l < "$SEEN") in 1) exit 1 ;; 2) sleep 3.1; exit 1 ;; esac'
+    path = put_in_path(tmp_path / "bin", "adloco-peer", script)
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        ["bash", PEERS / "several-gpus.sh", tmp_path / "gpus", "--initial-peers", "adloco://abc"],
+        env={**os.environ, "PATH": path, "SEEN": str(tmp_path / "seen"), "ADLOCO_RESTART_SECONDS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=writing,
+        check=False,
+        timeout=600,
+    )
+    os.close(writing)
+    assert ended.returncode == 0
+    words = "gpu-0 ended with exit code 1; it starts again in 1 s"
+    assert (tmp_path / "gpus" / "gpu-0.log").read_text().splitlines() == [words, words]
+
+
 def test_without_a_gpu_the_script_for_several_names_the_reason(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("bash", "sed", "wc", "mkdir"):
