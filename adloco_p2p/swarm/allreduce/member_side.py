@@ -145,7 +145,7 @@ class MemberSide:
         await at.barrier.is_decided.wait()
         counts = (0,) * len(spec.lanes(reducer))
         if at.returned is not None and at.returned.inputs == at.inputs:
-            counts = at.returned.counts(spec, reducer)
+            counts = at.returned.counts(spec, reducer, self._held_by(reducer).result() if at.own is not None else None)
         self._skipped[reducer] = counts
         for lane, count in enumerate(counts):
             if (reducer, lane) in self._sinks:
