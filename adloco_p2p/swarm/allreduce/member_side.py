@@ -62,7 +62,7 @@ class MemberSide:
     @property
     def sending_rate(self) -> float:
         """Bytes per second that the others take, while the own contribution is on its way; 0 once they have it."""
-        return self.uplink.sending_rate(self._loop.time()) if self._num_uploads else 0.0
+        return self.uplink.sending_rate if self._num_uploads else 0.0
 
     async def _exchange(self, member: int, lane: int, parts: tuple[Part, ...]) -> None:
         """A stream that was kept open may have died unnoticed: where it ends before the reducer has answered, a new one
@@ -170,15 +170,15 @@ class MemberSide:
         at = self._at
         held = await self._held_by(reducer)
         self._num_uploads += 1
+        way = self.uplink.new_way()
         with contextlib.suppress(StreamLost):  # seen where the answer is awaited
             for turn, part in enumerate(parts):
                 if at.spec.place_of[part.index] in held:
                     continue
                 await sink.wait_for(turn + 1 - at.spec.window)
                 encoded = await self._loop.run_in_executor(at.around.executor, own.encoded, part)
-                self.uplink.sent(0, self._loop.time())
-                await stream.send_data(encoded, at.around.pace)
-                self.uplink.sent(len(encoded), self._loop.time())
+                with way.sending(len(encoded)):
+                    await stream.send_data(encoded, at.around.pace)
         self._num_uploads -= 1
 
     async def _commit(self, own: OwnContribution) -> None:
