@@ -7,6 +7,7 @@ import pytest
 
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import AveragingError
+from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.topology import AttemptResult
@@ -88,3 +89,18 @@ def test_a_contributor_keeps_the_first_parts_whose_own_ones_are_held() -> None:
     assert parts.counts(spec, 0, held)[:3] == (2, 1, 15)
     assert parts.counts(spec, 0, set()) == (0, 0, 0, 0)
     assert parts.counts(spec, 0, None)[:3] == (15, 1, 15), "one that only receives has nothing to send ahead"
+
+
+def test_what_came_back_is_let_go_when_the_last_reducer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers, keep = after_failure(LIMITS.held_bytes), MemberSide._keep_returned
+    is_there: dict[int, list[bool]] = {}
+
+    async def noting(self: MemberSide, reducer: int) -> bytes:
+        told = await keep(self, reducer)
+        is_there.setdefault(self._at.me, []).append(self._at.returned is not None)
+        return told
+
+    monkeypatch.setattr(MemberSide, "_keep_returned", noting)
+    check_retry(peers, Strike())
+    is_there = {me: told[:2] for me, told in is_there.items()}  # what follows is the fresh average
+    assert is_there == {me: [True, False] for me in range(NUM_PEERS)}
