@@ -11,6 +11,7 @@ from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.topology import AttemptResult
+from adloco_p2p.swarm.allreduce.uploads import Uploads
 from tests.swarm.averaging_peers import vectors_of
 from tests.swarm.linked_attempts import LIMITS, LinkedPeers, Strike
 
@@ -104,3 +105,23 @@ def test_what_came_back_is_let_go_when_the_last_reducer_is_told(monkeypatch: pyt
     check_retry(peers, Strike())
     is_there = {me: told[:2] for me, told in is_there.items()}  # what follows is the fresh average
     assert is_there == {me: [True, False] for me in range(NUM_PEERS)}
+
+
+def test_a_member_is_there_as_soon_as_it_has_sent_what_it_can_without_parts_that_are_not_made_again() -> None:
+    """It may have kept parts that let it send further, or none: the reducer must not take it for a straggler."""
+
+    async def scenario() -> None:
+        spec = LinkedPeers(NUM_PEERS).spec(SIZE, attempt=1)
+        reduction = ShardReduction(spec, 0, None, None)  # type: ignore[arg-type]
+        uploads, lanes = Uploads(spec, 0, reduction, {}), spec.lanes(0)
+        for lane in range(len(lanes)):
+            uploads.open(1, lane, lambda _: None)
+        uploads._tell(1, frozenset(spec.place_of[part.index] for lane in lanes for part in lane[:10]))
+        assert uploads.of(1, 0.0).is_there
+        assert uploads._permitted(1, 0) == spec.window, "of the parts that are not held"
+        for made, is_there in ((6, True), (7, False)):
+            for part in lanes[0][:made]:
+                reduction.is_reduced[reduction.index_of(part)].set()
+            assert uploads.of(1, 0.0).is_there == is_there, "with the means of 7 parts it can send the eleventh"
+
+    asyncio.run(scenario())
