@@ -24,6 +24,9 @@ And for some time, of these only the largest:
 Between two averages the memory of an encoded average is kept, too, unless it was float32. The last round of a run with fragments
 averages everything.
 
+Not counted: in a retry by the same members, until the last reducer is told what is kept, the averaged parts that had come back
+(`swarm/allreduce/returned_parts.py`), at most the codec's once more.
+
 `benchmarks/memory.py` holds this against tensors and processes.
 """  # noqa: E501 - a table
 

@@ -130,7 +130,8 @@ class OuterRound(RoundState):
             self.adaptive_timeout.observe(now - self.phase_since, num_bytes=num_bytes)
         if not event.is_repair:
             self.vector_bytes = self.vector_bytes or self.attempts.vector_bytes(event.bytes_sent)
-            self.upload_bytes_per_second = self.upload_bytes_per_second or event.upload_bytes_per_second
+            # a failed attempt measured what went out before it was cut off, if anything; this one what arrived of all
+            self.upload_bytes_per_second = event.upload_bytes_per_second or self.upload_bytes_per_second
         elif now > self.phase_since:
             self.download_bytes_per_second = event.bytes_received / (now - self.phase_since)
         if event.is_repair:  # others made it: this host has seen nothing that it could vote for

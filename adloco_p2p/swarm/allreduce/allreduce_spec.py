@@ -77,7 +77,7 @@ class AllReduceSpec:
     """Of peers that were to reduce and are not members of this retry."""
 
     quorum: Quorum | None = None
-    """When it ends without its slowest contributors. What each reducer does about it is no concern of the others."""
+    """When it ends without its slowest contributors. Each reducer applies it for itself."""
 
     def __post_init__(self) -> None:
         members = [peer for peer, _ in self.weights]

@@ -33,9 +33,9 @@ when it is over and whose fault that is. Here they are joined.
 Memory beside the caller's vector: the encoded result (P values as encoded; kept for repairs), and unless that is float32 the
 averaged vector (4 P bytes) and the own vector as encoded; 4 P bytes of residual for codecs with feedback; and the contributions
 that a reducer holds: one more encoded vector, without a barrier at most `AveragingLimits.held_bytes` and WINDOW parts per
-member. Of a failed attempt these alone stay, for the retry, and what came
-back. What members make parts again from, until an average of a later
-round has ended, is the own vector as encoded: for float32 the caller's.
+member. Of a failed attempt these alone stay, for the retry, and what came back: one more encoded vector, until the retry has
+told the last reducer which parts it keeps. What members make parts again from, until an average of a later round has ended, is
+the own vector as encoded: for float32 the caller's.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, Purpose
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import most_pledges_bytes
-from adloco_p2p.swarm.allreduce.returned_parts import encode_counts
+from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts, encode_counts
 from adloco_p2p.swarm.allreduce.uplink_measure import UplinkMeasure
 from adloco_p2p.swarm.allreduce.uploads import decode_held, num_held_bytes
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost, StreamSilent
@@ -62,7 +62,7 @@ class MemberSide:
     @property
     def sending_rate(self) -> float:
         """Bytes per second that the others take, while the own contribution is on its way; 0 once they have it."""
-        return self.uplink.sending_rate(self._loop.time()) if self._num_uploads else 0.0
+        return self.uplink.sending_rate if self._num_uploads else 0.0
 
     async def _exchange(self, member: int, lane: int, parts: tuple[Part, ...]) -> None:
         """A stream that was kept open may have died unnoticed: where it ends before the reducer has answered, a new one
@@ -143,17 +143,17 @@ class MemberSide:
         at, spec = self._at, self._at.spec
         await at.commitments.is_complete.wait()
         await at.barrier.is_decided.wait()
-        counts = (0,) * len(spec.lanes(reducer))
-        if at.returned is not None and at.returned.inputs == at.inputs:
-            counts = at.returned.counts(spec, reducer)
+        counts, returned = (0,) * len(spec.lanes(reducer)), at.returned
+        if returned is not None and returned.inputs == at.inputs:
+            counts = returned.counts(spec, reducer, self._held_by(reducer).result() if at.own is not None else None)
         self._skipped[reducer] = counts
+        if len(self._skipped) == len(set(spec.reducers) - {at.me}):  # as large as the model: gone with its last part
+            at.returned = None
         for lane, count in enumerate(counts):
             if (reducer, lane) in self._sinks:
                 self._sinks[reducer, lane].skip(count)
             for part in spec.lanes(reducer)[lane][:count]:
-                assert at.returned is not None
-                at.returned.copy_to(at.assembly.room(part), part)
-                self._on_averaged(reducer, part)
+                at.end.spawn(self._settle_received(reducer, part, returned), member=reducer)
         return encode_counts(counts)
 
     def _held_by(self, reducer: int) -> asyncio.Future[frozenset[int]]:
@@ -170,15 +170,15 @@ class MemberSide:
         at = self._at
         held = await self._held_by(reducer)
         self._num_uploads += 1
+        way = self.uplink.new_way()
         with contextlib.suppress(StreamLost):  # seen where the answer is awaited
             for turn, part in enumerate(parts):
                 if at.spec.place_of[part.index] in held:
                     continue
                 await sink.wait_for(turn + 1 - at.spec.window)
                 encoded = await self._loop.run_in_executor(at.around.executor, own.encoded, part)
-                self.uplink.sent(0, self._loop.time())
-                await stream.send_data(encoded, at.around.pace)
-                self.uplink.sent(len(encoded), self._loop.time())
+                with way.sending(len(encoded)):
+                    await stream.send_data(encoded, at.around.pace)
         self._num_uploads -= 1
 
     async def _commit(self, own: OwnContribution) -> None:
@@ -219,11 +219,14 @@ class MemberSide:
     def _on_averaged(self, member: int, part: Part) -> None:
         self._at.end.spawn(self._settle_received(member, part), member=member)
 
-    async def _settle_received(self, member: int, part: Part) -> None:
+    async def _settle_received(self, member: int, part: Part, returned: ReturnedParts | None = None) -> None:
+        """An averaged part is in its room, or among those `returned` in the attempt before."""
         at = self._at
 
         def settle() -> None:
             codec = at.spec.mean_codec
+            if returned is not None:
+                returned.copy_to(at.assembly.room(part), part)
             try:
                 values = codec.decode(at.assembly.data(part))
             except RemoteProtocolError as error:

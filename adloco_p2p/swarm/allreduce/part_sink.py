@@ -90,11 +90,6 @@ class PartSink:
         return sum(part.num_sent_bytes for part in self._parts or ()) - self.num_bytes
 
     @property
-    def is_waiting(self) -> bool:
-        """Nothing more may come on it now."""
-        return self.is_complete or (self._parts is not None and self.num_arrived >= self._permitted())
-
-    @property
     def is_complete(self) -> bool:
         return self._parts is not None and self.num_arrived == len(self._parts)
 

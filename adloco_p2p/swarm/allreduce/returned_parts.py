@@ -4,11 +4,14 @@
 
 They are kept only where the retry is made from the same contributions, by the same coefficients (`inputs_digest`): then an
 honest reducer makes the same bytes again, and its new receipt, which every member checks against the parts that it holds, old
-ones included, names one that does not. A lane returns its parts in order, so a number says which are here.
+ones included, names one that does not. A lane returns its parts in order, so a number says which are here. A contributor
+keeps those alone whose own parts the reducer holds, from the first one on: so both count alike how far ahead it may send.
 """
 
 import struct
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 
@@ -27,9 +30,14 @@ class ReturnedParts:
     has_come: tuple[bool, ...]
     """By part."""
 
-    def counts(self, spec: AllReduceSpec, reducer: int) -> tuple[int, ...]:
-        """By lane of the reducer: how many of the first parts are here."""
-        return tuple(_num_first([self.has_come[part.index] for part in lane]) for lane in spec.lanes(reducer))
+    def counts(self, spec: AllReduceSpec, reducer: int, held: Collection[int] | None) -> tuple[int, ...]:
+        """By lane of the reducer: how many of the first parts are here. `held`: places of the own parts that it holds; None of
+        a member that sends none. Beyond the first ones that are held nothing is kept: a part that came back would let the own
+        ones go further ahead than the reducer, which has to make it again, has room for."""
+        return tuple(
+            num_first(self.has_come[part.index] and (held is None or spec.place_of[part.index] in held) for part in lane)
+            for lane in spec.lanes(reducer)
+        )
 
     def copy_to(self, room: memoryview, part: Part) -> None:
         """Put an encoded part into the room that it has in the retry."""
@@ -51,5 +59,6 @@ def decode_counts(payload: bytes, spec: AllReduceSpec, reducer: int) -> tuple[in
     return counts
 
 
-def _num_first(flags: list[bool]) -> int:
-    return flags.index(False) if False in flags else len(flags)
+def num_first(flags: Iterable[bool]) -> int:
+    """How many are true before the first that is not."""
+    return sum(1 for _ in takewhile(bool, flags))

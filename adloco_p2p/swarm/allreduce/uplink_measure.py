@@ -1,6 +1,9 @@
 """How fast the reducers of one attempt got what this peer sent."""
 
 import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median_low
 
 from adloco_p2p.core.model.quorum import LEAST_MEASURED_SECONDS
@@ -8,14 +11,41 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 from adloco_p2p.swarm.allreduce.handshake import THROUGHPUT
 
 
-class UplinkMeasure:
-    """By their reports."""
+class Way:
+    """What of the own contribution went out on one stream, and in which time: only while a part is sent, for between two parts
+    the stream may wait for averaged parts, that is for others."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock`: in seconds."""
+        self.num_bytes = 0
+        self._clock = clock
+        self._seconds = 0.0
+        self._since: float | None = None
+
+    @contextmanager
+    def sending(self, num_bytes: int) -> Iterator[None]:
+        """A part of so many bytes goes out within."""
+        self._since = self._clock()
+        try:
+            yield
+            self.num_bytes += num_bytes
+        finally:
+            self._seconds, self._since = self.seconds, None
+
+    @property
+    def seconds(self) -> float:
+        """Until now."""
+        return self._seconds + (self._clock() - self._since if self._since is not None else 0.0)
+
+
+class UplinkMeasure:
+    """By their reports, and where an upload is cut off by what went out."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._reports: list[tuple[int, float]] = []
         """Bytes and seconds."""
-        self._sent_bytes = 0
-        self._begun: float | None = None
+        self._ways: list[Way] = []
 
     def note(self, payload: bytes, parts: tuple[Part, ...]) -> None:
         """A reducer reports how fast it got the first of these parts. Impossible values are ignored."""
@@ -23,15 +53,19 @@ class UplinkMeasure:
         if 0 < num_bytes <= sum(part.num_sent_bytes for part in parts) and 0 < seconds < math.inf:
             self._reports.append((num_bytes, seconds))
 
-    def sent(self, num_bytes: int, now: float) -> None:
-        """So much of the own contribution is on its way; `now` in seconds."""
-        self._begun = now if self._begun is None else self._begun
-        self._sent_bytes += num_bytes
+    def new_way(self) -> Way:
+        """For a stream on which own parts go out."""
+        self._ways.append(Way(self._clock))
+        return self._ways[-1]
 
-    def sending_rate(self, now: float) -> float:
-        """Bytes per second since the first ones were sent: of an upload that was cut off. 0 where that is too short to tell."""
-        seconds = now - self._begun if self._begun is not None else 0.0
-        return self._sent_bytes / seconds if seconds >= LEAST_MEASURED_SECONDS else 0.0
+    @property
+    def sending_rate(self) -> float:
+        """Bytes per second, of an upload that was cut off; 0 where it was too short to tell. The median way counts here as
+        well: no reducer that does not read makes this host seem slow."""
+        begun = [way.seconds for way in self._ways if way.seconds > 0]
+        seconds = median_low(begun) if begun else 0.0
+        is_long_enough = seconds > 0 and seconds >= LEAST_MEASURED_SECONDS
+        return sum(way.num_bytes for way in self._ways) / seconds if is_long_enough else 0.0
 
     @property
     def bytes_per_second(self) -> float:

@@ -20,6 +20,7 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.held_uploads import Kept, upload_key
 from adloco_p2p.swarm.allreduce.own_contribution import sent_root
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
+from adloco_p2p.swarm.allreduce.returned_parts import num_first
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 
 
@@ -91,8 +92,19 @@ class Uploads:
         return sink
 
     def _permitted(self, member: int, lane: int) -> int:
-        """Parts of the stream that may have been begun by now."""
-        return bisect_left(self._turns[member, lane], self._reduction.num_reduced[lane] + self._spec.window)
+        """Parts of the stream that may have been begun by now. A member may have kept, of an earlier attempt, averaged parts
+        that are not made again yet: at most as many of the first ones as are held of it."""
+        turns = self._turns[member, lane]
+        num_first_held = turns[0] if turns else len(self._spec.lanes(self._me)[lane])
+        return bisect_left(turns, max(self._reduction.num_reduced[lane], num_first_held) + self._spec.window)
+
+    def _is_waiting(self, member: int, lane: int) -> bool:
+        """All is here that the member can send on the stream before it gets a part that is not made yet. One that has kept
+        averaged parts may be further."""
+        lane_parts, is_reduced = self._spec.lanes(self._me)[lane], self._reduction.is_reduced
+        num_first_made = num_first(is_reduced[self._reduction.index_of(part)].is_set() for part in lane_parts)
+        due = bisect_left(self._turns[member, lane], num_first_made + self._spec.window)
+        return self._sinks[member, lane].num_arrived >= due
 
     def _expect(self, member: int, lane: int) -> None:
         held, sink = self._held.get(member), self._sinks.get((member, lane))
@@ -110,10 +122,11 @@ class Uploads:
         weight = self._spec.weights[member][1]
         if member not in self._begun:
             return Upload(weight=weight, is_there=member == self._me)
-        sinks = [self._sinks[member, lane] for lane in range(len(self._spec.lanes(self._me)))]
+        lanes = range(len(self._spec.lanes(self._me)))
+        sinks = [self._sinks[member, lane] for lane in lanes]
         return Upload(
             weight=weight,
-            is_there=all(sink.is_waiting for sink in sinks),
+            is_there=all(self._is_waiting(member, lane) for lane in lanes),
             num_bytes=sum(sink.num_bytes for sink in sinks),
             rest_bytes=sum(sink.rest_bytes for sink in sinks),
             seconds=now - self._begun[member],

@@ -26,7 +26,16 @@ from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport.inbox import Inbox
-from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES, Assembly, deflated, in_pieces, inflate, num_plain_bytes
+from adloco_p2p.swarm.transport.pieces import (
+    MAX_PAYLOAD_BYTES,
+    Assembly,
+    check_plain_bytes,
+    deflated,
+    in_pieces,
+    inflate,
+    num_charged_bytes,
+    num_plain_bytes,
+)
 from adloco_p2p.swarm.transport.strangers import is_stranger
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket, try_take_all
 from adloco_p2p.swarm.transport.traffic import Meter
@@ -52,6 +61,9 @@ SENT_BYTES_PER_SECOND = 0.5 * (1 << 20)
 SENT_BYTES_BURST = 8.0 * (1 << 20)
 """Answers that one remote peer may cause, however often it asks; more are lost, as on a bad link. The pieces of one message
 wait for it instead."""
+SENT_PLAIN_BYTES_PER_SECOND = BYTES_PER_SECOND / 2
+SENT_PLAIN_BYTES_BURST = BYTES_BURST / 2
+"""And as its receiver counts them, inflated: well within what it takes, so that no message in pieces is refused midway."""
 MAX_REMOTES = 8192
 """Remote peers whose rates are remembered; the least recent ones are forgotten."""
 MAX_REASON_CHARS = 300
@@ -127,7 +139,9 @@ class GossipWire:
         """Messages that were not sent because no peer would accept them: each is a bug here."""
         self._meter = meter or Meter()
         self._from_remote = _Rates((MESSAGES_PER_SECOND, MESSAGE_BURST), (BYTES_PER_SECOND, BYTES_BURST))
-        self._to_remote = _Rates((SENT_BYTES_PER_SECOND, SENT_BYTES_BURST))
+        self._to_remote = _Rates(
+            (SENT_BYTES_PER_SECOND, SENT_BYTES_BURST), (SENT_PLAIN_BYTES_PER_SECOND, SENT_PLAIN_BYTES_BURST)
+        )
         self._from_strangers = (
             TokenBucket(STRANGER_MESSAGES_PER_SECOND, burst=STRANGER_MESSAGE_BURST),
             TokenBucket(STRANGER_BYTES_PER_SECOND, burst=STRANGER_BYTES_BURST),
@@ -177,7 +191,7 @@ class GossipWire:
         not."""
         self._meter.received_bytes += envelope.ByteSize()
         self._assembly.drop_stale()
-        num_bytes = envelope.ByteSize() - len(envelope.payload) + num_plain_bytes(envelope)
+        num_bytes = num_charged_bytes(envelope)
         if not self._from_remote.try_take(remote, self._prices.get(envelope.kind, 1.0), num_bytes):
             return "too many messages"
         if envelope.protocol_version != PROTOCOL_VERSION:
@@ -191,6 +205,10 @@ class GossipWire:
         is_stranger = self._is_stranger(remote)
         if is_stranger and envelope.kind not in self._stranger_kinds:
             return f"only members send {envelope.kind}, and the newest plan that is known here gives no seat to the sender"
+        try:
+            check_plain_bytes(envelope)
+        except RemoteProtocolError as error:
+            return str(error)
         if not self._has_room(remote, num_plain_bytes(envelope), is_stranger=is_stranger):
             return "the inbox is full"
         if is_stranger and not self._pay_as_stranger(self._stranger_kinds[envelope.kind], num_bytes):
@@ -270,7 +288,7 @@ class GossipWire:
             num_bytes = envelope.ByteSize()
             is_stranger_now = self._is_stranger(peer)
             can_pay = not is_stranger_now or self._to_strangers.has(num_bytes)  # from both budgets, or from neither
-            if can_pay and self._to_remote.try_take(peer, num_bytes):
+            if can_pay and self._to_remote.try_take(peer, num_bytes, num_charged_bytes(envelope)):
                 if is_stranger_now:
                     self._to_strangers.try_take(num_bytes)
                 return await self._send_envelope(peer, envelope)
@@ -281,7 +299,7 @@ class GossipWire:
         self._in_pieces[peer] = None
         try:
             for envelope in envelopes:
-                await self._to_remote.take(peer, envelope.ByteSize())
+                await self._to_remote.take(peer, envelope.ByteSize(), num_charged_bytes(envelope))
                 if self._is_stranger(peer):
                     await self._to_strangers.take(envelope.ByteSize())
                 if not await self._send_envelope(peer, envelope):

@@ -24,6 +24,8 @@ from adloco_p2p.v1 import gossip_pb2
 MAX_PAYLOAD_BYTES = 256 << 10
 """Of a message, or a piece of one, in one envelope."""
 MAX_PIECES = -(-MAX_MESSAGE_BYTES // MAX_PAYLOAD_BYTES)
+_MOST_INFLATED, _INFLATED_BESIDE = 1032, 64
+"""Bytes from one deflated byte at most, and a little more (zlib's technical notes: 258 bytes from two bits)."""
 PIECE_SECONDS = 10.0
 """A piece comes so soon after the one before it, or the message is dropped."""
 MAX_ASSEMBLED_BYTES = 128 << 20
@@ -49,10 +51,23 @@ def num_plain_bytes(envelope: gossip_pb2.Envelope) -> int:
     return max(int(envelope.plain_bytes), len(envelope.payload))
 
 
-def inflate(envelope: gossip_pb2.Envelope) -> None:
-    """Put the plain payload in its place. Raises RemoteProtocolError where it is too long, or not what the envelope says."""
+def num_charged_bytes(envelope: gossip_pb2.Envelope) -> int:
+    """Of the whole envelope with its plain payload."""
+    return int(envelope.ByteSize()) - len(envelope.payload) + num_plain_bytes(envelope)
+
+
+def check_plain_bytes(envelope: gossip_pb2.Envelope) -> None:
+    """Before anybody else pays for them. Raises RemoteProtocolError where the payload is too long, or names more bytes than it
+    can inflate to."""
     if num_plain_bytes(envelope) > MAX_PAYLOAD_BYTES:
         raise RemoteProtocolError(f"a payload of {num_plain_bytes(envelope)} bytes, at most {MAX_PAYLOAD_BYTES} accepted")
+    if envelope.plain_bytes > _MOST_INFLATED * len(envelope.payload) + _INFLATED_BESIDE:
+        raise RemoteProtocolError(f"{len(envelope.payload)} bytes do not inflate to the {envelope.plain_bytes} that they name")
+
+
+def inflate(envelope: gossip_pb2.Envelope) -> None:
+    """Put the plain payload, whose length was checked, in its place. Raises RemoteProtocolError where it is not what the
+    envelope says."""
     if not envelope.plain_bytes:
         return
     inflater = zlib.decompressobj()

@@ -289,6 +289,17 @@ def test_a_host_joins_the_attempt_of_which_a_vote_came_first() -> None:
     assert outer.phase is Phase.AVERAGING
 
 
+@pytest.mark.parametrize(("retry", "uplink"), [(8e6, 8e6), (0.0, 1e3)])
+def test_what_the_retry_measured_of_the_uplink_stands_above_what_was_cut_off(retry: float, uplink: float) -> None:
+    outer = averaging(B, A, C, adaptive_timeout=AdaptiveTimeout())
+    cut_off = replace(failure(attempt=0, suspects=(B,)), upload_bytes_per_second=1e3, vector_bytes=400)
+    outer.average_failed(cut_off, 14.0, ())
+    outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, C)), 15.0, ())
+    done = replace(finished(outer, A, B, C), attempt=1, upload_bytes_per_second=retry)
+    outer.average_finished(done, 16.0, ())
+    assert (outer.upload_bytes_per_second, outer.vector_bytes) == (uplink, 400)
+
+
 def test_pauses_grow_only_while_failures_show_no_new_suspect() -> None:
     def pause(attempt: int, *suspects: PeerId) -> float:
         outer.average_failed(failure(attempt=attempt, suspects=suspects), 14.0, ())

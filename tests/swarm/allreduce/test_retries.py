@@ -112,7 +112,9 @@ def test_a_retry_of_the_same_members_returns_only_what_has_not_come_back(rule: s
         sent, (_, kept) = peers.held[name]._kept[0, 0], peers.held[name]._returned[0, 0]
         held += sum(part.num_sent_bytes for part in spec.shards[me] for n in peers.names if upload_key(n, part) in sent)
         for reducer in set(range(NUM_PEERS)) - {me}:
-            lanes = zip(spec.lanes(reducer), kept.counts(spec, reducer), strict=True)
+            there = peers.held[peers.names[reducer]]._kept[0, 0]
+            places = {spec.place_of[part.index] for part in spec.shards[reducer] if upload_key(name, part) in there}
+            lanes = zip(spec.lanes(reducer), kept.counts(spec, reducer, places), strict=True)
             returned += sum(part.num_bytes for lane, count in lanes for part in lane[:count])
     assert held > 0 < returned
     results = results_of(peers.average(spec, vectors, again))

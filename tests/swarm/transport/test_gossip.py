@@ -264,8 +264,8 @@ def test_what_is_not_sent_to_a_stranger_costs_its_own_budget_nothing(monkeypatch
     wire = _wire_of_members()
     assert wire._to_strangers.try_take(gossip.STRANGER_SENT_BYTES_BURST - 1)
     assert not asyncio.run(wire._send_envelopes("stranger", wire._envelopes(_report("stranger"))))
-    (own,) = wire._to_remote._of("stranger")
-    assert own.has(gossip.SENT_BYTES_BURST)
+    own, own_plain = wire._to_remote._of("stranger")
+    assert own.has(gossip.SENT_BYTES_BURST) and own_plain.has(gossip.SENT_PLAIN_BYTES_BURST)
 
 
 def test_strangers_take_no_room_from_members_and_come_after_them():

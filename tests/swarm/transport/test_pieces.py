@@ -23,6 +23,7 @@ from adloco_p2p.swarm.transport.pieces import (
     MAX_PIECES,
     PIECE_SECONDS,
     Assembly,
+    check_plain_bytes,
     deflated,
     in_pieces,
     inflate,
@@ -140,6 +141,7 @@ def test_what_was_deflated_is_whole_again_and_what_would_not_shrink_is_sent_as_i
         short = deflated(plain)
         envelope = gossip_pb2.Envelope(payload=short or plain, plain_bytes=len(plain) if short else 0)
         assert len(envelope.payload) <= len(plain)
+        check_plain_bytes(envelope)
         inflate(envelope)
         assert (envelope.payload, envelope.plain_bytes) == (plain, 0)
 
@@ -148,6 +150,28 @@ def test_an_entry_of_many_hosts_travels_in_a_third_of_its_bytes():
     entry = LargeSwarm(100, num_instances=1).entries[1]
     sent = wire()._envelopes(Entries(entries=(entry,)))
     assert 3 * sum(envelope.ByteSize() for envelope in sent) < canonical.size(entry)
+
+
+def test_a_sender_paces_pieces_by_what_their_receiver_counts(monkeypatch):
+    """A message that deflates to nearly nothing, and has three times the bytes that its receiver takes at once."""
+    monkeypatch.setattr(gossip, "BYTES_BURST", 4.5 * MAX_PAYLOAD_BYTES)
+    monkeypatch.setattr(gossip, "SENT_PLAIN_BYTES_BURST", 2.0 * MAX_PAYLOAD_BYTES)
+    monkeypatch.setattr(gossip, "decode", lambda kind, data, **_: data)
+    monkeypatch.setattr(pieces, "PIECE_SECONDS", PATIENCE_SECONDS)
+    sent = envelopes(b"a" * (12 * MAX_PAYLOAD_BYTES))
+    for envelope in sent:
+        envelope.payload, envelope.plain_bytes = deflated(envelope.payload), len(envelope.payload)
+    receiver, answers = wire(), []
+
+    class Sender(GossipWire):
+        async def _send_envelope(self, peer, envelope):
+            answers.append(receiver.accept(ALICE, envelope))
+            return answers[-1] is None
+
+    sender = Sender(None, run=RUN, me=ALICE, kinds=MESSAGE_KINDS, on_message=None, on_refused=None)
+    receiver._to_remote.try_take(ALICE, 1.0, 1.0)  # it asked for the message
+    assert asyncio.run(sender._send_envelopes(BOB, sent)), answers
+    assert answers == [None] * 12
 
 
 def test_a_message_that_nobody_would_take_is_counted_and_not_sent(caplog, monkeypatch):
@@ -256,11 +280,16 @@ def test_a_sender_has_one_message_in_assembly_and_it_ends_when_the_next_piece_is
         (deflated(b"a" * MAX_PAYLOAD_BYTES * 2), MAX_PAYLOAD_BYTES + 1, "at most"),
         (b"a" * (MAX_PAYLOAD_BYTES + 1), 0, "at most"),
         (b"a" * 1000, 1000, "cannot be inflated"),
+        (b"a", MAX_PAYLOAD_BYTES, "1 bytes do not inflate to the"),
     ],
 )
 def test_a_payload_is_what_its_envelope_says_or_refused(payload, plain_bytes, words):
+    def take(envelope: gossip_pb2.Envelope) -> None:
+        check_plain_bytes(envelope)
+        inflate(envelope)
+
     with pytest.raises(RemoteProtocolError, match=words):
-        inflate(gossip_pb2.Envelope(payload=payload, plain_bytes=plain_bytes))
+        take(gossip_pb2.Envelope(payload=payload, plain_bytes=plain_bytes))
 
 
 def test_what_a_payload_inflates_to_is_paid_for_before(monkeypatch):
@@ -270,6 +299,18 @@ def test_what_a_payload_inflates_to_is_paid_for_before(monkeypatch):
     bomb.plain_bytes, bomb.num_pieces = MAX_PAYLOAD_BYTES, 0
     receiver = wire()
     assert [receiver.accept(ALICE, bomb).split(":")[0] for _ in range(3)] == ["Ping", "Ping", "too many messages"]
+
+
+def test_a_stranger_that_names_more_bytes_than_it_sent_does_not_take_them_from_the_others(monkeypatch):
+    monkeypatch.setattr(gossip, "STRANGER_BYTES_PER_SECOND", 1e-9)
+    receiver = wire(members=lambda: frozenset({"me"}), stranger_kinds={"Ping": 1.0})
+    (lie,) = envelopes(b"a", sender="eve", kind="Ping")
+    lie.plain_bytes, lie.num_pieces = MAX_PAYLOAD_BYTES, 0
+    assert "1 bytes do not inflate to the" in receiver.accept("eve", lie)
+    lie.plain_bytes = MAX_PAYLOAD_BYTES + 1
+    assert "at most" in receiver.accept("eve", lie)
+    _, shared = receiver._from_strangers
+    assert shared.has(gossip.STRANGER_BYTES_BURST)
 
 
 def test_strangers_share_a_bound_and_give_way_to_members(monkeypatch):
@@ -296,7 +337,7 @@ def test_a_stranger_that_nobody_asked_sends_whole_messages_only():
         lone = wire(members=lambda: frozenset({"member"}))
         assert "from members" in lone.accept("alice", envelopes(LARGE)[0])
         assert lone.accept("member", envelopes(LARGE, sender="member")[0]) is None
-        lone._to_remote.try_take(ALICE, 1.0)  # as any message to it does
+        lone._to_remote.try_take(ALICE, 1.0, 1.0)  # as any message to it does
         assert lone.accept("alice", envelopes(LARGE)[0]) is None
 
     asyncio.run(scenario())
