@@ -106,7 +106,8 @@ class Healing:
         named = {item.branch_state.key: item.backing for item in entry.plan.branches if item.branch_state.key not in pending}
         if named != credible and not entry.plan.is_last:
             return f"round {entry.plan.round} names {named} of lost histories, credible are {credible}"
-        for item in self._plans[parent].branches:
+        merged = {source for merge in entry.plan.merges for source in merge.sources}
+        for item in [item for item in self._plans[parent].branches if item.branch_state.key in merged]:
             state, target = item.branch_state, _target_of(item, entry.plan)
             of_branch, of_fork = self._given(entry.value.plan, target, state)
             if of_branch > item.backing + 1e-9 or of_fork > 0.25 + 1e-9:

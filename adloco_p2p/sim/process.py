@@ -51,6 +51,6 @@ class Process:
         return digest
 
     def forget(self, instance: InstanceId) -> None:
-        """The instance is here no longer. What was offered is served on: hosts that are a little behind may need it."""
+        """The instance is here no longer. Its offered state is served on: hosts that are a little behind may need it."""
         self.contributions = {key: held for key, held in self.contributions.items() if key[0] != instance}
         self.buffers.forget(instance)

@@ -104,7 +104,7 @@ class Consensus:
         self._early: dict[tuple[PeerId, str], tuple[PeerId, BallotMessage]] = {}
         self._deadline: float | None = None
         self._settled: LedgerEntry | None = None
-        """The entry that was appended last in this life, ..."""
+        """The entry that was appended last in this life to the history that it ends, ..."""
         self._told: dict[PeerId, None] = {}
         """... and members that lacked it and were sent its certificate."""
 
@@ -410,6 +410,7 @@ class Consensus:
             return
         self._context.emit(*(Persist(record=entry) for entry in reorg.won))
         self.ledger = other
+        self._settled, self._told = None, {}
         self._learn_rosters()
         self._open_slot(now)
         self._context.emit(reorg)

@@ -15,12 +15,12 @@ from adloco_p2p.core.agreement.dissemination import Dissemination
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.agreement.values import Values
-from adloco_p2p.core.ledger.admission import seated_first
+from adloco_p2p.core.ledger.admission import newly_banned, seated_first
 from adloco_p2p.core.ledger.validation import door_of, is_trained_after
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import course_after, is_paused_at
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Ballot, CastVote, Certificate, Decree, JoinRequest, Value
+from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Ballot, CastVote, Certificate, Decree, JoinRequest, Value, payload
 from adloco_p2p.core.model.messages import Prepare, Promise, Proposal, Refusal
 from adloco_p2p.core.model.types import MAX_ROSTER, Digest, PeerId, keepers_of
 
@@ -114,7 +114,8 @@ class Proposer:
         absent = [peer for peer in self._slot.roster if members.is_absent(peer, now)]
         if is_trained_after(parent, absent, ()):
             return True
-        return is_trained_after(parent, absent, [request.capacity for request in self._admitted(members.candidates(now))])
+        door = door_of(self._slot.ledger, self._context.verify)
+        return is_trained_after(parent, absent, [r.capacity for r in members.candidates(now) if not door.problem(r)])
 
     def _may_propose(self, now: float) -> bool:
         """An elector may; others only where no elector is left. There is nothing to propose where only keepers are."""
@@ -239,17 +240,26 @@ class Proposer:
     def _fresh_value(self, now: float) -> Value:
         room = max(0, min(MAX_JOINS, MAX_ROSTER - len(self._slot.roster)))
         statements = self._context.statements.pending(self._slot.ledger)
-        joined = self._seated(self._context.members.candidates(now), statements, room)
+        slot = self._slot
+        # nobody else knows the signature: names that win a lot cannot be made beforehand
+        lot = self._context.sign(payload("seats", slot.parent.run, slot.digest))
+        asking = self._context.members.candidates(now)
+        joined = self._seated(asking, statements, room, absent=self._absent, lot=lot)
         return self._values.make(joined=joined, absent=self._absent, statements=statements)
 
-    def _seated(self, requests: Iterable[JoinRequest], statements: Sequence[Decree], room: int) -> tuple[JoinRequest, ...]:
-        admitted, ledger = self._admitted(requests, statements), self._slot.ledger
-        return seated_first(admitted, parent=self._slot.parent, members=ledger.members(), room=room)
-
-    def _admitted(self, requests: Iterable[JoinRequest], statements: Sequence[Decree] = ()) -> Iterator[JoinRequest]:
-        """Those that the run lets in."""
-        door = door_of(self._slot.ledger, self._context.verify, statements=statements)
-        return (request for request in requests if not door.problem(request))
+    def _seated(
+        self, requests: Iterable[JoinRequest], statements: Sequence[Decree], room: int, *, absent: Sequence[PeerId], lot: str
+    ) -> tuple[JoinRequest, ...]:
+        parent, ledger = self._slot.parent, self._slot.ledger
+        return seated_first(
+            requests,
+            parent=parent,
+            gone={*absent, *newly_banned(statements, parent)},
+            members=ledger.members(),
+            room=room,
+            lot=lot,
+            problem=door_of(ledger, self._context.verify, statements=statements).problem,
+        )
 
     def _publish(self, ballot: Ballot, value: Value, now: float) -> None:
         """Accept it here first; the proposal is the proposer's ack, too."""
@@ -276,7 +286,8 @@ class Proposer:
             return None
         asking = [members.join_request(), *members.candidates(now)]
         statements = self._context.statements.pending(self._slot.ledger)
-        requests = self._seated(asking, statements, MAX_JOINS)
+        # all that wait must come to one order: the lot is public
+        requests = self._seated(asking, statements, MAX_JOINS, absent=roster, lot=self._slot.digest)
         if not is_trained_after(self._slot.parent, roster, [request.capacity for request in requests]):
             return None
         former = self._slot.ledger.members()

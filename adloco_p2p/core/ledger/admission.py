@@ -5,11 +5,13 @@ and later, with nothing but the entries before. A peer that once had a seat come
 it is in the ledger already. So revoking an invitation ends no seat that it gave; a ban does.
 
 In a run that anybody may join names cost nothing, so a plan seats few that have shown nothing yet: with it there are no more of
-them than members that have reported, or `FIRST_SEATS`. Former members that served their probation are not counted.
+them than members that have reported, or `FIRST_SEATS`. Former members that served their probation are not counted, nor are
+seats that end with the plan.
 """
 
+import hashlib
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.ledger.signers import signers_after
@@ -113,38 +115,51 @@ def newly_banned(statements: Iterable[Decree], parent: RoundPlan) -> tuple[PeerI
 
 
 def seated_first(
-    requests: Iterable[JoinRequest], *, parent: RoundPlan, members: Container[PeerId], room: int
+    requests: Iterable[JoinRequest],
+    *,
+    parent: RoundPlan,
+    gone: Collection[PeerId],
+    members: Container[PeerId],
+    room: int,
+    lot: str,
+    problem: Callable[[JoinRequest], str],
 ) -> tuple[JoinRequest, ...]:
-    """Those of the requests, which the run lets in, that the plan after `parent` seats, sorted by peer: at most `room`, and no
-    more newcomers than there are first seats. Former members that served their probation go first, then others that had a seat,
-    then newcomers; among equals a lot decides, since a name can be chosen."""
-    served, slot, first_seats = _served(parent), canonical.digest_once(parent), free_first_seats(parent)
+    """Those of the requests that the plan after `parent`, without `gone`, seats, sorted by peer: at most `room`, none with a
+    `problem`, and no more newcomers than there are first seats. Former members that served their probation go first, then
+    others that had a seat, then newcomers; among equals a lot decides, since a name can be chosen. No more are judged than
+    that takes: a stranger can ask under as many names as are remembered, and a judgement may verify two signatures."""
+    served, first_seats = _served(parent), free_first_seats(parent, gone)
 
-    def place(request: JoinRequest) -> tuple[bool, bool, Digest]:
-        return request.peer not in served, request.peer not in members, canonical.digest((slot, request.peer))
+    def place(request: JoinRequest) -> tuple[bool, bool, bytes]:
+        drawn = hashlib.sha256(f"{lot}:{request.peer}".encode()).digest()
+        return request.peer not in served, request.peer not in members, drawn
 
     chosen: list[JoinRequest] = []
     for request in sorted(requests, key=place):
         is_newcomer = request.peer not in served
-        if len(chosen) < room and (first_seats > 0 or not is_newcomer):
+        if len(chosen) >= room or (is_newcomer and first_seats <= 0):
+            break  # newcomers come last
+        if not problem(request):
             chosen.append(request)
             first_seats -= is_newcomer
     return tuple(sorted(chosen, key=lambda request: request.peer))
 
 
-def crowding(joined: Iterable[PeerId], parent: RoundPlan) -> str:
-    """Why the plan after `parent` cannot seat all of them; empty where it can."""
-    served, free = _served(parent), free_first_seats(parent)
+def crowding(joined: Iterable[PeerId], parent: RoundPlan, gone: Collection[PeerId]) -> str:
+    """Why the plan after `parent`, without `gone`, cannot seat all of them; empty where it can."""
+    served, free = _served(parent), free_first_seats(parent, gone)
     newcomers = sum(peer not in served for peer in joined)
     return f"{newcomers} newcomers, and there are {free} first seats" if newcomers > free else ""
 
 
-def free_first_seats(parent: RoundPlan) -> int:
-    """How many that have shown nothing yet the plan after `parent` may seat."""
+def free_first_seats(parent: RoundPlan, gone: Collection[PeerId]) -> int:
+    """How many that have shown nothing yet the plan after `parent`, without `gone`, may seat."""
     if parent.is_ticketed:
         return MAX_JOINS
-    silent = sum(seat.last_report is None and seat.joined_round > 0 for seat in parent.roster)
-    return max(0, max(FIRST_SEATS, len(parent.roster) - silent) - silent)
+    served = _served(parent)
+    staying = [seat for seat in parent.roster if seat.peer not in gone]
+    silent = [seat for seat in staying if seat.last_report is None and seat.joined_round > 0 and seat.peer not in served]
+    return max(0, max(FIRST_SEATS, len(staying) - len(silent)) - len(silent))
 
 
 def _served(parent: RoundPlan) -> set[PeerId]:

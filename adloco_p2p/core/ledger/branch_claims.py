@@ -14,13 +14,14 @@ from adloco_p2p.core.ledger.certificates import backing
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
-from adloco_p2p.core.model.run_progress import _moved, merged_weights, trained_samples
+from adloco_p2p.core.model.run_progress import _moved, given_after, trained_samples
 from adloco_p2p.core.model.types import (
     MAX_BRANCHES,
     MAX_HOSTS,
     REPORT_LAG,
     BranchState,
     Digest,
+    GivenWeight,
     InstanceId,
     PeerId,
     PendingBranch,
@@ -145,7 +146,6 @@ def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]], proo
     target = _successor_instance(branch_state.instance, entries, parent)
     won = trained_samples(fork, entries, target, end=parent.round + 1)
     peers = tuple(peer for peer, _ in same)
-    of_branch, of_fork = _weights_before(branch_state, target, fork, entries)
     return PendingBranch(
         branch_state=branch_state,
         target=target,
@@ -154,23 +154,17 @@ def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]], proo
         claimants=peers[:MAX_HOSTS],
         holders=peers,
         since=parent.round + 1,
-        branch_weight=of_branch,
-        fork_weight=of_fork,
+        given=_given_before(branch_state, fork, entries),
     )
 
 
-def _weights_before(
-    branch_state: BranchState, target: InstanceId, fork: RoundPlan, entries: Sequence[LedgerEntry]
-) -> tuple[float, float]:
-    """What the entries, which follow the fork, gave to states of its branch, and of its fork, in what is the target now."""
-    of_branch, of_fork, plan = 0.0, 0.0, fork
-    for number, entry in enumerate(entries):
-        for (merged, about), weight in merged_weights(entry.plan.merges, [item.branch_state for item in plan.branches]).items():
-            if _moved_on(merged, entries[number + 1 :]) == target:
-                of_branch += weight if about == branch_state.branch else 0.0
-                of_fork += weight if about == branch_state.fork else 0.0
+def _given_before(branch_state: BranchState, fork: RoundPlan, entries: Sequence[LedgerEntry]) -> tuple[GivenWeight, ...]:
+    """What the entries, which follow the fork, gave to states of its branch, and of its fork."""
+    given, plan = tuple[GivenWeight, ...](), fork
+    for entry in entries:
+        given = given_after(given, branch_state, entry.plan.merges, [item.branch_state for item in plan.branches])
         plan = entry.plan
-    return of_branch, of_fork
+    return given
 
 
 def _successor_instance(instance: InstanceId, entries: Sequence[LedgerEntry], parent: RoundPlan) -> InstanceId:

@@ -134,7 +134,7 @@ def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
         if join.run != parent.run or not verify(join.peer, join.payload, join.signature):
             return f"the join request of {join.peer} is not signed by that peer for this run"
     door = door_of(ledger, verify, statements=value.statements)
-    return crowding(joined, parent) or next(filter(None, map(door.problem, value.joined)), "")
+    return crowding(joined, parent, gone) or next(filter(None, map(door.problem, value.joined)), "")
 
 
 def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify: Verify) -> str:

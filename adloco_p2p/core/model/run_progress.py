@@ -10,7 +10,7 @@ from math import ceil
 
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import BranchState, Digest, InstanceId, Merge, PeerId, RoundPlan
+from adloco_p2p.core.model.types import BranchState, Digest, GivenWeight, InstanceId, Merge, PeerId, RoundPlan
 
 
 def planned_samples(plan: RoundPlan) -> int:
@@ -109,3 +109,23 @@ def merged_weights(merges: Sequence[Merge], states: Iterable[BranchState]) -> di
             for about in (known[source].branch, known[source].fork) if source in known else ():
                 weights[merge.target, about] = weights.get((merge.target, about), 0.0) + weight
     return weights
+
+
+def given_after(
+    given: Iterable[GivenWeight], state: BranchState, merges: Sequence[Merge], states: Iterable[BranchState]
+) -> tuple[GivenWeight, ...]:
+    """What states of the branch and of the fork of `state` have in each instance once a plan with these merges is carried out;
+    `given` is what they had before, `states` are those that could be merged. An instance inherits what its sources had."""
+    if not merges:
+        return tuple(given)
+    totals = [(_moved(item.instance, merges), item.branch_weight, item.fork_weight) for item in given]
+    for (instance, about), weight in merged_weights(merges, states).items():
+        totals.append((instance, weight * (about == state.branch), weight * (about == state.fork)))
+    return tuple(
+        GivenWeight(
+            instance=instance,
+            branch_weight=min(1.0, sum(of_branch for other, of_branch, _ in totals if other == instance)),
+            fork_weight=min(1.0, sum(of_fork for other, _, of_fork in totals if other == instance)),
+        )
+        for instance in sorted({instance for instance, of_branch, of_fork in totals if of_branch or of_fork})
+    )

@@ -373,6 +373,16 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenWeight:
+    """What merges gave to states of one branch, and of its fork, in an instance and in those that were merged into it."""
+
+    instance: InstanceId
+    branch_weight: Fraction
+    fork_weight: Fraction
+    """Of all branches of the fork."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBranch:
     """A branch state that the swarm knows of. Once all hosts of the target hold it, it is merged into the target."""
 
@@ -389,10 +399,18 @@ class PendingBranch:
     """Peers whose last report states that they hold it, sorted."""
     since: Count
     """Round of the first plan that names it."""
-    branch_weight: Fraction = 0.0
-    """What merges gave to states of its branch in the target, ..."""
-    fork_weight: Fraction = 0.0
-    """... and to those of all branches of its fork."""
+    given: Annotated[tuple[GivenWeight, ...], MaxLen(MAX_INSTANCES)] = ()
+    """By instance: the target may be merged into any of them."""
+
+    @property
+    def branch_weight(self) -> float:
+        """What merges gave to states of its branch in the target, ..."""
+        return sum(item.branch_weight for item in self.given if item.instance == self.target)
+
+    @property
+    def fork_weight(self) -> float:
+        """... and to those of all branches of its fork."""
+        return sum(item.fork_weight for item in self.given if item.instance == self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

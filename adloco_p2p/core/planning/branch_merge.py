@@ -20,10 +20,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adloco_p2p.core.model.rules import MergeRules
-from adloco_p2p.core.model.run_progress import _moved, given_samples, merged_weights
+from adloco_p2p.core.model.run_progress import _moved, given_after, given_samples, merged_weights
 from adloco_p2p.core.model.types import (
     MAX_INSTANCES,
     ROUNDS_OPEN,
+    BranchState,
     Digest,
     InstanceId,
     InstancePlan,
@@ -41,7 +42,7 @@ LARGEST_SHARE = 0.25
 """All branch states of a fork, and all that are merged into an instance at once, weigh at most so much: nobody saw their side
 train."""
 LEAST_SHARE = 1e-9
-"""What a rounding error may leave of a share is nothing."""
+"""A smaller share is nothing: rounding errors leave as much."""
 
 # --- settling --------------------------------------------------------------------------------------------------------
 
@@ -92,9 +93,9 @@ def settle(
             reasons.append(f"dropped {_told(item)}: {why}")
         elif key not in done:
             open_ones.append(item)
-    weights = merged_weights(healing, [item.branch_state for item in carried.values()])
-    open_ones = [_with_merged(item, weights) for item in open_ones]
-    named = [_with_merged(replace(item, target=_moved(item.target, merges)), weights) for item in ([] if is_last else new)]
+    states = [item.branch_state for item in carried.values()]
+    open_ones = [_with_merged(item, previous, healing, states) for item in open_ones]
+    named = [_with_merged(item, previous, [*merges, *healing], states) for item in ([] if is_last else new)]
     reasons += [f"{_told(item)} is to be fetched for a merge into instance {item.target}" for item in named]
     return Settlement(
         pending=tuple(sorted([*open_ones, *named], key=lambda item: item.branch_state.key)),
@@ -109,9 +110,14 @@ def _measured(verdict: BranchVerdict | None, ripe: Mapping[InstanceId, Sequence[
     if verdict is None or not verdict.is_accepted:
         return []
     merge = verdict.merge
-    held = {item.branch_state.key for item in ripe.get(merge.target, ())}
-    if not held.issuperset(set(merge.sources) - {merge.target}):
+    held = {item.branch_state.key: item for item in ripe.get(merge.target, ())}
+    if not set(merge.sources).issubset({merge.target, *held}):
         return []
+    weights = merged_weights([merge], [item.branch_state for item in held.values()])
+    for item in [held[source] for source in merge.sources if source in held]:
+        of_branch, of_fork = (weights[merge.target, about] for about in (item.branch_state.branch, item.branch_state.fork))
+        if of_branch > _branch_room(item) + LEAST_SHARE or of_fork > _fork_room(item) + LEAST_SHARE:
+            return []  # the target has since taken in an instance that had some of the share
     return [replace(merge, reason=shortened(f"{merge.reason}; accepted: {verdict.numbers}"))]
 
 
@@ -145,8 +151,7 @@ def _carried(
         for peer in staying
     }
     return replace(
-        item,
-        target=_moved(item.target, merges),
+        _with_merged(item, previous, merges, ()),
         won_samples=item.won_samples + given_samples(previous, item.target),
         holders=tuple(sorted(peer for peer in staying if held[peer])),
     )
@@ -214,14 +219,14 @@ def _fork_room(item: PendingBranch) -> float:
     return LARGEST_SHARE - item.fork_weight
 
 
-def _with_merged(item: PendingBranch, weights: Mapping[tuple[InstanceId, Digest], float]) -> PendingBranch:
-    """After merges that gave these weights."""
-    state = item.branch_state
-    return replace(
-        item,
-        branch_weight=item.branch_weight + weights.get((item.target, state.branch), 0.0),
-        fork_weight=item.fork_weight + weights.get((item.target, state.fork), 0.0),
-    )
+def _with_merged(
+    item: PendingBranch, previous: RoundPlan, merges: Sequence[Merge], states: Sequence[BranchState]
+) -> PendingBranch:
+    """After these merges, of which the plan before, `previous`, has the instances; they may take in these states. An instance
+    that ends otherwise takes along what it was given."""
+    living = {_moved(plan.instance, merges) for plan in previous.instances}
+    given = [weight for weight in given_after(item.given, item.branch_state, merges, states) if weight.instance in living]
+    return replace(item, target=_moved(item.target, merges), given=tuple(given))
 
 
 def _told(item: PendingBranch) -> str:

@@ -202,7 +202,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         signers=previous.signers if change.signers is None else change.signers,
         is_ticketed=previous.is_ticketed,
         course=course,
-        former=remembered(previous, {roster_entry.peer for roster_entry in roster_entries}),
+        former=remembered(previous, roster_entries, rules.admission),
     )
 
 

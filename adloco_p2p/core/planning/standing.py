@@ -7,7 +7,7 @@ the only one that decides, or nothing can be agreed on while it restarts. A run 
 the probation is at most a quarter of the run so far.
 """
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model.rules import AdmissionRules
@@ -58,13 +58,14 @@ def _owed(rules: AdmissionRules, round: int) -> int:
     return min(rules.probation_rounds, round // 4) if rules.kind == "open" else rules.probation_rounds
 
 
-def remembered(previous: RoundPlan, roster: Collection[PeerId]) -> tuple[FormerMember, ...]:
-    """Former members of the plan after `previous`, which has these peers on its roster: those that served their probation and
-    left lately."""
-    round = previous.round + 1
+def remembered(previous: RoundPlan, roster: Sequence[RosterEntry], rules: AdmissionRules) -> tuple[FormerMember, ...]:
+    """Former members of the plan after `previous`, which has this roster: those that served their probation and left lately.
+    In a run that anybody may join one that is back remains until it reports: its seat is no first seat."""
+    round, seats = previous.round + 1, {roster_entry.peer: roster_entry for roster_entry in roster}
     known = {former.peer: former for former in previous.former if round - former.left_round <= REMEMBERED_ROUNDS}
     for roster_entry in previous.roster:
         is_served = roster_entry.probation == 0 and roster_entry.last_report is not None
-        if is_served and roster_entry.peer not in roster:
+        if is_served and roster_entry.peer not in seats:
             known[roster_entry.peer] = FormerMember(peer=roster_entry.peer, left_round=round, standing=roster_entry.standing)
-    return tuple(known[peer] for peer in sorted(known) if peer not in roster)
+    is_open = rules.kind == "open"
+    return tuple(known[peer] for peer in sorted(known) if peer not in seats or (is_open and seats[peer].last_report is None))

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.agreement.known_peers import MAX_ELECTORS, MAX_KNOWN
-from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
+from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION, Timing
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.ledger.admission import FIRST_SEATS
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry, num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
@@ -31,7 +32,7 @@ from adloco_p2p.core.model.messages import (
 )
 from adloco_p2p.core.model.types import Digest, PeerId, Report, RosterChange, RosterEntry, RoundPlan, roster_of
 from adloco_p2p.core.planning.round_plan import next_plan
-from tests.core.agreement.test_consensus import NOW, RULES, Swarm, agreement, decide, first_plan, said, sign, verify
+from tests.core.agreement.test_consensus import NOW, RULES, Swarm, agreement, decide, first_plan, said, sign, spread, verify
 from tests.core.agreement.test_membership import member
 from tests.core.core_values import RUN, capacity, peer
 
@@ -545,3 +546,29 @@ def test_patience_has_an_upper_bound_however_long_others_took() -> None:
     assert bound == 2 * 60.0 + 10_000_000 / 500_000.0 + 30.0
     assert patience.longest_seconds(expected_seconds=60.0, uplinks=[]) == 120.0 + 40.0 + 30.0
     assert patience.timeout_seconds(expected_seconds=60.0) > bound
+
+
+def test_the_lot_for_first_seats_is_the_proposers_secret() -> None:
+    """Whoever could know it would make the names that win before it asks."""
+    swarm = Swarm(3)
+    requests = [request_of(PeerId(f"ghost{number}")) for number in range(16)]
+    like, joined = member(peer(99)).heartbeat(0.0), []
+    for each in swarm.peers.values():
+        each.receive(STRANGER, asking(requests, like=like), swarm.now)
+        joined.append(each.consensus.proposer._fresh_value(swarm.now).joined)
+    assert [len(chosen) for chosen in joined] == [FIRST_SEATS] * 3 and len(set(joined)) == 3
+
+
+def test_after_another_history_won_none_gets_the_certificate_of_the_lost_one() -> None:
+    swarm = Swarm(Timing().direct_limit + 2)
+    ahead, late, *_ = swarm.order
+    spread(swarm, to=[name for name in swarm.peers if name != late])
+    each = swarm.peers[ahead]
+    common, now = each.ledger.digests[0], swarm.now
+    won = each.ledger.truncated(common)
+    won.append(entry_of(ahead, won, absent=(), departed=swarm.order[-1:]))
+    each.consensus.follow_reorg(won, now)
+    swarm.mail.clear()
+    swarm.take(ahead, each.receive(late, PullEntries(locator=(common,)), now))
+    (entries,) = said(swarm, Entries)
+    assert entries.entries == (won.entries[-1],) and not said(swarm, Final)

@@ -233,10 +233,25 @@ def test_an_open_run_grows_by_as_many_as_have_reported() -> None:
     ledger = open_ledger()
     plan = ledger.plans[-1]
     seats = [replace(plan.roster[0], peer=peer(index), joined_round=1, last_report=3) for index in range(20)]
-    assert free_first_seats(replace(plan, roster=tuple(seats))) == 20
+    assert free_first_seats(replace(plan, roster=tuple(seats)), ()) == 20
     silent = [replace(seat, last_report=None) for seat in seats[:12]]
-    assert free_first_seats(replace(plan, roster=(*silent, *seats[12:]))) == 0
-    assert free_first_seats(replace(plan, roster=(*silent[:4], *seats[4:]))) == 12
+    crowded = replace(plan, roster=(*silent, *seats[12:]))
+    assert free_first_seats(crowded, ()) == 0
+    assert free_first_seats(replace(plan, roster=(*silent[:4], *seats[4:])), ()) == 12
+    back = tuple(FormerMember(peer=seat.peer, left_round=2, standing=FULL_STANDING) for seat in silent)
+    assert free_first_seats(replace(crowded, former=back), ()) == 20, "they are back, and served their probation before"
+    assert free_first_seats(crowded, {seat.peer for seat in silent[:9]}) == 5, "3 of 11 are left"
+
+
+def test_seats_that_died_with_the_roster_keep_no_former_member_out() -> None:
+    """Of a run whose members all died: one that was there long ago goes on alone."""
+    ledger = open_ledger()
+    agree(ledger, joined=[request(peer(20))])
+    agree(ledger, departed=[peer(20)])
+    silent = [peer(index) for index in range(1, FIRST_SEATS + 1)]
+    agree(ledger, joined=[request(name) for name in silent])
+    assert verdict(ledger, joined=[request(peer(20))]) == "1 newcomers, and there are 0 first seats"
+    assert verdict(ledger, joined=[request(peer(20))], departed=[AUTHOR, *silent]) == ""
 
 
 def test_former_members_are_seated_before_names_and_names_by_lot() -> None:
@@ -244,13 +259,25 @@ def test_former_members_are_seated_before_names_and_names_by_lot() -> None:
     former, once = PeerId("z" * 8), PeerId("y" * 8)
     asking = [*(request(peer(index)) for index in range(40)), request(former), request(once)]
     plan = replace(open_ledger().plans[-1], former=(FormerMember(peer=former, left_round=1, standing=FULL_STANDING),))
-    chosen = seated_first(asking, parent=plan, members={former, once}, room=64)
-    names = [item.peer for item in chosen]
+    judged: list[PeerId] = []
+
+    def seated(lot: str, *, room: int = 64, refused: Sequence[PeerId] = ()) -> list[PeerId]:
+        def problem(request: JoinRequest) -> str:
+            judged.append(request.peer)
+            return "refused" if request.peer in refused else ""
+
+        members = {former, once}
+        chosen = seated_first(asking, parent=plan, gone=(), members=members, room=room, lot=lot, problem=problem)
+        return [item.peer for item in chosen]
+
+    names = seated("a lot")
     assert len(names) == FIRST_SEATS + 1 and {former, once} < {*names} and names == sorted(names)
-    others = seated_first(asking, parent=replace(plan, round=7), members={former, once}, room=64)
-    assert {former, once} < {item.peer for item in others} and others != chosen, "another lot with every plan"
-    (first,) = seated_first(asking, parent=plan, members={former, once}, room=1)
-    assert first.peer == former
+    assert sorted(judged) == names, "no more are judged than have seats"
+    others = seated("another lot")
+    assert {former, once} < {*others} and others != names
+    instead = seated("a lot", refused=names[:1])
+    assert len(instead) == FIRST_SEATS + 1 and {*names[1:]} < {*instead} and names[0] not in instead
+    assert seated("a lot", room=1) == [former]
 
 
 def test_a_ban_ends_the_seat_and_the_way_back_until_it_is_lifted() -> None:

@@ -10,18 +10,23 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, BranchProof, CastVote, Certificate
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport, Value, Vote
+from adloco_p2p.core.model.rules import MergeRules
 from adloco_p2p.core.model.run_progress import given_samples, trained_samples
 from adloco_p2p.core.model.types import (
     ROUNDS_OPEN,
     BranchState,
     Digest,
+    GivenWeight,
     InstanceId,
+    Merge,
     PendingBranch,
+    ProbeVerdict,
     Report,
     RosterChange,
     RoundPlan,
     roster_of,
 )
+from adloco_p2p.core.planning.branch_merge import Settlement, settle
 from adloco_p2p.core.planning.round_plan import next_plan
 from tests.core.agreement.test_consensus import sign, verify
 from tests.core.core_values import capacity, peer
@@ -257,6 +262,65 @@ def test_what_waits_while_another_state_of_its_fork_is_merged_gets_the_rest() ->
     assert plan.merges[0].weights[1] == pytest.approx(0.2)
     (left,) = plan.branches
     assert (left.branch_state, left.branch_weight, left.fork_weight) == (waiting, 0.0, pytest.approx(0.2))
+
+
+ONE_INTO_ZERO = Merge(sources=(InstanceId(0), InstanceId(1)), target=InstanceId(0), weights=(0.5, 0.5), reason="")
+
+
+def two_targets() -> tuple[RoundPlan, PendingBranch, PendingBranch]:
+    """A plan of two instances, and states of both, of one branch."""
+    ledger = history(5)
+    first, second = (branch_state(ledger, instance=InstanceId(number), samples=10**9) for number in (0, 1))
+    (item,) = accepted(ledger, bringing(ledger, (0, first)))
+    (only,) = ledger.plans[-1].instances
+    plan = replace(ledger.plans[-1], instances=(only, replace(only, instance=InstanceId(1))))
+    one, other = (replace(item, branch_state=state, target=state.instance, backing=0.5) for state in (first, second))
+    return plan, one, other
+
+
+def settled(
+    plan: RoundPlan, *held: BranchState, merges: Sequence[Merge] = (), is_guarded: bool = False, loss: float | None = None
+) -> Settlement:
+    """The first host holds all states of the plan, the others these; `loss`: what all measured of the pending merge, and of its
+    sources."""
+    asked = plan.pending
+    verdict = (
+        ProbeVerdict(sources=asked.sources, target=asked.target, source_losses=(loss,) * len(asked.sources), merged_loss=loss)
+        if asked is not None and loss is not None
+        else None
+    )
+    everything = tuple(item.branch_state for item in plan.branches)
+    received = {
+        report.peer: replace(report, branches=everything if report.peer == peer(0) else held, verdict=verdict)
+        for report in honest_reports(plan)
+    }
+    rules = MergeRules(guard=is_guarded)
+    return settle(plan, received, merges, roster_of(plan), (), is_last=False, may_probe=True, rules=rules)
+
+
+def test_a_target_that_is_merged_takes_along_what_its_fork_was_given() -> None:
+    """The first state is merged into instance 0 with a quarter; then instance 1, the target of the second, into it, too."""
+    plan, first, second = two_targets()
+    after = settled(replace(plan, branches=(first, second)), first.branch_state)
+    assert [merge.weights[1] for merge in after.merges] == [pytest.approx(0.25)]
+    assert [(item.target, item.fork_weight) for item in after.pending] == [(1, 0.0)]
+    later = settled(replace(plan, branches=after.pending), second.branch_state, merges=[ONE_INTO_ZERO])
+    assert later.merges == () and later.pending == () and "its fork 0.25" in "".join(later.reasons)
+
+
+def test_a_measured_merge_that_weighs_too_much_by_now_is_measured_again() -> None:
+    """Instance 0 took in instance 1, of which the fork has a tenth, while its own merge with a quarter was measured."""
+    plan, item, _ = two_targets()
+    item = replace(item, given=(GivenWeight(instance=InstanceId(1), branch_weight=0.1, fork_weight=0.1),))
+    begun = settled(replace(plan, branches=(item,)), item.branch_state, is_guarded=True)
+    assert begun.probe is not None and begun.probe.weights[1] == pytest.approx(0.25)
+    waiting = replace(plan, branches=begun.pending, pending=begun.probe)
+    same = settled(waiting, item.branch_state, is_guarded=True, loss=1.0)
+    assert [merge.weights for merge in same.merges] == [begun.probe.weights]
+    moved = settled(replace(plan, branches=begun.pending), merges=[ONE_INTO_ZERO], is_guarded=True).pending
+    assert [item.fork_weight for item in moved] == [pytest.approx(0.1)]
+    again = settled(replace(waiting, branches=moved), item.branch_state, is_guarded=True, loss=1.0)
+    assert again.merges == () and again.probe is not None and again.probe.weights[1] == pytest.approx(0.15)
 
 
 def test_states_of_one_branch_weigh_together_what_its_votes_allow() -> None:

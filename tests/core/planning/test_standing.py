@@ -113,6 +113,11 @@ def test_a_served_probation_is_kept_for_a_while() -> None:
     assert (seat(soon, peer(2)).probation, seat(soon, peer(2)).standing) == (0, 112)
     assert seat(soon, peer(3)).probation == 8
     assert soon.former == (), "it has a seat again"
+    public = rules(kind="open")
+    soon = following(plan, public, reporting=founders, joined=[peer(2)])
+    assert soon.former == plan.former, "its seat is no first seat"
+    assert following(soon, public, reporting=founders, departed=[peer(2)]).former == plan.former
+    assert following(soon, public, reporting=(*founders, peer(2))).former == ()
     while plan.round < left_round + REMEMBERED_ROUNDS:
         plan = following(plan, made, reporting=founders)
     assert plan.former
