@@ -5,7 +5,7 @@ import json
 from random import Random
 from typing import Any
 
-INTERESTING = (
+INTERESTING: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 255, 1 << 31, (1 << 53) + 1, 1 << 63, 1 << 64, 1 << 4096, -(1 << 63),
     0.0, -0.0, 0.5, 1e30, 1e308, 5e-324, -1.5,
     "", "0" * 64, "f" * 64, "F" * 64, "0" * 65, "g" * 64, "a" * 52, "\u0000", "\ud800", "\u00e9" * 9, "x" * 5000,
