@@ -96,10 +96,8 @@ def _checked_run(arguments: argparse.Namespace) -> RunConfig:
         raise ConfigError("--peer-set control_address=off: `swarm` watches its peers by it; leave it out", code="E201")
     for notice in loaded.notices:
         say(notice)
-    is_repeated = (
-        is_complete(arguments.workdir / "peer-0") and arguments.export is not None and _exported_round(arguments) is not None
-    )
-    if arguments.export is not None and not is_repeated:
+    is_over = is_complete(arguments.workdir / "peer-0")
+    if arguments.export is not None and not (is_over and _exported_round(arguments) is not None):
         check_output(arguments.export, option="--export")
     return loaded.value
 

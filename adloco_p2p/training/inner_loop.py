@@ -47,9 +47,9 @@ def run_inner_steps(
     on_progress: OnProgress,
 ) -> InnerResult | None:
     """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass. `shell`: of the first device of
-    `team`. `micro_batch_limit` is of each device. `is_measured`: whether
-    something asks for the gradient noise. `make_room` takes off the device what these steps do not need: where its memory is
-    short in spite of the probed limit, smaller micro-batches are tried first, and no value depends on it.
+    `team`. `micro_batch_limit` is of each device. `is_measured`: whether something asks for the gradient noise. `make_room`
+    takes off the device what these steps do not need: where its memory is short in spite of the probed limit, smaller
+    micro-batches are tried first, and no value depends on it.
 
     Returns what was done, which after a stop is a smaller contribution but a valid one (its weight is its samples); none where
     nothing was done. The caller decides whether it counts or is discarded. The time of `should_stop` does not count as

@@ -1,7 +1,6 @@
 """Several runs side by side: their held-out losses in pictures, and tables. Runs with the same label are seeds of one thing:
 their mean is a line, and what lies between the lowest and the highest of them a band."""
 
-import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.views import derived, units
-from adloco_p2p.views.html_report import Rows, html_page
-from adloco_p2p.views.run_report import markdown_page, save_figures
+from adloco_p2p.views.html_report import Rows
+from adloco_p2p.views.run_report import Report
 from adloco_p2p.views.status import Status
 
 if TYPE_CHECKING:
@@ -103,20 +102,11 @@ def draw_comparison(runs: Sequence[ComparedRun], output: Path, *, formats: Seque
             raise ConfigError(
                 f"{output}: no comparison, because {run.label} (seed {run.seed}) has no held-out loss", code="E212"
             )
-    output.mkdir(parents=True, exist_ok=True)
     summary = summarise_runs(runs)
     heading = f"{len(runs)} runs side by side"
     sections = [("Labels", _label_rows(summary)), ("Runs", _run_rows(summary))]
-    figures = _figures(runs)
-    if as_html:
-        page = output / "report.html"
-        page.write_text(html_page(heading, sections, {CAPTIONS[name]: figure for name, figure in figures.items()}), "utf-8")
-        return [page]
-    pictures = save_figures(figures, output, formats)
-    numbers, page = output / "report.json", output / "report.md"
-    numbers.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    page.write_text(markdown_page(heading, sections, CAPTIONS), encoding="utf-8")
-    return [*pictures, numbers, page]
+    drawn = Report(heading=heading, sections=sections, figures=_figures(runs), captions=CAPTIONS, numbers=summary)
+    return drawn.write(output, formats=formats, as_html=as_html)
 
 
 def _figures(runs: Sequence[ComparedRun]) -> "dict[str, Figure]":

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,33 @@ FORMATS = ("png", "svg", "pdf")
 """For the screen, for a page, for print."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a report has, whatever it is of."""
+
+    heading: str
+    sections: Sequence[Section]
+    figures: "Mapping[str, Figure]"
+    """By their names in `captions`."""
+    captions: Mapping[str, str]
+    numbers: Mapping[str, Any]
+    """Ready for JSON."""
+
+    def write(self, output: Path, *, formats: Sequence[str], as_html: bool) -> list[Path]:
+        """As `draw_report`."""
+        output.mkdir(parents=True, exist_ok=True)
+        if as_html:
+            page = output / "report.html"
+            pictures = {self.captions[name]: figure for name, figure in self.figures.items()}
+            page.write_text(html_page(self.heading, self.sections, pictures), "utf-8")
+            return [page]
+        files = save_figures(self.figures, output, formats)
+        numbers, page = output / "report.json", output / "report.md"
+        numbers.write_text(json.dumps(self.numbers, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        page.write_text(markdown_page(self.heading, self.sections, self.captions), encoding="utf-8")
+        return [*files, numbers, page]
+
+
 def draw_report(
     events: Iterable[Stamped],
     output: Path,
@@ -50,20 +77,12 @@ def draw_report(
     status = replay(events)
     if not status.results:
         raise ConfigError(f"{output}: no report, because no round has finished yet", code="E212")
-    output.mkdir(parents=True, exist_ok=True)
     figures = _figures(status, swarm)
     summary = summarise(status)
     sections = _sections(status, summary)
     heading = f"{units.one_line(status.name)}: report of run {units.short_digest(status.run)}"
-    if as_html:
-        page = output / "report.html"
-        page.write_text(html_page(heading, sections, {CAPTIONS[name]: figure for name, figure in figures.items()}), "utf-8")
-        return [page]
-    pictures = save_figures(figures, output, formats)
-    numbers, page = output / "report.json", output / "report.md"
-    numbers.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    page.write_text(markdown_page(heading, sections, CAPTIONS), encoding="utf-8")
-    return [*pictures, numbers, page]
+    drawn = Report(heading=heading, sections=sections, figures=figures, captions=CAPTIONS, numbers=summary)
+    return drawn.write(output, formats=formats, as_html=as_html)
 
 
 def _figures(status: Status, swarm: Status | None) -> "dict[str, Figure]":

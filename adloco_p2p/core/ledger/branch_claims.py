@@ -14,7 +14,7 @@ from adloco_p2p.core.ledger.certificates import backing
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
-from adloco_p2p.core.model.run_progress import _moved, given_after, trained_samples
+from adloco_p2p.core.model.run_progress import given_after, moved, trained_samples
 from adloco_p2p.core.model.types import (
     MAX_BRANCHES,
     MAX_HOSTS,
@@ -169,13 +169,7 @@ def _given_before(branch_state: BranchState, fork: RoundPlan, entries: Sequence[
 
 def _successor_instance(instance: InstanceId, entries: Sequence[LedgerEntry], parent: RoundPlan) -> InstanceId:
     """The instance that it was merged into since the fork. One that never was here goes into the first that lives."""
-    instance = _moved_on(instance, entries)
+    for entry in entries:
+        instance = moved(instance, entry.plan.merges)
     living = [item.instance for item in parent.instances]
     return instance if instance in living else living[0]
-
-
-def _moved_on(instance: InstanceId, entries: Sequence[LedgerEntry]) -> InstanceId:
-    """Where merges led it."""
-    for entry in entries:
-        instance = _moved(instance, entry.plan.merges)
-    return instance

@@ -93,7 +93,8 @@ def trained_samples(fork: RoundPlan, entries: Sequence[LedgerEntry], instance: I
     return total
 
 
-def _moved(instance: InstanceId, merges: Sequence[Merge]) -> InstanceId:
+def moved(instance: InstanceId, merges: Sequence[Merge]) -> InstanceId:
+    """The instance that it is part of after the merges of one plan."""
     for merge in merges:
         if instance in merge.sources:
             instance = merge.target
@@ -118,7 +119,7 @@ def given_after(
     `given` is what they had before, `states` are those that could be merged. An instance inherits what its sources had."""
     if not merges:
         return tuple(given)
-    totals = [(_moved(item.instance, merges), item.branch_weight, item.fork_weight) for item in given]
+    totals = [(moved(item.instance, merges), item.branch_weight, item.fork_weight) for item in given]
     for (instance, about), weight in merged_weights(merges, states).items():
         totals.append((instance, weight * (about == state.branch), weight * (about == state.fork)))
     return tuple(

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adloco_p2p.core.model.rules import MergeRules
-from adloco_p2p.core.model.run_progress import _moved, given_after, given_samples, merged_weights
+from adloco_p2p.core.model.run_progress import given_after, given_samples, merged_weights, moved
 from adloco_p2p.core.model.types import (
     MAX_INSTANCES,
     ROUNDS_OPEN,
@@ -224,9 +224,9 @@ def _with_merged(
 ) -> PendingBranch:
     """After these merges, of which the plan before, `previous`, has the instances; they may take in these states. An instance
     that ends otherwise takes along what it was given."""
-    living = {_moved(plan.instance, merges) for plan in previous.instances}
+    living = {moved(plan.instance, merges) for plan in previous.instances}
     given = [weight for weight in given_after(item.given, item.branch_state, merges, states) if weight.instance in living]
-    return replace(item, target=_moved(item.target, merges), given=tuple(given))
+    return replace(item, target=moved(item.target, merges), given=tuple(given))
 
 
 def _told(item: PendingBranch) -> str:

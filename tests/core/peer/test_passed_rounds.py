@@ -16,8 +16,8 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
-from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.rules import Rules, WorkRules
+from adloco_p2p.core.model.types import InstanceId, RoundPlan
 from adloco_p2p.core.peer.fetching import NO_DONOR_SECONDS
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
@@ -27,10 +27,8 @@ from tests.core.peer.story import PEER0, PEER1, rules
 from tests.core.peer.test_peer_churn import CAPACITY, Scripted, _result
 
 
-def test_a_member_that_is_left_alone_reports_the_rounds_that_it_passed_without_a_state() -> None:
-    """The host that had the state is gone. The next plan waits for the report of round 2 or 3, and no other peer sends any:
-    without this one's the run stands still for ever."""
-    whole = rules(rounds=30)
+def left_alone(whole: Rules) -> tuple[list[RoundPlan], Scripted, Peer]:
+    """The first plans of a run of two, and the one of them that learns at its start that the other is gone."""
     plans = [genesis(RUN, [(peer, CAPACITY) for peer in (PEER0, PEER1)], whole)]
     while len(plans) < 5:
         plans.append(next_plan(plans[-1], (), whole))
@@ -39,6 +37,13 @@ def test_a_member_that_is_left_alone_reports_the_rounds_that_it_passed_without_a
     peer = Peer(
         me=PEER0, cadence=Cadence(work=WorkRules(rounds=30), evaluation_period=0, checkpoint_period=1), agreement=agreement
     )
+    return plans, agreement, peer
+
+
+def test_a_member_that_is_left_alone_reports_the_rounds_that_it_passed_without_a_state() -> None:
+    """The host that had the state is gone. The next plan waits for the report of round 2 or 3, and no other peer sends any:
+    without this one's the run stands still for ever."""
+    plans, agreement, peer = left_alone(rules(rounds=30))
     effects = peer.handle(Started(durable=Durable(round=2, plans=tuple(plans)), capacity=CAPACITY), 0.0)
     opened = []
     while transitions := [effect for effect in effects if isinstance(effect, Transition)]:
@@ -68,15 +73,7 @@ def test_a_round_that_was_ended_without_the_state_of_one_instance_is_reported_wi
     """Nobody has the state of instance 1. Plans may end it, or give it to others, before this peer has waited long enough
     to call it lost; the round that it passed without it is reported at once. (Under a flood of names all hosts passed such a
     round, and no plan could follow: `a forgotten half`, seed 8.)"""
-    whole = rules(rounds=30, count=2, period=100)
-    plans = [genesis(RUN, [(peer, CAPACITY) for peer in (PEER0, PEER1)], whole)]
-    while len(plans) < 5:
-        plans.append(next_plan(plans[-1], (), whole))
-    agreement = Scripted()
-    agreement.outcomes = [PeerGone(peer=PEER1)]
-    peer = Peer(
-        me=PEER0, cadence=Cadence(work=WorkRules(rounds=30), evaluation_period=0, checkpoint_period=1), agreement=agreement
-    )
+    plans, agreement, peer = left_alone(rules(rounds=30, count=2, period=100))
     events: list[Event] = [Started(durable=Durable(round=2, plans=tuple(plans), held=(InstanceId(0),)), capacity=CAPACITY)]
     while events:
         events += [answer for effect in peer.handle(events.pop(0), 0.0) for answer in _answers(effect)]
