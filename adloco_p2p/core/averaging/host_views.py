@@ -5,7 +5,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.types import Digest, PeerId
 
 
 @dataclass(slots=True)
@@ -14,6 +14,8 @@ class HostView:
 
     failed_attempt: int = -1
     """The newest attempt whose failure it reported; -1: none."""
+    decision: Digest | None = None
+    """Of the attempt that it can complete, by its newest report of a failure."""
     has_declined: bool = False
     """It has reported that it will not contribute, so its commit vote is not awaited."""
     is_suspect: bool = False

@@ -34,6 +34,7 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import settings_at
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import (
+    AverageDecided,
     AverageFailed,
     AverageFinished,
     Effect,
@@ -138,6 +139,13 @@ class OuterRound(RoundState):
             return self._commit.wait(now)
         return self._commit.vote(now, attempt=event.attempt, contributors=event.contributors, digest=event.digest)
 
+    def average_decided(self, event: AverageDecided) -> list[Effect]:
+        """The attempt under way has all contributions: a death costs it only what the dead host was to reduce."""
+        is_current = self.phase is Phase.AVERAGING and event.attempt == self.attempts.current.number
+        if is_current and self.attempts.current.completes is None:
+            self.attempts.decided(event.decision)
+        return []
+
     def average_failed(self, event: AverageFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave nothing."""
         self.hosts.gone = gone
@@ -178,6 +186,7 @@ class OuterRound(RoundState):
         if self.votes.have_own or self.is_past:
             return [*self._commit.answer(sender), *self._commit.seek(now)]
         view.failed_attempt = max(view.failed_attempt, message.attempt)
+        view.decision = message.decision
         self.hosts.accuse(sender, message.suspects)
         attempt = self.attempts.current
         if self.phase is Phase.AVERAGING and message.attempt >= attempt.number and sender in attempt.members:
@@ -198,6 +207,8 @@ class OuterRound(RoundState):
         ):  # the leader does not know of their votes, or is not honest
             failed = AttemptFailed(instance=self.instance, round=self.round, attempt=message.attempt, suspects=voters)
             return [Send(peer=sender, message=failed)]
+        if is_member and message.completes is not None and message.completes != self.attempts.decision:
+            return self.report_failure(message.attempt, ())
         if sender in failed_here or not (is_member or self.attempts.is_worth_waiting(message)):
             return []
         if self.phase in (Phase.TRAINING, Phase.TRAINED):

@@ -242,7 +242,12 @@ class RoundState:
 
     def report_failure(self, attempt: int, suspects: tuple[PeerId, ...], *, is_question: bool = False) -> list[Effect]:
         failed = AttemptFailed(
-            instance=self.instance, round=self.round, attempt=attempt, suspects=suspects, is_question=is_question
+            instance=self.instance,
+            round=self.round,
+            attempt=attempt,
+            suspects=suspects,
+            is_question=is_question,
+            decision=self.attempts.decision,
         )
         return self.send_all(failed)
 

@@ -135,6 +135,16 @@ class InnerFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AverageDecided:
+    """The attempt has all contributions, and what decides their coefficients. Should it fail now, a retry can complete it."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+    decision: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AverageFinished:
     """The average lies in a scratch buffer; nothing was applied."""
 
@@ -282,6 +292,7 @@ Event = (
     | Ticked
     | TransitionApplied
     | InnerFinished
+    | AverageDecided
     | AverageFinished
     | AverageFailed
     | OuterApplied

@@ -268,6 +268,8 @@ class AttemptFailed:
     suspects: Members
     is_question: bool = False
     """The sender waits for an average of others: a receiver answers with its vote, or with its own refusal."""
+    decision: HexDigest | None = None
+    """Of an attempt in which the sender had all that decides the average: it can take part in a retry that completes that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +281,8 @@ class AttemptStart:
     round: Count
     attempt: Count
     members: Members
+    completes: HexDigest | None = None
+    """The decision of the attempt that this one completes: see `swarm/allreduce/completion.py`."""
 
 
 AveragingMessage = AverageDigest | AttemptFailed | AttemptStart

@@ -29,6 +29,7 @@ from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import Assignment
 from adloco_p2p.core.model.course import work_at
 from adloco_p2p.core.model.events import (
+    AverageDecided,
     AverageFailed,
     AverageFinished,
     Commanded,
@@ -174,7 +175,15 @@ class Peer:
                 return self._receive(event, now)
             case Ticked():
                 return self._tick(now)
-            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | StepMeasured() | Evaluated():
+            case (
+                InnerFinished()
+                | AverageDecided()
+                | AverageFinished()
+                | AverageFailed()
+                | OuterApplied()
+                | StepMeasured()
+                | Evaluated()
+            ):
                 shortages = self._reporting.trained(event) if isinstance(event, InnerFinished) else []
                 return [*shortages, *self._step(event, now)]
             case TransitionApplied():
@@ -244,7 +253,9 @@ class Peer:
         return effects + self._outcomes(outcomes, now)
 
     def _step(
-        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated, now: float
+        self,
+        event: InnerFinished | AverageDecided | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated,
+        now: float,
     ) -> list[Effect]:
         outer = self._state.rounds.get((event.round, event.instance))
         if outer is None:
@@ -258,6 +269,8 @@ class Peer:
             case InnerFinished():
                 is_ahead = self._state.held.get(event.instance, event.round) < event.round
                 effects = outer.inner_finished(event.result, now, self._state.gone, is_ahead=is_ahead)
+            case AverageDecided():
+                effects = outer.average_decided(event)
             case AverageFinished():
                 effects = outer.average_finished(event, now, self._state.gone)
             case AverageFailed():

@@ -91,7 +91,7 @@ def given_up(peers: LinkedPeers, vectors: list[torch.Tensor]) -> PeerId:
     ended: list[PeerId] = []
 
     def check(self: AttemptState) -> None:
-        if self.assembly.num_unsettled == 0 and self.barrier.decision is not None and self.receipts.is_complete:
+        if self.num_unsettled == 0 and self.barrier.decision is not None and self.receipts.is_complete:
             ended.append(self.peer(self.me))
             self.end.fail("gave up")
 
