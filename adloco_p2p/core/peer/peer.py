@@ -24,6 +24,7 @@ from math import isfinite
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.commit_votes import Voter
+from adloco_p2p.core.averaging.failed_attempts import FailedAttempts
 from adloco_p2p.core.averaging.outer_round import OuterRound, round_line
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import Assignment
@@ -115,6 +116,7 @@ class Peer:
         self._branches = self._state.branches
         self._checkpoints = Checkpoints(self._state, is_on_schedule=cadence.saves, least_seconds=cadence.checkpoint_seconds)
         self._adaptive_timeout = AdaptiveTimeout()
+        self._failed_attempts = FailedAttempts()
         self._divergence = Divergence()
         self._fetching = Fetching(self._state, kept_vote=agreement.kept_vote)
         self._reporting = Reporting(self._state, submit=self._submit, task_period=cadence.task_period)
@@ -385,6 +387,7 @@ class Peer:
             plan_digest=digest,
             instance=instance,
             adaptive_timeout=self._adaptive_timeout,
+            failed_attempts=self._failed_attempts,
             voter=Voter(
                 sign=self._agreement.sign,
                 verify=self._agreement.verify,
