@@ -82,7 +82,9 @@ class Butterfly:
         self._earlier = earlier
         self._completion: Butterfly | None = None
         """The newest retry that completes this attempt."""
-        self._at: AttemptState = AttemptState(spec, vector, encoded, timeout_seconds, surroundings, earlier._at if earlier else None)
+        self._at: AttemptState = AttemptState(
+            spec, vector, encoded, timeout_seconds, surroundings, earlier._at if earlier else None
+        )
         self._reducer = ReducerSide(self._at)
         self._member = MemberSide(self._at, put_products=self._reducer.put_products)
 
