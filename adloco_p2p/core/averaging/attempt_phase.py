@@ -57,7 +57,10 @@ class AttemptPhase:
         at.attempts.begin_next()
         start = at.attempts.message()
         without = tuple(peer for peer in at.contributors if peer not in start.members)
-        log = telemetry.AverageRetried(round=at.round, instance=at.instance, attempt=start.attempt, without=without)
+        completes = start.completes is not None
+        log = telemetry.AverageRetried(
+            round=at.round, instance=at.instance, attempt=start.attempt, without=without, completes=completes
+        )
         return [log, *at.send_all(start), *self.begin(now)]
 
     def ask_for_result(self, now: float) -> list[Effect]:

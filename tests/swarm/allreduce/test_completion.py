@@ -1,20 +1,29 @@
 """A member that dies after the barrier stays in the mean: the others average only what it was to reduce."""
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 
+from adloco_p2p.core.ledger import evidence as evidence_rules
+from adloco_p2p.core.model.averages import LostShare
+from adloco_p2p.core.model.ledger_entry import WrongSum
+from adloco_p2p.core.model.types import Digest
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.aggregation.rule import Decision
 from adloco_p2p.numerics.codecs import CODECS
 from adloco_p2p.numerics.reduction import combination
-from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.completion import decision_of_rest
+from adloco_p2p.swarm.allreduce.settled import Settled
+from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.topology import AttemptResult
-from tests.swarm.averaging_peers import vectors_of
+from tests.swarm.averaging_peers import Peers, key_of, kill, sign, until, vectors_of
 from tests.swarm.linked_attempts import LinkedPeers, Strike
 
 NUM_PEERS, SIZE, VICTIM = 4, 20_483, 1
@@ -99,6 +108,29 @@ def test_two_deaths_at_once() -> None:
     assert all(torch.equal(result.vector.view(torch.int32), expected.view(torch.int32)) for result in results)
 
 
+@dataclass
+class Silence(Strike):
+    """After so many bytes the others take the victim for dead; it lives, and goes on sending."""
+
+    async def sending(self, num_bytes: int) -> None:
+        before, self.sent_bytes = self.sent_bytes, self.sent_bytes + num_bytes
+        if before < self.after_bytes <= self.sent_bytes:
+            for attempt in self.attempts.values():
+                attempt.fail("silent", (tuple(self.attempts)[self.victim],))
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("codec", ["float32", "sign"])
+def test_what_one_that_seemed_dead_still_sends_changes_nothing(codec: str) -> None:
+    vectors = vectors_of(NUM_PEERS, SIZE)
+    whole, whole_bytes = undisturbed("robust", codec, vectors)
+    peers, silence = LinkedPeers(NUM_PEERS, rule="robust", codec=codec), Silence(victim=VICTIM, after_bytes=0.6 * whole_bytes)
+    spec = peers.spec(SIZE)
+    results = results_of(peers.complete([(spec, silence), (peers.spec(SIZE, without=(VICTIM,), attempt=1), Strike())], vectors))
+    expected = slow_average(spec, whole[0], vectors, {VICTIM})
+    assert all(torch.equal(result.vector.view(torch.int32), expected.view(torch.int32)) for result in results)
+
+
 def test_before_the_barrier_nothing_is_decided_and_the_dead_member_is_out() -> None:
     vectors = vectors_of(NUM_PEERS, SIZE)
     _, whole_bytes = undisturbed("robust", "float32", vectors)
@@ -119,3 +151,73 @@ def test_the_rest_keeps_its_factors_and_the_old_sum() -> None:
     assert (divided.coefficients, divided.divisors) == ((0.4, 0.2), (0.5, 0.2)), "what is not there divides nothing"
     with pytest.raises(AveragingError, match="no contribution"):
         decision_of_rest(decision, (1,))
+
+
+HONEST, LIAR = "honest", "liar"
+
+
+@pytest.mark.parametrize("reducer", [HONEST, LIAR])
+def test_between_peers_parts_with_the_dead_member_are_made_again_and_a_liar_is_proven(
+    monkeypatch: pytest.MonkeyPatch, reducer: str
+) -> None:
+    """All parts are drawn. The victim returns none, and its daemon dies when the others have decided."""
+    reduce, not_shown, made = ShardReduction.reduce, list[object](), set[tuple[int, int, int]]()
+    wrong_sum = Settled.wrong_sum
+
+    async def reduced(self: ShardReduction, index: int, decision: Decision, executor: Any) -> None:
+        is_first = self._spec.attempt == 0
+        if is_first and self._me == VICTIM:
+            await asyncio.get_running_loop().create_future()
+        if is_first and self._me == 2 and index == 0 and reducer == LIAR:
+            decision = replace(decision, coefficients=(0.9, *decision.coefficients[1:]))
+        await reduce(self, index, decision, executor)
+
+    def noting(self: Settled, part: Part, *arguments: Any) -> WrongSum | None:
+        made.add((self.spec.attempt, self.me, part.index))
+        return wrong_sum(self, part, *arguments)
+
+    monkeypatch.setattr(ShardReduction, "reduce", reduced)
+    monkeypatch.setattr(Settled, "wrong_sum", noting)
+    vectors, living = vectors_of(NUM_PEERS, SIZE), (0, 2, 3)
+    with Peers(NUM_PEERS, rule="robust", settings={"codec": "int8", "recheck": float(NUM_PEERS)}) as peers:
+        decisions: list[Digest] = []
+
+        async def strike() -> None:
+            await until(lambda: len(decisions) == NUM_PEERS)
+            kill(peers[VICTIM])
+
+        failed = peers.average("first", vectors, (1, 1, 1, 1), meanwhile=strike, on_decided=decisions.append)
+        assert len(set(decisions)) == 1
+        assert all(isinstance(failed[number], AveragingError) for number in living), failed
+
+        async def complete() -> list[Averaged]:
+            retry = {
+                "key": key_of("retry"),
+                "weights": tuple((peers[number].peer_id, 1) for number in living),
+                "timeout_seconds": 240.0,
+                "attempt": 1,
+                "lost": (LostShare(VICTIM, 1.0),),
+                "completes": decisions[0],
+                "on_not_shown": lambda *pair: not_shown.append(pair),
+            }
+            averages = [peers[number].averager.average(vector=vectors[number], **retry) for number in living]
+            return list(await asyncio.gather(*averages))
+
+        results = peers.run(complete())
+        for number in living:
+            peers.run(peers[number].averager.settled())
+        names = tuple(sorted(peers[number].peer_id for number in living))
+        evidence = list(peers.evidence)
+    assert len({result.digest for result in results}) == 1
+    assert all(result.contributors == names and result.statistics is None for result in results)
+    assert not_shown == []
+    of_liar = {place for place, item in enumerate(evidence) if isinstance(item, WrongSum)}
+    assert bool(of_liar) == (reducer == LIAR) and len(of_liar) == len(evidence)
+    for item in evidence:
+        assert evidence_rules._sum_problem(item, lambda peer, payload, signed: sign(peer, payload) == signed) == ""
+    if reducer == HONEST:
+        first = {(me, part) for attempt, me, part in made if attempt == 0}
+        again = {(me, part) for attempt, me, part in made if attempt == 1}
+        parts = {part for _, part in first}
+        assert len(first) == 2 * len(parts), "by both others of the three"
+        assert not parts & {part for _, part in again} and len(again) == 2 * len({part for _, part in again})
