@@ -11,7 +11,7 @@ from adloco_p2p.core.averaging.attempt import Attempts
 from adloco_p2p.core.averaging.commit_votes import CommitVotes, Voter
 from adloco_p2p.core.averaging.failed_attempts import Ended, FailedAttempts
 from adloco_p2p.core.averaging.host_views import HostViews
-from adloco_p2p.core.averaging.phases import DEVICE_ENDS, STEPS, Phase
+from adloco_p2p.core.averaging.phases import STEPS, Phase
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import AverageFinished, CancelAverage, Effect, InnerResult, OuterApplied, Send, Totals
 from adloco_p2p.core.model.messages import AttemptFailed, AveragingMessage
@@ -150,9 +150,9 @@ class RoundState:
         return not self.is_contributor and self.is_waiting
 
     @property
-    def device_end(self) -> type | None:
-        """The event that ends the device's work for this round, if it has any now."""
-        return DEVICE_ENDS.get(self.phase)
+    def is_applying(self) -> bool:
+        """The device takes the outer step, or has taken it and is measuring: the state is on its way to the next boundary."""
+        return self.phase in (Phase.APPLYING, Phase.MEASURING, Phase.EVALUATING)
 
     @property
     def has_diverged(self) -> bool:
