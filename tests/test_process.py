@@ -8,6 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -171,7 +172,7 @@ def test_a_watcher_waits_for_a_node_that_starts(
         def look_later(seconds: float) -> None:
             process.communicate()  # the node ends before it can be asked
 
-        monkeypatch.setattr(control.time, "sleep", look_later)
+        monkeypatch.setattr(time, "sleep", look_later)
         assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.out == "starting  reading the text\n" and "no node runs" in said.err
@@ -284,7 +285,7 @@ def test_a_watcher_of_a_dead_node_is_told_once(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(control, "ControlClient", Dead)
-    monkeypatch.setattr(control.time, "sleep", wait)
+    monkeypatch.setattr(time, "sleep", wait)
     assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 0
     assert len(waits) == 5 and capsys.readouterr().out.count("the node has ended") == 1
 
