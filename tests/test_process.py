@@ -19,11 +19,12 @@ from adloco_p2p.cli import EXIT_BROKEN_PIPE, WithFields, main
 from adloco_p2p.commands import control, swarm, trained_model
 from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.telemetry import Resumed, Stamped
 from adloco_p2p.errors import StorageError, SwarmError
 from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.workdir import Workdir
-from tests.views.synthetic import events
+from tests.views.synthetic import events, stamped
 
 POOLS = """
 import ctypes, threading
@@ -288,6 +289,12 @@ def test_a_watcher_of_a_dead_node_is_told_once(
     monkeypatch.setattr(time, "sleep", wait)
     assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 0
     assert len(waits) == 5 and capsys.readouterr().out.count("the node has ended") == 1
+
+
+def test_a_watcher_stays_where_the_run_goes_on_after_its_end() -> None:
+    end = stamped(events()[-1])
+    again = Stamped(time=end.time + 1.0, event=Resumed(round=20))
+    assert control._has_finished([end], False) and not control._has_finished([end, again], False)
 
 
 def finished_run(folder: Path) -> None:
