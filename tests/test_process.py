@@ -8,6 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,11 +19,12 @@ from adloco_p2p.cli import EXIT_BROKEN_PIPE, WithFields, main
 from adloco_p2p.commands import control, swarm, trained_model
 from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.telemetry import Resumed, Stamped
 from adloco_p2p.errors import StorageError, SwarmError
 from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.workdir import Workdir
-from tests.views.synthetic import events
+from tests.views.synthetic import events, stamped
 
 POOLS = """
 import ctypes, threading
@@ -171,7 +173,7 @@ def test_a_watcher_waits_for_a_node_that_starts(
         def look_later(seconds: float) -> None:
             process.communicate()  # the node ends before it can be asked
 
-        monkeypatch.setattr(control.time, "sleep", look_later)
+        monkeypatch.setattr(time, "sleep", look_later)
         assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.out == "starting  reading the text\n" and "no node runs" in said.err
@@ -284,9 +286,15 @@ def test_a_watcher_of_a_dead_node_is_told_once(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(control, "ControlClient", Dead)
-    monkeypatch.setattr(control.time, "sleep", wait)
+    monkeypatch.setattr(time, "sleep", wait)
     assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 0
     assert len(waits) == 5 and capsys.readouterr().out.count("the node has ended") == 1
+
+
+def test_a_watcher_stays_where_the_run_goes_on_after_its_end() -> None:
+    end = stamped(events()[-1])
+    again = Stamped(time=end.time + 1.0, event=Resumed(round=20))
+    assert control._has_finished([end], False) and not control._has_finished([end, again], False)
 
 
 def finished_run(folder: Path) -> None:

@@ -473,9 +473,11 @@ def asks_for_everything(machine: Machine, peer: PeerId, message: object) -> Sent
 
 
 def ends_the_run(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Says with each heartbeat that it has carried out the last plan."""
-    del machine, peer
-    return at_once(message, RunComplete()) if isinstance(message, Heartbeat) else at_once(message)
+    """With each heartbeat: it has carried out the newest plan as the last one."""
+    del peer
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    return at_once(message, RunComplete(plan=machine.process.agreement.consensus.slot.digest))
 
 
 def _sign(machine: Machine) -> Callable[[bytes], str]:

@@ -1,6 +1,7 @@
 """A hub data set reads files of its own repository. The hub is a file system in memory under the hub's own prefix."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -17,7 +18,7 @@ ROOT = f"/datasets/owner/texts@{REVISION}"
 
 class FakeHub(MemoryFileSystem):
     protocol = "hf"
-    store = {}  # noqa: RUF012 - shared by the instances, as that of fsspec
+    store: dict[str, Any] = {}  # noqa: RUF012 - shared by the instances, as that of fsspec
     pseudo_dirs = [""]  # noqa: RUF012
 
     def glob(self, path: str, maxdepth: int | None = None, *, expand_info: bool = True, **options: object) -> object:

@@ -106,9 +106,10 @@ def test_a_directory_without_a_ledger_has_a_page_too(whole: Path, tmp_path: Path
     (copy / "journal.bin").unlink()
     config = read_run(copy)
     assert config is not None
+    page: Any
     page, peers = workdir_documents(copy, config, ledger_events_of(config))
-    assert "nothing here is signed" in str(page["source"])
-    (row,) = page["peers"]  # type: ignore[misc]
+    assert "nothing here is signed" in page["source"]
+    (row,) = page["peers"]
     assert row["samples"] == sum(event["samples"] for event in events(copy, "round"))
     own: Any = peers(row["peer"])
     assert peers("Qm") is None

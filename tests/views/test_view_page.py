@@ -19,9 +19,9 @@ from adloco_p2p.web.server import POINT_FIELDS
 from tests.core.agreement.test_consensus import RULES
 from tests.core.agreement.test_observer import members, trained
 from tests.core.core_values import peer
-from tests.views.synthetic import THIS, Made, events, replay, samples_before, stamped
+from tests.views.synthetic import THIS, Made, events, replay, samples_before, stamped, started
 
-STARTED = stamped(events(1)[0]).event
+STARTED = started()
 LENGTH = 128
 
 

@@ -38,6 +38,14 @@ def test_of_a_round_done_twice_the_later_one_counts() -> None:
     assert twice.counts["round"] == 2
 
 
+def test_a_run_that_goes_on_after_its_end_is_not_finished() -> None:
+    """Another history has won since."""
+    finished = replay(events())
+    assert finished.state == "finished" and finished.finish is not None
+    again = apply(finished, {"event": "resumed", "time": START + 10_000, "round": 20})
+    assert (again.state, again.finish) == ("running", None)
+
+
 def test_the_time_between_two_sessions_is_not_running_time() -> None:
     status = replay(
         [

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -306,7 +307,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def test_a_node_serves_metrics_where_it_is_told_to(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_node_serves_metrics_where_it_is_told_to(tmp_path: Path) -> None:
     async def scenario() -> None:
         with (tmp_path / "out").open("w") as stream:
             watched = EventBroadcaster(PlainView(stream), events_path=tmp_path / "events.jsonl")

@@ -295,10 +295,11 @@ AveragingMessage = AverageDigest | AttemptFailed | AttemptStart
 class RunComplete:
     """'I have carried out the last plan.'"""
 
+    plan: Digest | None
+    """The last plan of the sender's history. None in an answer: the sender has not come to one yet, and may need the receiver
+    for that."""
     is_answer: bool = False
     """An answer to the same message of the receiver; it asks for no answer itself."""
-    is_pending: bool = False
-    """Of an answer: the sender has not carried it out yet, and may need the receiver for that."""
 
 
 WireMessage = Message | AveragingMessage | RunComplete

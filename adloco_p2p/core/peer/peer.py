@@ -316,7 +316,7 @@ class Peer:
                     effects += self._state.plan_lines(plan)
                     effects += self._catching_up.check_own_state(plan)
                 case Reorg():
-                    effects += self._catching_up.rewrite(outcome)
+                    effects += [*self._catching_up.rewrite(outcome), *self._lifecycle.reopen()]
                 case PeerGone() | PeerBack():
                     effects += self._roster_changed(outcome, now)
                 case ReportHeard(report=report):

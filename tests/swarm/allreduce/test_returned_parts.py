@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts
@@ -53,7 +53,7 @@ def after_failure(held_bytes: int) -> LinkedPeers:
     LinkedPeers(NUM_PEERS, limits=limits).average(spec, vectors, whole)
     failed = peers.average(spec, vectors, GiveUp(after_bytes=0.6 * whole.sent_bytes))
     assert all(isinstance(result, AveragingError) and not result.suspects for result in failed), failed
-    assert all(any(peers.held[name]._returned[0, 0][1].has_come) for name in peers.names)
+    assert all(any(peers.held[name]._returned[0, InstanceId(0)][1].has_come) for name in peers.names)
     return peers
 
 
