@@ -60,7 +60,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
-from adloco_p2p.core.model.plan_telemetry import ruled_lines, task_lines
+from adloco_p2p.core.model.plan_telemetry import heldout_lines, ruled_lines, task_lines
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
 from adloco_p2p.core.model.task_scores import TasksScored
@@ -321,6 +321,7 @@ class Peer:
                     effects += self._roster_changed(outcome, now)
                 case ReportHeard(report=report):
                     self._book.note_states(report)
+                    effects += heldout_lines(report)
                 case _:
                     effects.append(outcome)
         return effects
