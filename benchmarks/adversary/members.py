@@ -141,7 +141,8 @@ def ends_every_attempt(machine: Machine, peer: PeerId, message: object, *, suspe
     suspects, or as the one whose report ended the attempt for it (`is_led`)."""
     if not isinstance(message, Heartbeat) or machine.process is None:
         return at_once(message)
-    plan, sent = machine.process.agreement.ledger.plans[-1], [(0.0, message)]
+    plan = machine.process.agreement.ledger.plans[-1]
+    sent: list[tuple[float, object]] = [(0.0, message)]
     for tenth in range(10):
         number = int(10 * machine.clock()) + tenth
         for item in plan.instances:

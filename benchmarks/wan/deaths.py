@@ -115,7 +115,7 @@ def act(rank: int, listen: str, case: Case) -> None:
             print(error, file=sys.stderr)
 
             async def retry() -> str:
-                without, completes = await asyncio.to_thread(director.tell, "failed", (decisions or [None])[-1])
+                without, completes = await asyncio.to_thread(director.tell, "failed", decisions[-1] if decisions else None)
                 await asyncio.sleep(GRACE_SECONDS)
                 return await average(1, tuple(without), completes)
 
