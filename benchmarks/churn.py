@@ -1,4 +1,4 @@
-"""What is left of the tokens per second where a host is killed again and again: whole peers in virtual time, without tensors.
+"""Tokens per second where a host is killed again and again: whole peers in virtual time, without tensors.
 
 python -m benchmarks.churn                              8 hosts, rounds of 60 s, a kill -9 every 60 s, back after 30 s
 python -m benchmarks.churn --round-seconds 60 --megabytes 24 --mbit 25 --rounds 40 --seeds 3
