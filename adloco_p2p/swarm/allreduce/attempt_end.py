@@ -114,6 +114,7 @@ class AttemptEnd:
 
     def close(self) -> None:
         """Stop what still runs. Idempotent."""
+        self._awaited = set  # it leads to the state of the attempt, which leads here
         if not self.outcome.done():
             self.outcome.cancel()
         for task in tuple(self._tasks):

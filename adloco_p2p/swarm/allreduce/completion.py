@@ -1,7 +1,7 @@
 """The decision of an attempt, by which a retry completes it: a member that dies after the barrier stays in the mean.
 
 Once a member has the commitments of all contributors and the inner products of all reducers, every reducer holds all
-contributions to its parts, and the coefficients are fixed. What a death takes away then is only the parts that the dead member
+contributions to its parts, and the coefficients are fixed. A death then takes away only the parts that the dead member
 reduces. So the attempt fails and is not closed: the members that are left still return the parts that they reduce, under the
 commitments, the products and the receipts of that attempt. The retry averages the lost parts alone, over the members that are
 left, by the same coefficients, which are scaled there to their old sum. Its result is bound by the decision

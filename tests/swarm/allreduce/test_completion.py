@@ -1,7 +1,8 @@
 """A member that dies after the barrier stays in the mean: the others average only what it was to reduce."""
 
 import asyncio
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from adloco_p2p.numerics.aggregation.rule import Decision
 from adloco_p2p.numerics.codecs import CODECS
 from adloco_p2p.numerics.reduction import combination
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+from adloco_p2p.swarm.allreduce.attempt_state import AttemptState
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.completion import decision_of_rest
@@ -162,6 +164,15 @@ def test_the_rest_keeps_its_factors_and_the_old_sum() -> None:
 HONEST, LIAR = "honest", "liar"
 
 
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("reducer", [HONEST, LIAR])
 def test_between_peers_parts_with_the_dead_member_are_made_again_and_a_liar_is_proven(
     monkeypatch: pytest.MonkeyPatch, reducer: str
@@ -214,6 +225,8 @@ def test_between_peers_parts_with_the_dead_member_are_made_again_and_a_liar_is_p
             peers.run(peers[number].averager.settled())
         names = tuple(sorted(peers[number].peer_id for number in living))
         evidence = list(peers.evidence)
+        left = [thing for thing in gc.get_objects() if type(thing) is AttemptState and thing.me != VICTIM]
+    assert left == [], "buffers do not wait for the garbage collector"
     assert len({result.digest for result in results}) == 1
     assert all(result.contributors == names and result.statistics is None for result in results)
     assert not_shown == []
