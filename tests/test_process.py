@@ -62,7 +62,7 @@ def command(*words: object, first: str = "") -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [("E302", 0), ("E999", 2)])
-def test_it_says_everything_and_ends_at_once(code: str, exit_code: int) -> None:
+def test_everything_is_printed_and_the_verb_ends_at_once(code: str, exit_code: int) -> None:
     ended, output, errors = command("explain-error", code, first=AT_EXIT)
     assert ended == exit_code and code in (errors if exit_code else output)
     assert "taken apart" not in output
@@ -102,7 +102,7 @@ def test_a_reader_that_goes_is_no_error() -> None:
         (["bootstrap", "--host-maddrs", "0.0.0.0:31337", "--workdir", "new"], 2, "E201"),
     ],
 )
-def test_wrong_addresses_and_directories_are_told_before_torch_is_imported(
+def test_wrong_addresses_and_directories_are_reported_before_torch_is_imported(
     words: list[str], exit_code: int, code: str, tmp_path: Path
 ) -> None:
     words = [str(tmp_path / word) if word == "new" else word for word in words]
@@ -131,7 +131,7 @@ def test_a_node_imports_nothing_that_few_need_and_collects_no_garbage_meanwhile(
     assert ended.stdout.split("\n")[:2] == ["0", "[] True True"]
 
 
-def test_a_node_that_does_not_listen_yet_is_told_from_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_that_does_not_listen_yet_is_distinguished_from_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = ["status", "--workdir", str(tmp_path)]
     assert main(status) == 2
     assert "no node runs" in capsys.readouterr().err
@@ -143,7 +143,7 @@ def test_a_node_that_does_not_listen_yet_is_told_from_none(tmp_path: Path, capsy
         assert f"E225: {tmp_path}: process {process.pid} does not listen: it is ending, or" in capsys.readouterr().err
 
 
-def test_a_node_that_starts_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_that_starts_shows_its_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--workdir", str(tmp_path)]
     holding = f"{HOLDER}; held = Workdir.open(Path(sys.argv[1])); held.enter('reading the text'); print(flush=True)"
     holding += "; sys.stdin.readline(); held.enter(None); print(flush=True); sys.stdin.read()"
@@ -209,7 +209,7 @@ def test_a_pause_that_came_before_anybody_waited_is_not_waited_for(tmp_path: Pat
     assert main(["pause", "--wait", "--workdir", str(tmp_path)]) == 0
 
 
-def test_a_warning_says_where_and_why() -> None:
+def test_a_warning_has_place_and_reason() -> None:
     record = logging.makeLogRecord(
         {"levelname": "WARNING", "name": "disk", "msg": "%s refused", "args": ("it",), "path": "a/b"}
     )
@@ -277,7 +277,7 @@ class Dead:
         yield [], True
 
 
-def test_a_watcher_of_a_dead_node_is_told_once(
+def test_the_end_of_a_dead_node_is_printed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waits: list[float] = []
@@ -350,7 +350,7 @@ def test_a_bootstrap_is_healthy(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert f"process {process.pid} is a bootstrap" in capsys.readouterr().err
 
 
-def test_a_peer_that_never_joined_fails_the_swarm_and_says_why(
+def test_a_peer_that_never_joined_fails_the_swarm_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def spawn(arguments: list[str], workdir: Path, threads: int) -> Member:

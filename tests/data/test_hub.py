@@ -81,7 +81,7 @@ def test_files_are_those_that_the_card_names(hub: FakeHub) -> None:
         repository_files(data(name="en"), split="test")
 
 
-def test_without_a_card_the_names_of_the_files_say_which_split_they_are(hub: FakeHub) -> None:
+def test_without_a_card_the_names_of_the_files_decide_the_split(hub: FakeHub) -> None:
     for name in ("data/train-0.parquet", "data/train-1.parquet", "data/test-0.parquet"):
         hub.pipe(f"{ROOT}/{name}", b"")
     kind, files = repository_files(data(), split="train")

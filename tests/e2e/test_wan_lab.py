@@ -108,7 +108,7 @@ def test_nothing_is_left_after_an_interrupt() -> None:
 
 
 @pytest.mark.heavy  # it is about time, which a busy machine has little of
-def test_two_laboratories_do_not_hear_each_other() -> None:
+def test_two_laboratories_are_separate_networks() -> None:
     """They have the same names and addresses."""
     with Laboratory(LINKS) as one, Laboratory(LINKS) as other:
         serve(one, "b")

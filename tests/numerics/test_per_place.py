@@ -63,7 +63,7 @@ def test_a_rule_decides_as_it_would_and_divides_by_those_that_it_keeps(rule: str
     assert plain.divisors == ()
 
 
-def test_names_tell_rules_apart_and_the_strict_one_is_divided_alike() -> None:
+def test_names_distinguish_rules_and_the_strict_one_is_divided_alike() -> None:
     strict = rule_named("mean", division="named", is_strict=True)
     assert isinstance(strict, PerPlace) and strict.name != STRICT.name
     assert rule_named("mean", is_strict=True) is STRICT

@@ -102,7 +102,7 @@ def test_a_watcher_that_is_too_slow_is_cut_off_and_holds_nobody_up(tmp_path: Pat
     asyncio.run(play())
 
 
-def test_of_a_long_past_the_end_is_told_and_what_the_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_past_the_end_is_shown_and_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_broadcast, "MAX_HISTORY_BYTES", 3000)
 
     async def play() -> list[Batch]:

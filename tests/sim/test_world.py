@@ -55,7 +55,7 @@ def played(seed: int, *, peers: int, rounds: int, faults: Faults, round_seconds:
     return world
 
 
-def test_a_seed_tells_the_same_story_twice() -> None:
+def test_a_seed_has_the_same_trace_twice() -> None:
     faults = Faults(loss=0.1, crashes=2, joins=1, faults_end_at=10.0)
     stories = [played(seed, peers=4, rounds=4, faults=faults).trace for seed in (3, 3, 4)]
     assert stories[0] == stories[1] != stories[2]

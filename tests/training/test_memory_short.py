@@ -84,7 +84,7 @@ def test_evaluation_makes_room_also_between_inner_steps(monkeypatch: pytest.Monk
     assert [short.digests(instance) for instance in (ONE, TWO)] == [plain.digests(instance) for instance in (ONE, TWO)]
 
 
-def test_a_device_that_holds_not_even_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_room_for_one_sample_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = trained()
     assert peer.micro_batch_limit
     monkeypatch.setattr(hosting_module, "heldout_loss", failing(heldout_loss, lambda: True))
@@ -111,7 +111,7 @@ def test_inner_steps_make_room_and_change_nothing(monkeypatch: pytest.MonkeyPatc
     assert_equal(plain, short)
 
 
-def test_where_a_step_does_not_fit_at_all_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_does_not_fit_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = trained()
     monkeypatch.setattr(_Stepped, "step", failing(_Stepped.step, lambda: True))
     with pytest.raises(DeviceError, match="a step of the inner optimizer"):

@@ -54,7 +54,7 @@ def with_traffic() -> list[Made]:
     return [*made, *counted]
 
 
-def test_names_say_the_unit_and_what_only_grows() -> None:
+def test_names_end_with_their_unit_and_those_of_counters_with_total() -> None:
     for measure in measures(replay(events())):
         assert re.fullmatch(r"adloco_[a-z_]+[a-z]", measure.name)
         assert measure.name.endswith("_total") == (measure.kind == "counter"), measure.name

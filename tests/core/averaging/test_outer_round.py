@@ -453,7 +453,7 @@ def test_an_average_that_one_host_claims_is_not_fetched_and_a_fetched_one_gives_
     assert [peer for peer, _ in answer.message.backers] == [B, C, D] and not answer.message.signature
 
 
-def test_the_votes_of_a_majority_convince_a_host_that_heard_only_one_of_them() -> None:
+def test_the_votes_of_a_majority_suffice_for_a_host_that_received_only_one_of_them() -> None:
     """A host voted, and two of the others died after their votes: the third passes them on."""
     outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
     outer.average_finished(finished(outer, A, B, C, D), 14.0, ())
@@ -567,7 +567,7 @@ def test_the_wait_for_a_silent_voter_ends() -> None:
     assert outer.next_deadline is None
 
 
-def test_a_late_host_hears_all_that_live_before_it_calls_a_round_void() -> None:
+def test_a_late_host_has_the_answers_of_all_that_live_before_a_round_is_void() -> None:
     plan = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout()).plan
     outer = outer_round(A, plan, AdaptiveTimeout(), is_late=True)
     outer.start(20.0, progress_end=0.1)
@@ -604,7 +604,7 @@ def test_a_late_host_waits_for_no_average_where_most_have_declined() -> None:
     assert has(outer.tick(24.0, ()), CarryOver)
 
 
-def test_late_hosts_tell_each_other_that_they_have_no_vote_to_wait_for() -> None:
+def test_late_hosts_answer_each_other_that_they_have_no_vote() -> None:
     plan = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout()).plan
     asking, past = (outer_round(name, plan, AdaptiveTimeout(), is_late=True) for name in (A, C))
     for outer in (asking, past):

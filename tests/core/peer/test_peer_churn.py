@@ -84,7 +84,7 @@ def test_a_peer_whose_state_differs_takes_that_of_the_others() -> None:
     assert all(own[key] == others[key] for key in later)
 
 
-def test_who_cannot_contribute_says_so_and_nobody_waits_for_its_vote() -> None:
+def test_a_host_that_cannot_contribute_refuses_and_its_vote_is_not_awaited() -> None:
     """Of three contributors one has no state at first: the average of the others counts without it."""
     story = Story(rules=rules(rounds=8), peers=3)
     story.machine(PEER1).disk.durable = Durable(round=0, plans=(story.world.genesis,))
@@ -97,7 +97,7 @@ def test_who_cannot_contribute_says_so_and_nobody_waits_for_its_vote() -> None:
 # --- leaving, ending -------------------------------------------------------------------------------------------------
 
 
-def test_who_is_asked_to_stop_says_goodbye_last_of_all() -> None:
+def test_a_peer_that_is_asked_to_stop_sends_its_leave_last() -> None:
     story = Story(rules=rules(rounds=8), peers=2)
     story.ask(PEER0, "drain", at=0.4)
     story.play()
@@ -141,7 +141,7 @@ def test_a_farewell_ends_when_all_who_live_are_done_or_had_their_time() -> None:
     assert completion.is_over(10.0 + COMPLETION_SECONDS, {})
 
 
-def test_a_peer_that_says_it_still_comes_is_waited_for_longer_but_not_for_good() -> None:
+def test_a_peer_that_still_comes_is_waited_for_longer_but_not_for_good() -> None:
     completion = CompletionBarrier(PEER0)
     completion.begin(LAST, [PEER0, PEER1, PEER2], 10.0)
     assert completion.received(PEER1, RunComplete(plan=None, is_answer=True)) == []

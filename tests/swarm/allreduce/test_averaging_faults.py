@@ -397,7 +397,7 @@ def test_a_stream_that_was_kept_was_silent_by_right(peers: Peers) -> None:
 
 
 @pytest.mark.parametrize("way", ["cancel", "stop"])
-def test_one_that_gives_up_tells_the_others(peers: Peers, way: str) -> None:
+def test_a_member_that_gives_up_notifies_the_others(peers: Peers, way: str) -> None:
     async def give_up() -> list[object]:
         tasks = [
             asyncio.create_task(
@@ -427,7 +427,7 @@ def test_one_that_gives_up_tells_the_others(peers: Peers, way: str) -> None:
     assert not any("deadline" in str(result) for result in (*others, late)), "nobody waited for it"
 
 
-def test_the_stream_of_a_note_is_closed_when_the_note_was_heard(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stream_of_a_note_is_closed_when_the_note_has_arrived(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is on its way is lost with a stream; without the note the others would take the one that gives up for dead."""
     told: list[str] = []
     register = peers[1].averager._attempts

@@ -156,7 +156,7 @@ def test_a_reducer_that_had_returned_a_wrong_part_is_named_in_the_retry() -> Non
 
 
 @pytest.mark.parametrize("payload", [b"", struct.pack("<4I", 99, 0, 0, 0)])
-def test_a_member_that_says_nonsense_about_what_came_back_is_named(monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
+def test_a_member_whose_count_of_returned_parts_is_impossible_is_named(monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
     keep, peers = MemberSide._keep_returned, LinkedPeers(3)
 
     async def lying(self: MemberSide, reducer: int) -> bytes:
@@ -285,7 +285,7 @@ def test_one_that_commits_itself_to_the_contribution_of_another_is_not_given_its
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(100)])
-def test_a_reducer_that_says_nonsense_about_what_it_holds_is_named(monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
+def test_a_reducer_whose_list_of_held_parts_is_impossible_is_named(monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
     peers, take_over = LinkedPeers(3), Uploads.take_over
 
     async def lying(self: Uploads, *arguments: object) -> object:

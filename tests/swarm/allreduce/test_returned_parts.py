@@ -92,7 +92,7 @@ def test_a_contributor_keeps_the_first_parts_whose_own_ones_are_held() -> None:
     assert parts.counts(spec, 0, None)[:3] == (15, 1, 15), "one that only receives has nothing to send ahead"
 
 
-def test_what_came_back_is_let_go_when_the_last_reducer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_came_back_is_released_when_the_last_reducer_has_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
     peers, keep = after_failure(LIMITS.held_bytes), MemberSide._keep_returned
     is_there: dict[int, list[bool]] = {}
 

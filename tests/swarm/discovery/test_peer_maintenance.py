@@ -36,7 +36,7 @@ def maintenance(
     return PeerMaintenance(host, no_discovery, run=RUN, roster=lambda: list(roster()), write=write)
 
 
-def test_a_wrong_clock_is_told_once_when_it_begins_and_once_when_it_ends(monkeypatch):
+def test_a_wrong_clock_is_reported_once_when_it_begins_and_once_when_it_ends(monkeypatch):
     """Four surveys: right, 100 s behind twice, right."""
     offsets = iter([0.0, 100.0, 100.0, 0.0])
     current = [0.0]
@@ -81,7 +81,7 @@ def ended(round, *, samples, hosts):
     return replace(event, round=round, samples=samples, hosts=hosts)
 
 
-def test_the_first_round_that_holds_our_work_is_told_once():
+def test_the_first_round_with_own_work_is_reported_once():
     written = Written()
     sink = ContributionSink(written, me=PeerId("me"), began=10.0, clock=lambda: 24.5)
     sink.write(telemetry.Checkpoint(round=3))

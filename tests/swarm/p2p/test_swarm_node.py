@@ -196,7 +196,7 @@ def test_a_port_in_use_is_named(tmp_path):
     asyncio.run(scenario())
 
 
-def test_announced_addresses_are_what_others_are_told(tmp_path):
+def test_announced_addresses_are_those_that_others_get(tmp_path):
     async def scenario():
         announced = "/ip4/203.0.113.7/tcp/4001"
         config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",), announce_maddrs=(announced,))

@@ -132,7 +132,7 @@ def test_lying_dying_and_silent_donors_hold_nobody_up(tmp_path):
     asyncio.run(scenario())
 
 
-def test_when_no_donor_is_left_every_reason_is_told(tmp_path):
+def test_when_no_donor_is_left_every_reason_is_shown(tmp_path):
     async def scenario():
         async with swarm(tmp_path, 3) as ((joiner, *donors), (liar, forgetful, torn), (_, _, root)):
             await _lie(liar)

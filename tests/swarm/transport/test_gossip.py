@@ -88,7 +88,7 @@ def test_messages_arrive_in_order_with_their_sender(tmp_path):
     asyncio.run(scenario())
 
 
-def test_another_run_is_refused_and_the_sender_is_told(tmp_path):
+def test_another_run_is_refused_with_an_answer(tmp_path):
     async def scenario():
         other = Digest("cd" * 32)
         async with wires(tmp_path, RUN, other) as ((_a, wire_a, ears_a), (b, _wire_b, ears_b)):
@@ -102,7 +102,7 @@ def test_another_run_is_refused_and_the_sender_is_told(tmp_path):
     asyncio.run(scenario())
 
 
-def test_another_protocol_version_is_refused_and_the_sender_is_told(tmp_path):
+def test_another_protocol_version_is_refused_with_an_answer(tmp_path):
     async def scenario():
         async with wires(tmp_path, RUN, RUN) as ((_a, wire_a, ears_a), (b, _wire_b, ears_b)):
             (envelope,) = wire_a._envelopes(_report(b.me))

@@ -288,7 +288,7 @@ def test_a_sender_has_one_message_in_assembly_and_it_ends_when_the_next_piece_is
         (b"a", MAX_PAYLOAD_BYTES, "1 bytes do not inflate to the"),
     ],
 )
-def test_a_payload_is_what_its_envelope_says_or_refused(payload, plain_bytes, words):
+def test_a_payload_that_differs_from_its_envelope_is_refused(payload, plain_bytes, words):
     def take(envelope: gossip_pb2.Envelope) -> None:
         check_plain_bytes(envelope)
         inflate(envelope)
