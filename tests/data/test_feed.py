@@ -96,13 +96,13 @@ def test_a_second_start_of_digested_files_reads_their_rows_only(
 ) -> None:
     run = run_over(source="text", path=write_shards("text"))
     run = replace(run, data=replace(run.data, digest=files_digest(run.data)))
-    first = np.array(opened(run, private_cache).rows.training.ids)
+    first = np.array(tokens(opened(run, private_cache).rows.training).ids)
     write_text(tmp_path / "other.txt", [f"other words, {number} of them. " * 3 for number in range(60)])
     other = run_over(source="text", path=str(tmp_path / "other.txt"))
     other = replace(other, data=replace(other.data, digest=files_digest(other.data)))
     assert "other words" in "".join(texts(opened(other, private_cache).rows.training))
     monkeypatch.setattr(indexing, "load_split", lambda *_, **__: pytest.fail("the files are read again"))
-    assert np.array_equal(opened(run, private_cache).rows.training.ids, first)
+    assert np.array_equal(tokens(opened(run, private_cache).rows.training).ids, first)
 
 
 def test_cached_and_uncached_rows_are_equal(write_shards: WriteShards, private_cache: Path) -> None:
