@@ -305,7 +305,8 @@ def test_naming_hosts_that_have_voted_uses_up_no_accusations() -> None:
     for is_vote_first in (True, False):
         outer = averaging(*seven, adaptive_timeout=AdaptiveTimeout(), batch=14)
         outer.average_failed(failure(attempt=0, suspects=()), 14.0, ())
-        happened = [(B, accusation(*seven[4:])), *((voter, vote(outer, voter, *seven[4:])) for voter in seven[4:])]
+        happened: list[tuple[PeerId, AttemptFailed | AverageDigest]] = [(B, accusation(*seven[4:]))]
+        happened += [*((voter, vote(outer, voter, *seven[4:])) for voter in seven[4:])]
         for sender, message in happened[::-1] if is_vote_first else happened:
             outer.received(sender, message, 15.0, ())
         outer.received(C, accusation(seven[3]), 16.0, ())
