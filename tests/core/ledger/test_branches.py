@@ -128,7 +128,7 @@ def test_a_branch_of_a_branch_is_refused() -> None:
     assert accepted(ledger, bringing(ledger, (0, nested))) == ()
 
 
-def test_a_branch_is_believed_once_and_of_one_peer_one_branch() -> None:
+def test_a_branch_counts_once_and_one_branch_per_peer() -> None:
     ledger = history(5)
     good = branch_state(ledger)
     reports = bringing(ledger, (0, good))
