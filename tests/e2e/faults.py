@@ -51,7 +51,7 @@ def paced(step_seconds: str) -> None:
 
 def patient(seconds: str) -> None:
     """The leader of a retry waits so long for what the others report."""
-    importlib.import_module("adloco_p2p.core.averaging.attempt").GRACE_SECONDS = float(seconds)
+    vars(importlib.import_module("adloco_p2p.core.averaging.attempt"))["GRACE_SECONDS"] = float(seconds)
 
 
 def _at(place: str, call: int, deed: Callable[[], object], *, is_before: bool) -> None:

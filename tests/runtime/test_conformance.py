@@ -260,7 +260,7 @@ def test_state_is_fetched_as_it_was_offered(swarm: Swarm) -> None:
     play(swarm, scenario)
 
 
-def test_state_that_nobody_offers_is_an_error_that_says_so(swarm: Swarm) -> None:
+def test_a_state_without_a_donor_is_an_error(swarm: Swarm) -> None:
     async def scenario(members: list[Member]) -> None:
         with pytest.raises(StateTransferFailed):
             await members[1].states.fetch(

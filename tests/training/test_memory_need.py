@@ -3,6 +3,7 @@
 import gc
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def on_device(peer: Hosting) -> int:
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon", "adamw8bit"])
-def test_the_need_is_what_is_there(kind: str) -> None:
+def test_the_need_is_what_is_there(kind: Literal["adamw", "muon", "adamw8bit"]) -> None:
     if kind == "adamw8bit":
         pytest.importorskip("torchao")
     peer = hosting(with_run(inner=replace(RUN.inner, kind=kind)))

@@ -214,8 +214,8 @@ class Attempts:
         """The current attempt failed here. Returns the seconds until this host acts again: as the leader it waits a moment for
         the reports of the others, otherwise it gives the leader its time."""
         self._hosts[self._me].failed_attempt = self.current.number
-        if self._hosts.num_suspects > self._num_suspects:  # without the new suspect the next one is another attempt
-            self._num_suspects, self._num_failed = self._hosts.num_suspects, 0
+        if len(self._hosts.suspects) > self._num_suspects:  # without the new suspect the next one is another attempt
+            self._num_suspects, self._num_failed = len(self._hosts.suspects), 0
         seconds = pause_seconds(self._num_failed) + (0.0 if self.is_leader else TAKEOVER_SECONDS)
         self._num_failed += 1
         return seconds

@@ -173,6 +173,8 @@ class AverageFailed:
     attempt: int
     reason: str
     suspects: tuple[PeerId, ...] = ()
+    because: PeerId | None = None
+    """The member whose report ended the attempt here, where it names no suspects."""
     is_repair: bool = False
     upload_bytes_per_second: float = 0.0
     """Throughput of the own uplink, where the others went on without this host because it still sent; else 0."""

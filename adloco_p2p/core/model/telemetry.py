@@ -292,6 +292,17 @@ class Round(Log):
     """Of this peer, that did the inner steps."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut(Log):
+    """Another host evaluated an instance after a round, as it claims in its signed report."""
+
+    round: int
+    instance: InstanceId
+    peer: PeerId
+    heldout_loss: float
+    heldout_losses: tuple[float, ...] = ()
+
+
 MAX_SAMPLE_TEXT = 2000
 """Characters."""
 

@@ -284,6 +284,7 @@ class Node:
                 attempt=effect.attempt,
                 reason=str(error),
                 suspects=tuple(error.suspects),  # type: ignore[arg-type]
+                because=error.because,  # type: ignore[arg-type]
                 is_repair=isinstance(effect, RepairAverage),
                 upload_bytes_per_second=error.upload_bytes_per_second,
                 vector_bytes=error.vector_bytes,

@@ -69,10 +69,10 @@ class AttemptEnd:
         finally:
             alarm.cancel()
 
-    def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
+    def fail(self, reason: str, suspects: tuple[PeerId, ...] = (), because: PeerId | None = None) -> None:
         """End the attempt without a result; the first reason stands."""
         if not self.outcome.done():
-            self.outcome.set_exception(AveragingError(reason, suspects=suspects))
+            self.outcome.set_exception(AveragingError(reason, suspects=suspects, because=because))
         elif suspects:
             self.late.update(dict.fromkeys(suspects, reason))
             self.on_late()
@@ -104,7 +104,7 @@ class AttemptEnd:
         named = tuple(peer for peer in reply.suspects if peer in members)
         if 2 * len([peer for peer in named if peer != teller]) >= len(members) > 2:
             named = ()  # one member's report cannot make half of the members suspects
-        self.fail(f"{teller} reports: {reply.reason}", named)
+        self.fail(f"{teller} reports: {reply.reason}", named, because=teller)
 
     def _meet_deadline(self) -> None:
         if self.outcome.done():
