@@ -1,7 +1,8 @@
 """Whether this peer trains, ends, pauses or stops: what the user asks, and the end of the run.
 
 `STEPS` names every step from one stage to another. A peer that ends begins no round after `last_round`; where it alone hosts
-an instance it then waits for others to fetch the state. A peer that has the finished model waits for the others.
+an instance it then waits for others to fetch the state. A peer that has the finished model waits for the others; where another
+history wins meanwhile, the model is not that of the run, and the peer goes on.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -59,7 +60,9 @@ STEPS: dict[Stage, frozenset[Stage]] = {
     Stage.HANDING_OVER: frozenset({Stage.WAITING, Stage.STOPPED}),
     Stage.HANDING_OVER_TO_PAUSE: frozenset({Stage.TRAINING, Stage.HANDING_OVER, Stage.PAUSED, Stage.WAITING, Stage.STOPPED}),
     Stage.PAUSED: frozenset({Stage.TRAINING, Stage.STOPPED}),
-    Stage.WAITING: frozenset({Stage.STOPPED}),
+    Stage.WAITING: frozenset(
+        {Stage.TRAINING, Stage.PAUSING, Stage.DRAINING, Stage.HANDING_OVER, Stage.HANDING_OVER_TO_PAUSE, Stage.STOPPED}
+    ),
     Stage.STOPPED: frozenset(),
 }
 HANDOVERS = {Stage.DRAINING: Stage.HANDING_OVER, Stage.PAUSING: Stage.HANDING_OVER_TO_PAUSE}
@@ -93,6 +96,7 @@ class Lifecycle:
         self._checkpoints = checkpoints
         self._outcomes = outcomes
         self._completion = CompletionBarrier(at.me)
+        self._before_waiting = self.stage
         self._handover_until = 0.0
         """While handing over: successors have until this instant to fetch what only this peer has."""
 
@@ -289,7 +293,8 @@ class Lifecycle:
 
     def have_others_ended(self) -> bool:
         newest = self._book.newest
-        return newest.is_last and self._completion.are_all_done(_peers_of(newest), self._state.gone)
+        digest = self._book.digests[newest.round]
+        return newest.is_last and self._completion.are_all_done(digest, _peers_of(newest), self._state.gone)
 
     def finish(self, now: float) -> list[Effect]:
         """Once the last plan is applied and its instance evaluated, save the model and tell the others."""
@@ -307,8 +312,17 @@ class Lifecycle:
         totals = canonical.to_plain(self._checkpoints.totals(now))
         losses = final.heldout_losses if final is not None else ()
         log = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
+        self._before_waiting = self.stage
         self._enter(Stage.WAITING)
-        return [*effects, log, *self._completion.begin(_peers_of(plan), now)]
+        return [*effects, log, *self._completion.begin(self._book.digests[plan.round], _peers_of(plan), now)]
+
+    def reopen(self) -> list[Effect]:
+        """Another history has won. Where the run was complete in the one that lost, it goes on."""
+        if not self.is_waiting:
+            return []
+        self._enter(self._before_waiting)
+        self._completion.withdraw()
+        return [telemetry.Resumed(round=self._state.opened + 1)]
 
     def wait(self, now: float) -> list[Effect]:
         """The run is complete here: stop once the others have the model too."""

@@ -24,11 +24,13 @@ from math import isfinite
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.commit_votes import Voter
+from adloco_p2p.core.averaging.failed_attempts import FailedAttempts
 from adloco_p2p.core.averaging.outer_round import OuterRound, round_line
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import Assignment
 from adloco_p2p.core.model.course import work_at
 from adloco_p2p.core.model.events import (
+    AverageDecided,
     AverageFailed,
     AverageFinished,
     Commanded,
@@ -58,7 +60,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
-from adloco_p2p.core.model.plan_telemetry import ruled_lines, task_lines
+from adloco_p2p.core.model.plan_telemetry import heldout_lines, ruled_lines, task_lines
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
 from adloco_p2p.core.model.task_scores import TasksScored
@@ -114,6 +116,7 @@ class Peer:
         self._branches = self._state.branches
         self._checkpoints = Checkpoints(self._state, is_on_schedule=cadence.saves, least_seconds=cadence.checkpoint_seconds)
         self._adaptive_timeout = AdaptiveTimeout()
+        self._failed_attempts = FailedAttempts()
         self._fetching = Fetching(self._state, kept_vote=agreement.kept_vote)
         self._reporting = Reporting(self._state, submit=self._submit, task_period=cadence.task_period)
         self._boundary = Boundary(self._state, fetching=self._fetching)
@@ -173,7 +176,15 @@ class Peer:
                 return self._receive(event, now)
             case Ticked():
                 return self._tick(now)
-            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | StepMeasured() | Evaluated():
+            case (
+                InnerFinished()
+                | AverageDecided()
+                | AverageFinished()
+                | AverageFailed()
+                | OuterApplied()
+                | StepMeasured()
+                | Evaluated()
+            ):
                 shortages = self._reporting.trained(event) if isinstance(event, InnerFinished) else []
                 return [*shortages, *self._step(event, now)]
             case TransitionApplied():
@@ -243,7 +254,9 @@ class Peer:
         return effects + self._outcomes(outcomes, now)
 
     def _step(
-        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated, now: float
+        self,
+        event: InnerFinished | AverageDecided | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated,
+        now: float,
     ) -> list[Effect]:
         outer = self._state.round_of(event.round, event.instance)
         if outer is None:
@@ -256,6 +269,8 @@ class Peer:
             case InnerFinished():
                 is_ahead = self._state.held.get(event.instance, event.round) < event.round
                 effects = outer.inner_finished(event.result, now, self._state.gone, is_ahead=is_ahead)
+            case AverageDecided():
+                effects = outer.average_decided(event)
             case AverageFinished():
                 effects = outer.average_finished(event, now, self._state.gone)
             case AverageFailed():
@@ -301,11 +316,12 @@ class Peer:
                     effects += self._state.plan_lines(plan)
                     effects += self._catching_up.check_own_state(plan)
                 case Reorg():
-                    effects += self._catching_up.rewrite(outcome)
+                    effects += [*self._catching_up.rewrite(outcome), *self._lifecycle.reopen()]
                 case PeerGone() | PeerBack():
                     effects += self._roster_changed(outcome, now)
                 case ReportHeard(report=report):
                     self._book.note_states(report)
+                    effects += heldout_lines(report)
                 case _:
                     effects.append(outcome)
         return effects
@@ -371,6 +387,7 @@ class Peer:
             plan_digest=digest,
             instance=instance,
             adaptive_timeout=self._adaptive_timeout,
+            failed_attempts=self._failed_attempts,
             voter=Voter(
                 sign=self._agreement.sign,
                 verify=self._agreement.verify,

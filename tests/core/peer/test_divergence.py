@@ -26,7 +26,7 @@ def note(instances: dict[InstanceId, HostedInstance], ended: Ended) -> list[tupl
     return [(log.message, log.active) for log in note_round(hosted, ended)]  # type: ignore[arg-type, attr-defined]
 
 
-def test_the_warning_says_what_led_nowhere_and_ends_with_the_next_good_round() -> None:
+def test_the_warning_names_the_failure_and_ends_with_the_next_good_round() -> None:
     instances: dict[InstanceId, HostedInstance] = {}
     ((message, active),) = note(instances, Ended(SEVEN, 3))
     assert active and message.startswith("round 3, instance 7: the inner steps diverged, and nothing was sent; ")
