@@ -387,12 +387,12 @@ def test_what_is_held_is_dropped_with_the_round_and_by_the_first_attempt_at_anot
     spec, held = replace(peers.spec(SIZE), round=7, attempt=1), HeldUploads()
     kept = {upload_key(peers.names[0], spec.parts[0]): torch.zeros(4, dtype=torch.uint8).numpy()}
     held.keep(spec, kept)
-    assert held.begin(spec) is kept and held.begin(spec) == {}
+    assert held.begin(spec).keys() == kept.keys() and held.begin(spec) == {}
     held.keep(spec, kept)
     assert held.begin(replace(spec, attempt=0)) == {} == held.begin(spec)
     held.keep(spec, kept)
     held.begin(replace(spec, instance=InstanceId(1)))
-    assert held.begin(spec) is kept, "another instance of the same round"
+    assert held.begin(spec).keys() == kept.keys(), "another instance of the same round"
     held.keep(spec, kept)
     held.begin(replace(spec, round=8, instance=InstanceId(1)))
     assert held.begin(spec) == {}
