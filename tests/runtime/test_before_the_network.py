@@ -22,6 +22,8 @@ from adloco_p2p.swarm.discovery.join import JoinTarget
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.views.plain import PlainView
 
+SILENT = PlainView(io.StringIO())
+
 
 @pytest.mark.parametrize("verb", ["start", "join"])
 def test_a_missing_device_is_noticed_before_the_join_link(
@@ -30,14 +32,14 @@ def test_a_missing_device_is_noticed_before_the_join_link(
     async def no_network(**_: object) -> None:
         raise AssertionError("the network was started")
 
-    monkeypatch.setattr(network_node.SwarmNode, "start", no_network)
+    monkeypatch.setattr(SwarmNode, "start", no_network)
     said: list[str] = []
     with closing(Workdir.open(tmp_path)) as workdir:
-        common = {"workdir": workdir, "config": PeerConfig(device="cuda:97"), "view": PlainView(None), "say": said.append}
         if verb == "start":
-            coroutine = network_node.start_run(run=RunConfig(), initial_peers=(), **common)
+            begin = partial(network_node.start_run, run=RunConfig(), initial_peers=())
         else:
-            coroutine = network_node.join_run(target=JoinTarget(initial_peers=(), run=None), **common)
+            begin = partial(network_node.join_run, target=JoinTarget(initial_peers=(), run=None))
+        coroutine = begin(workdir=workdir, config=PeerConfig(device="cuda:97"), view=SILENT, say=said.append)
         with pytest.raises(ConfigError, match="device: 'cuda:97'") as refused:
             asyncio.run(coroutine)
     assert refused.value.code == "E210" and said == []
@@ -60,10 +62,10 @@ def test_a_missing_directory_is_noticed_before_the_join_link(
     async def no_network(**_: object) -> None:
         raise AssertionError("the network was started")
 
-    monkeypatch.setattr(network_node.SwarmNode, "start", no_network)
+    monkeypatch.setattr(SwarmNode, "start", no_network)
     with closing(Workdir.open(tmp_path)) as workdir:
         started = network_node.start_run(
-            run=run, initial_peers=(), workdir=workdir, config=PeerConfig(), view=PlainView(None), say=lambda _: None
+            run=run, initial_peers=(), workdir=workdir, config=PeerConfig(), view=SILENT, say=lambda _: None
         )
         with pytest.raises(ConfigError, match=f"{setting}: '\\./no") as refused:
             asyncio.run(started)
@@ -72,9 +74,9 @@ def test_a_missing_directory_is_noticed_before_the_join_link(
 
 def test_checkpoints_that_the_disk_cannot_hold_are_noticed_before_others_are_asked(tmp_path: Path) -> None:
     engine = SimpleNamespace(snapshot_bytes=10**17)
-    embedding = Embedding(build=lambda *_: Built(engine=engine, unigram_entropy=None))  # type: ignore[arg-type]
+    embedding = Embedding(build=lambda *_: Built(engine=engine, unigram_entropy=None))
     with closing(Workdir.open(tmp_path)) as workdir, pytest.raises(StorageError) as refused:
-        open_local(workdir=workdir, run=RunConfig(), peer_config=PeerConfig(), view=PlainView(None), embedding=embedding)
+        open_local(workdir=workdir, run=RunConfig(), peer_config=PeerConfig(), view=SILENT, embedding=embedding)
     assert refused.value.code == "E420"
     assert "the 3 checkpoints of an instance of this run take 300,000,000.00 GB" in str(refused.value)
 
