@@ -431,7 +431,7 @@ def _paused(_event: telemetry.Paused, status: Status) -> Status:
 
 @fold.register
 def _resumed(_event: telemetry.Resumed, status: Status) -> Status:
-    return replace(status, state="running", stopping=None)
+    return replace(status, state="running", stopping=None, finish=None)
 
 
 @fold.register

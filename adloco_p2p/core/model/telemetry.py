@@ -332,7 +332,9 @@ class AverageRetried(Log):
     instance: InstanceId
     attempt: int
     without: tuple[PeerId, ...]
-    """Contributors of the attempt before that this one leaves out."""
+    """Contributors of the attempt before that are not in this one."""
+    completes: bool = False
+    """The attempt before had decided: they stay in the mean, and only what they were to reduce is averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
