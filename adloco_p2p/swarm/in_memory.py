@@ -97,10 +97,15 @@ class MemoryPort:
                 self.send(peer, message)
 
     async def average(
-        self, effect: Average, vector: torch.Tensor, *, on_not_shown: Callable[[PeerId, PeerId], None]
+        self,
+        effect: Average,
+        vector: torch.Tensor,
+        *,
+        on_decided: Callable[[Digest], None],
+        on_not_shown: Callable[[PeerId, PeerId], None],
     ) -> Averaged:
         """Wait for all members, then aggregate; all members receive the same tensor values."""
-        del on_not_shown  # no member reduces here
+        del on_decided, on_not_shown  # no member reduces here
         rendezvous = self.swarm.rendezvous.setdefault(effect.key, _Rendezvous(weights=effect.weights))
         assert rendezvous.weights == effect.weights, "the key binds the members"
         members = tuple(peer for peer, _ in effect.weights)

@@ -10,9 +10,10 @@ import pytest
 
 from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
 from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.data import indexing
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.packing import Rows, TokenRows
-from adloco_p2p.data.source import is_heldout
+from adloco_p2p.data.source import files_digest, is_heldout
 from adloco_p2p.data.tokenizer import ByteTokenizer
 from adloco_p2p.errors import ConfigError, StorageError
 from tests.data.files import DOCUMENTS, numbers, run_over, write_parquet, write_text
@@ -88,6 +89,20 @@ def test_second_start_maps_the_rows_without_tokenising(
     [entry] = [path for path in private_cache.iterdir() if path.name.startswith("rows-")]
     assert not list(private_cache.glob("making-*"))
     assert {path.name for path in entry.iterdir()} == {"training.bin", "heldout.bin", "meta.json"}
+
+
+def test_a_second_start_of_digested_files_reads_their_rows_only(
+    write_shards: WriteShards, private_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_over(source="text", path=write_shards("text"))
+    run = replace(run, data=replace(run.data, digest=files_digest(run.data)))
+    first = np.array(tokens(opened(run, private_cache).rows.training).ids)
+    write_text(tmp_path / "other.txt", [f"other words, {number} of them. " * 3 for number in range(60)])
+    other = run_over(source="text", path=str(tmp_path / "other.txt"))
+    other = replace(other, data=replace(other.data, digest=files_digest(other.data)))
+    assert "other words" in "".join(texts(opened(other, private_cache).rows.training))
+    monkeypatch.setattr(indexing, "load_split", lambda *_, **__: pytest.fail("the files are read again"))
+    assert np.array_equal(tokens(opened(run, private_cache).rows.training).ids, first)
 
 
 def test_cached_and_uncached_rows_are_equal(write_shards: WriteShards, private_cache: Path) -> None:

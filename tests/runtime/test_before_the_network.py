@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import threading
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig, RunConfig, TokenizerConfig
-from adloco_p2p.errors import ConfigError, StorageError
+from adloco_p2p.errors import ConfigError, StorageError, SwarmError
 from adloco_p2p.runtime import network_node
 from adloco_p2p.runtime.adapters.embedding import Built, Embedding
 from adloco_p2p.runtime.services import open_local
@@ -89,3 +90,27 @@ def test_checkpoints_that_are_there_already_make_room_for_their_successors(
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "one").write_bytes(bytes(40))
     check_room(tmp_path / "checkpoints", 130, what="files")
+
+
+@pytest.mark.parametrize("verb", ["start", "join"])
+def test_the_models_libraries_load_while_the_network_is_asked(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_prepared = threading.Event()
+
+    async def answer_then(**_: object) -> SwarmNode:
+        assert await asyncio.to_thread(is_prepared.wait, 60)
+        raise SwarmError("nobody is there", code="E302")
+
+    monkeypatch.setattr(SwarmNode, "start", answer_then)
+    embedding = Embedding(prepare=is_prepared.set)
+    with closing(Workdir.open(tmp_path)) as workdir:
+        if verb == "start":
+            begin = partial(network_node.start_run, run=RunConfig(), initial_peers=())
+        else:
+            begin = partial(network_node.join_run, target=JoinTarget(initial_peers=(), run=None))
+        coroutine = begin(
+            workdir=workdir, config=PeerConfig(), view=PlainView(io.StringIO()), say=lambda _: None, embedding=embedding
+        )
+        with pytest.raises(SwarmError, match="nobody is there"):
+            asyncio.run(coroutine)

@@ -145,7 +145,8 @@ async def average(
     pairs = [(member.me, weight) for member, weight in zip(members, weights, strict=True)]
     asked = attempt(key, pairs, timeout_seconds=timeout_seconds)
     tasks = [
-        member.averaging.average(asked, vector(index), on_not_shown=lambda *_: None) for index, member in enumerate(members)
+        member.averaging.average(asked, vector(index), on_decided=lambda _: None, on_not_shown=lambda *_: None)
+        for index, member in enumerate(members)
     ]
     return await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -201,7 +202,7 @@ def test_a_missing_member_fails_the_attempt_for_all_and_is_named(swarm: Swarm) -
     async def scenario(members: list[Member]) -> None:
         asked = attempt(canonical.digest("missing"), [(member.me, 1) for member in members], timeout_seconds=1.0)
         tasks = [
-            member.averaging.average(asked, vector(index), on_not_shown=lambda *_: None)
+            member.averaging.average(asked, vector(index), on_decided=lambda _: None, on_not_shown=lambda *_: None)
             for index, member in enumerate(members[:2])
         ]
         failures = await asyncio.gather(*tasks, return_exceptions=True)

@@ -136,11 +136,13 @@ class Peers:
         limits: AveragingLimits = LIMITS,
         rule: str = "mean",
         paces: Mapping[int, Pacing] = MappingProxyType({}),
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """`paces`: number of a peer -> what limits its streams."""
+        """`paces`: number of a peer -> what limits its streams. `settings`: of every averager, beside these."""
         self._num_peers = num_peers
         self._rule = rule
         self._paces = paces
+        self._settings = settings
         self._part_bytes = part_bytes
         self._limits = limits
         self._runner = asyncio.Runner(loop_factory=Clock)
@@ -176,6 +178,7 @@ class Peers:
                 limits=self._limits,
                 aggregation=self._rule,
                 pace=self._paces.get(number),
+                **self._settings,
                 **signing(p2p, self.evidence),
             )
             await averager.start()

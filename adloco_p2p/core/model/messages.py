@@ -260,14 +260,19 @@ class AverageDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
-    """'My attempt ended without a result; these members did not answer.' A sender that names itself will not contribute."""
+    """'My attempt ended without a result; these members did not answer.' A sender that names itself will not contribute. See
+    `core/averaging/failed_attempts.py`."""
 
     instance: InstanceId
     round: Count
     attempt: Count
     suspects: Members
+    because: PeerId | None = None
+    """The member whose report ended the attempt here, where the sender has no suspects of its own."""
     is_question: bool = False
     """The sender waits for an average of others: a receiver answers with its vote, or with its own refusal."""
+    decision: HexDigest | None = None
+    """Of an attempt in which the sender had all that decides the average: it can take part in a retry that completes that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +284,8 @@ class AttemptStart:
     round: Count
     attempt: Count
     members: Members
+    completes: HexDigest | None = None
+    """The decision of the attempt that this one completes: see `swarm/allreduce/completion.py`."""
 
 
 AveragingMessage = AverageDigest | AttemptFailed | AttemptStart

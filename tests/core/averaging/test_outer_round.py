@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.attempt import Attempt
 from adloco_p2p.core.averaging.commit_phase import MAX_REPAIRS
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound
@@ -201,6 +202,22 @@ def test_a_repeated_accusation_is_not_counted_again_and_all_accusers_together_ac
     for accuser, suspects in ((B, ten[7:9]), (B, ten[7:9]), (C, ten[6:9]), (D, ten[9:]), (C, ten[4:6]), (D, ten[5:6])):
         outer.received(accuser, accusation(*suspects), 14.0, ())
     assert members_of_retry(outer, 60.0) == {ten[:6]}, "two accusers leave a majority, too"
+
+
+def test_a_member_ends_two_attempts_and_is_not_in_the_third() -> None:
+    """By nothing but a report that names nobody, or by the question of a host without a part in the attempt."""
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), is_question=True)
+    assert outer.received(B, question, 11.0, ()) == [] and outer.phase is Phase.AVERAGING
+    for attempt, members in enumerate([(A, B, C, D), (A, C, D)], start=1):
+        outer.received(B, replace(question, attempt=attempt - 1, is_question=False), 12.0 + 20.0 * attempt, ())
+        outer.received(C, replace(question, attempt=attempt - 1, is_question=False, because=B), 12.0 + 20.0 * attempt, ())
+        assert outer.phase is Phase.RETRYING
+        outer.tick(22.0 + 20.0 * attempt, ())
+        assert outer.attempts.current == Attempt(number=attempt, members=members)
+    assert outer.received(B, replace(question, attempt=9, is_question=False), 80.0, ()) == []
+    start = AttemptStart(instance=INSTANCE, round=0, attempt=10, members=(A, B, C, D))
+    assert outer.received(B, start, 81.0, ()) == [] and outer.phase is Phase.AVERAGING
 
 
 def test_an_accuser_that_names_itself_is_left_out_whatever_it_has_named_before() -> None:

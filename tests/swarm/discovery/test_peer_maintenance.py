@@ -124,7 +124,7 @@ def test_who_is_known_to_be_out_of_reach_ends_an_attempt_at_once():
             timeout_seconds=60.0,
         )
         with pytest.raises(AveragingError, match="no way from here to z") as raised:
-            await averaging.average(effect, nothing, on_not_shown=lambda *_: None)
+            await averaging.average(effect, nothing, on_decided=lambda _: None, on_not_shown=lambda *_: None)
         assert raised.value.suspects == ("z",)
 
     asyncio.run(scenario())
