@@ -4,9 +4,9 @@
   python -m benchmarks.besieged --workdir DIR --peers 4 --minutes 5           on a small machine
   python -m benchmarks.besieged --workdir DIR --liars 0 --strangers 0         the same run in peace: its last held-out loss
 
-After a third of the time the liars (`bad_peer.py`) join, one of each kind in turn, and the strangers (`stranger.py`) begin. They
-would have machines of their own, so here they get the processors that the others leave. At the end is printed, and checked (exit
-code 1 where one fails):
+After a third of the time the liars (`bad_peer.py`) join, one of each kind in turn, and the strangers (`stranger.py`) begin.
+They would have machines of their own, so here they get the processors that the others leave. At the end is printed, and checked
+(exit code 1 where one fails):
 
 - no honest process has ended,
 - rounds come at half the pace of before, or more,
