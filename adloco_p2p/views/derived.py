@@ -1,7 +1,9 @@
 """The numbers and rows of the views, computed from a `Status`: progress, time left, rates, and the rows of the tables. Pure."""
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan, RosterLine, TaskScores
 from adloco_p2p.core.model.types import HostShare
@@ -10,6 +12,7 @@ from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, RoundResult
 from adloco_p2p.views.status import Status
 
+MAX_BINS = 12
 WINDOW_ROUNDS = 5
 """Rates and the time left are means over this many finished rounds."""
 
@@ -201,19 +204,36 @@ def _device_seconds(result: RoundResult) -> float:
     return result.seconds.get("training", 0.0) * max(1, len(result.devices))
 
 
+def round_durations(status: Status) -> list[tuple[int, float]]:
+    """(round, seconds of running time), by round: a round lasts from the end of the one before it to its own."""
+    ends = [(-1, 0.0), *round_ends(status)]
+    return [(round_, end - begin) for (_, begin), (round_, end) in pairwise(ends) if end > begin]
+
+
+def mean_duration(status: Status) -> float | None:
+    durations = [duration for _, duration in round_durations(status)]
+    return fmean(durations) if durations else None
+
+
+def duration_histogram(status: Status) -> list[tuple[float, float, int]]:
+    """(from, to, number of rounds) in seconds: at most MAX_BINS intervals of one width; empty before the first round ends."""
+    seconds = [duration for _, duration in round_durations(status)]
+    if not seconds:
+        return []
+    first, last = min(seconds), max(seconds)
+    num_bins = min(MAX_BINS, len(seconds)) if last > first else 1
+    width = (last - first) / num_bins or last
+    counts = Counter(min(num_bins - 1, int((value - first) / width)) for value in seconds)
+    return [(first + index * width, first + (index + 1) * width, counts[index]) for index in range(num_bins)]
+
+
 def utilisation_by_round(status: Status) -> list[tuple[int, float]]:
-    """(round, part of its time in which this peer's devices computed, in [0, 1]), by round; a round lasts from the end of the
-    one before it to its own."""
+    """(round, part of its time in which this peer's devices computed, in [0, 1]), by round."""
     num_devices = _num_devices(status)
     trained: dict[int, float] = {}
     for result in status.results.values():
         trained[result.round] = trained.get(result.round, 0.0) + _device_seconds(result)
-    ends = [(None, 0.0), *round_ends(status)]
-    return [
-        (round_, min(1.0, trained[round_] / (num_devices * (end - begin))))
-        for (_, begin), (round_, end) in pairwise(ends)
-        if round_ is not None and end > begin
-    ]
+    return [(round_, min(1.0, trained[round_] / (num_devices * duration))) for round_, duration in round_durations(status)]
 
 
 def latest_result(status: Status, instance: int) -> RoundResult | None:

@@ -494,6 +494,26 @@ def utilisation(status: Status) -> Figure:
     return figure
 
 
+def durations(status: Status) -> Figure:
+    """How many rounds took how long."""
+    figure = Figure(figsize=(9.6, 3.6))
+    bins = derived.duration_histogram(status)
+    mean = units.duration(derived.mean_duration(status))
+    axes = _axes(figure, "Duration of rounds", f"of this peer; {mean} on average", left=0.075, right=0.975)
+    axes.bar(
+        [start for start, _, _ in bins],
+        [count for _, _, count in bins],
+        width=[end - start for start, end, _ in bins],
+        align="edge",
+        color="#0072B2",
+        edgecolor="white",
+    )
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("rounds")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
 def _spent(status: Status) -> dict[str, dict[int, float]]:
     """Phase, in the order of a round, to seconds by round."""
     spent: dict[str, dict[int, float]] = {phase: {} for phase in PHASE_COLOURS}

@@ -88,7 +88,8 @@ def plans_of(events: Sequence[Stamped]) -> list[LedgerLine]:
 
 
 def _now(status: Status, contributions: Sequence[Contribution], own: Status | None) -> Document:
-    is_finished = status.finish is not None or (own is not None and own.finish is not None)
+    ended = own if own is not None and own.finish is not None else None
+    is_finished = status.finish is not None or ended is not None
     current = status.rounds if is_finished and status.rounds is not None else derived.round_shown(status)
     given = derived.samples_given(status)
     fraction = given / status.samples if status.samples else current / status.rounds if status.rounds else 0.0
@@ -103,7 +104,7 @@ def _now(status: Status, contributions: Sequence[Contribution], own: Status | No
         "orders": text(status.warnings.get(ORDERS, "")),
         "is_last_agreed": any(plan.is_last for plan in status.plans),
         "fraction": min(1.0, fraction),
-        "heldout_loss": rounded(derived.final_heldout(status)) if status.lives else None,
+        "heldout_loss": rounded(derived.final_heldout(ended or status)) if status.lives else None,
         "samples": sum(row.samples for row in contributions),
         "tokens": sum(row.tokens for row in contributions),
         "unigram_entropy": rounded(own.unigram_entropy) if own is not None else None,
@@ -243,6 +244,10 @@ def _own(own: Status) -> Document:
         "seconds": rounded(own.elapsed_seconds),
         "utilisation": [
             {"round": round_, "part": rounded(part)} for round_, part in derived.utilisation_by_round(own)[-MAX_POINTS:]
+        ],
+        "durations": [
+            {"from": rounded(start), "to": rounded(end), "rounds": number}
+            for start, end, number in derived.duration_histogram(own)
         ],
         "texts": [
             {"round": each.round, "instance": each.instance, "prompt": each.prompt, "text": units.printable(each.text)}

@@ -24,6 +24,7 @@ CAPTIONS = {
     "family.png": "Forks and merges of the instances.",
     "seconds.png": "Where the time went.",
     "utilisation.png": "Part of every round in which this peer computed.",
+    "durations.png": "How many rounds took how long on this peer.",
     "bytes.png": "Bytes of averaging; the table above has all traffic.",
 }
 """Pictures in the order of the page."""
@@ -100,6 +101,7 @@ def _figures(status: Status, swarm: Status | None) -> "dict[str, Figure]":
         "family.png": figures.family(status),
         "seconds.png": figures.seconds(status),
         "utilisation.png": figures.utilisation(status),
+        "durations.png": figures.durations(status),
         "bytes.png": figures.traffic(status),
     }
     return {name: drawn[name] for name in CAPTIONS}
@@ -160,6 +162,9 @@ def summarise(status: Status) -> dict[str, Any]:
         "compute_utilisation": derived.compute_utilisation(status),
         "compute_utilisation_by_round": [
             {"round": round_, "part": round(part, 4)} for round_, part in derived.utilisation_by_round(status)
+        ],
+        "seconds_by_round": [
+            {"round": round_, "seconds": round(duration, 3)} for round_, duration in derived.round_durations(status)
         ],
         "events": dict(sorted(status.counts.items())),
         "instances": [_instance(status, instance) for instance in sorted(status.lives)],

@@ -14,7 +14,7 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.views import derived, overview, page
 from adloco_p2p.views.ledger_events import LedgerEvents
-from adloco_p2p.views.page import document, plans_of
+from adloco_p2p.views.page import document, plans_of, rounded
 from adloco_p2p.web.server import POINT_FIELDS
 from tests.core.agreement.test_consensus import RULES
 from tests.core.agreement.test_observer import members, trained
@@ -116,7 +116,11 @@ def test_the_page_shows_the_node_of_this_machine() -> None:
     assert [re.sub(r"[\d.]+", "N", metric["text"]) for metric in found["own"]["metrics"]][2] == "computing N% of the time"
     parts = {each["round"]: each["part"] for each in found["own"]["utilisation"]}
     assert sorted(parts) == list(range(24)) and all(0 < part <= 1 for part in parts.values())
+    assert sum(each["rounds"] for each in found["own"]["durations"]) == 24
     assert found["now"]["is_finished"] and found["now"]["round"] == found["run"]["rounds"]
+    from_ledger = [event for event in events() if event["event"] != "finished"]
+    assert own.finish is not None and own.finish.heldout_loss != shown(from_ledger)["now"]["heldout_loss"]
+    assert shown(from_ledger, own=own)["now"]["heldout_loss"] == rounded(own.finish.heldout_loss)
     assert [row["kind"] for row in found["traffic"]["own"]] == ["averaging"]
     kinds = [decision["kind"] for decision in found["decisions"]]
     assert kinds.count("fork") == 1 and kinds.count("merge") == 2

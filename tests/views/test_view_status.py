@@ -73,6 +73,18 @@ def test_a_round_lasts_from_the_end_of_the_one_before_to_its_own_on_every_device
     assert derived.utilisation_by_round(replay([started()])) == []
 
 
+def test_the_histogram_of_round_times_counts_every_round_once() -> None:
+    """By hand: 10, 6, 6 and 14 s in four intervals of 2 s."""
+    ends = enumerate((10, 16, 22, 36))
+    status = replay([started(), *(finished_round(round_, time=START + end) for round_, end in ends)])
+    assert (
+        derived.round_durations(status) == [(0, 10.0), (1, 6.0), (2, 6.0), (3, 14.0)] and derived.mean_duration(status) == 9.0
+    )
+    assert derived.duration_histogram(status) == [(6.0, 8.0, 2), (8.0, 10.0, 0), (10.0, 12.0, 1), (12.0, 14.0, 1)]
+    one = replay([started(), finished_round(0, time=START + 10)])
+    assert derived.duration_histogram(one) == [(10.0, 20.0, 1)] and derived.duration_histogram(replay([started()])) == []
+
+
 def test_work_that_is_done_again_counts_once_in_the_utilisation() -> None:
     status = replay([started(), finished_round(0, time=START + 5), finished_round(0, time=START + 10)])
     assert derived.compute_utilisation(status) == 4.0 / 10.0

@@ -97,6 +97,11 @@ function duration(seconds) {
 }
 
 // Of an axis: ticks may be less than a minute apart.
+// Rounds have no halves: a tick between two of them gets no text.
+function whole(number) {
+  return Number.isInteger(number) ? count(number) : "";
+}
+
 function clock(seconds) {
   const [hours, minutes, rest] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.round(seconds % 60)];
   const two = (number) => String(number).padStart(2, "0");
@@ -214,7 +219,7 @@ function drawLoss(run) {
   const holder = at("loss");
   const chart = frame(holder, {
     height: 300, left: 44, xs: all.map((point) => point[axis]), ys: hasReference ? [...ys, entropy] : ys, isLogarithmic: view.isLog,
-    xText: axis === "seconds" ? clock : count, yText: (tick) => tick.toFixed(2), label: "loss of every instance",
+    xText: axis === "seconds" ? clock : whole, yText: (tick) => tick.toFixed(2), label: "loss of every instance",
   });
   if (hasReference) {
     chart.svg.append(shape("line", { class: "reference", x1: chart.left, x2: chart.width - chart.right, y1: chart.y(entropy), y2: chart.y(entropy) }));
@@ -238,7 +243,7 @@ function drawBatch(run) {
   if (!ys.length) return waiting("batch", "no round has been reported yet");
   const holder = at("batch");
   const chart = frame(holder, {
-    height: 240, left: 44, xs: all.map((point) => point.round), ys, isLogarithmic: true, xText: count, yText: count, label: "batch of every instance",
+    height: 240, left: 44, xs: all.map((point) => point.round), ys, isLogarithmic: true, xText: whole, yText: count, label: "batch of every instance",
   });
   for (const instance of run.instances) {
     const points = instance.points.filter((point) => point.requested > 0 && point.effective > 0);
@@ -260,13 +265,31 @@ function drawComputing(run) {
   if (!points.length) return;
   const holder = at("computing");
   const chart = frame(holder, {
-    height: 140, left: 44, xs: points.map((point) => point.round), ys: [0, 1], isLogarithmic: false, xText: count, yText: percent,
+    height: 140, left: 44, xs: points.map((point) => point.round), ys: [0, 1], isLogarithmic: false, xText: whole, yText: percent,
     label: "part of every round in which this node computed",
   });
   chart.svg.append(curve(points, (point) => [chart.x(point.round), chart.y(point.part)], "curve s2"));
   readable(chart, holder, at("computing-readout"), points.map((point) => point.round), (place) => [
     `round ${place}: computing ${percent(points.find((point) => point.round === place).part)} of the time`,
   ]);
+}
+
+function drawDurations(run) {
+  const bins = run.own === null ? [] : run.own.durations;
+  if (!bins.length) return;
+  const holder = at("durations");
+  const chart = frame(holder, {
+    height: 140, left: 44, xs: bins.flatMap((bin) => [bin.from, bin.to]), ys: [0, ...bins.map((bin) => bin.rounds)], isLogarithmic: false,
+    xText: clock, yText: whole, label: "how many rounds took how long",
+  });
+  for (const bin of bins) {
+    const [x, y] = [chart.x(bin.from), chart.y(bin.rounds)];
+    chart.svg.append(shape("rect", { class: "f2", x, y, width: Math.max(chart.x(bin.to) - x - 1, 1), height: chart.y(0) - y }));
+  }
+  readable(chart, holder, at("durations-readout"), bins.map((bin) => bin.from), (place) => {
+    const bin = bins.find((each) => each.from === place);
+    return [`${duration(bin.from)} to ${duration(bin.to)}: ${plural(bin.rounds, "round")}`];
+  });
 }
 
 // One lane per instance from its first boundary to its last; forks and merges tie lanes together at their boundary.
@@ -282,7 +305,7 @@ function drawFamily(run) {
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "forks and merges of the instances" });
   for (const tick of linearTicks(0, last, Math.min(8, Math.floor(width / 80)))) {
     svg.append(shape("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: height - bottom }));
-    svg.append(shape("text", { class: "axis", x: x(tick), y: height - 5, "text-anchor": "middle" }, count(tick)));
+    svg.append(shape("text", { class: "axis", x: x(tick), y: height - 5, "text-anchor": "middle" }, whole(tick)));
   }
   const family = run.decisions.filter((decision) => decision.kind === "fork" || decision.kind === "merge");
   const readout = at("family-readout");
@@ -409,7 +432,7 @@ function drawPeerCharts() {
     if (!ys.length) { waiting(id, "no report of its work yet"); continue; }
     const chart = frame(at(id), {
       height: 200, left: 44, xs: points.map((line) => line.round), ys, isLogarithmic: false,
-      xText: count, yText: (tick) => (id === "peer-loss" ? tick.toFixed(2) : count(tick)), label: `${fields.map(([, , name]) => name).join(" and ")} of this peer`,
+      xText: whole, yText: (tick) => (id === "peer-loss" ? tick.toFixed(2) : count(tick)), label: `${fields.map(([, , name]) => name).join(" and ")} of this peer`,
     });
     for (const instance of new Set(points.map((line) => line.instance))) {
       for (const [field, style] of fields) {
@@ -532,6 +555,7 @@ function drawCharts() {
   drawBatch(run);
   drawFamily(run);
   drawComputing(run);
+  drawDurations(run);
   drawPeerCharts();
 }
 
