@@ -64,13 +64,15 @@ class SwarmError(AdlocoError):
 
 
 class AveragingError(SwarmError):
-    """An averaging attempt ended without a result; `suspects` are the peers that did not answer."""
+    """An averaging attempt ended without a result; `suspects` are the peers that did not answer. `because`: the member whose
+    report ended it here; then the suspects are those that it names."""
 
     code = "E310"
 
-    def __init__(self, reason: str, *, suspects: tuple[str, ...] = ()) -> None:
+    def __init__(self, reason: str, *, suspects: tuple[str, ...] = (), because: str | None = None) -> None:
         super().__init__(reason)
         self.suspects = suspects
+        self.because = because
         self.upload_bytes_per_second = 0.0
         """Of this peer, where it is a suspect and was still sending, and then the bytes of its vector; else 0."""
         self.vector_bytes = 0

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
-from benchmarks.soak import REPOSITORY, Peer, addresses_of, processes_of, say, soak_document, write_soak_text
+from benchmarks.nodes import ENVIRONMENT, ROOT, write_document
+from benchmarks.soak import MACHINE, Peer, addresses_of, processes_of, say, soak_document, write_soak_text
 
 LIARS = ("flip", "nan", "replay", "weight", "garbage", "shape")
 NEVER_AVERAGED = ("nan", "shape")
@@ -58,13 +58,11 @@ class Siege:
 
     def run(self) -> None:
         self.folder.mkdir(parents=True)
-        config, common = self._write_config(), ["--plain", "--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--peer-set"]
-        common += ["num_threads=1", "allow_local_files=true"]
         step = self.arguments.step_seconds
-        self.honest = [Peer(0, self.folder / "peer-0", ["start", str(config), *common], step)]
+        self.honest = [Peer(0, self.folder / "peer-0", ["start", str(self._write_config()), *MACHINE], step)]
         self.honest[0].start()
         addresses = addresses_of(self.honest[0])
-        join = ["join", "--initial-peers", *addresses, *common]
+        join = ["join", "--initial-peers", *addresses, *MACHINE]
         for index in range(1, self.arguments.peers):
             self.honest.append(Peer(index, self.folder / f"peer-{index}", join, step))
             self.honest[-1].start()
@@ -87,7 +85,7 @@ class Siege:
             command = [sys.executable, "-m", "benchmarks.stranger", "--initial-peers", *addresses, "--workdir", str(workdir)]
             command += ["--seconds", f"{0.75 * seconds:.0f}", "--seed", str(index)]
             with workdir.with_suffix(".log").open("wb") as output:
-                environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+                environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
                 self.strangers.append(
                     subprocess.Popen(
                         command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
@@ -197,9 +195,7 @@ class Siege:
         document = soak_document(self.folder, inner_steps=self.arguments.inner_steps, instances=1)
         document["averaging"] = {"aggregation": "robust"}
         document["evaluation"] = {"rows": 16, "period_rounds": 1}
-        path = self.folder / "besieged.yaml"
-        path.write_text(yaml.safe_dump(document))
-        return path
+        return write_document(self.folder, document | {"name": "besieged"})
 
 
 def main() -> int:

@@ -14,8 +14,6 @@ the event loops compete with eight trainings, too.
 import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.nodes import ADDRESSES, ENVIRONMENT, Event, Member, node_command, write_config
+from benchmarks.nodes import Event, Member, begin_node, end, write_config
 
 TARGET = 0.005
 LOOK_SECONDS = 1.0
@@ -51,46 +49,22 @@ class Idleness:
 # --- the run ---------------------------------------------------------------------------------------------------------
 
 
-def begin(out: Path, number: int, *arguments: object, step_seconds: float) -> Member:
-    name = f"peer-{number}"
-    workdir, log = out / name, out / f"{name}.log"
-    command = node_command(*arguments, workdir=workdir, listen="/ip4/127.0.0.1/tcp/0", step_seconds=step_seconds)
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **ENVIRONMENT}
-        )
-    return Member(name=name, workdir=workdir, log=log, process=process)
-
-
 def conduct(arguments: argparse.Namespace, config: Path) -> list[list[Event]]:
     """Every peer's events once enough rounds are counted, or the time is over. Raises SystemExit where a peer ended early."""
     deadline = time.monotonic() + 60 * arguments.minutes
     members: list[Member] = []
     try:
-        members.append(begin(arguments.out, 0, "start", config, step_seconds=arguments.step_seconds))
-        while not (match := ADDRESSES.search(members[0].words)):
-            look_again(members, deadline)
+        members.append(begin_node(arguments.out, "peer-0", "start", config, step_seconds=arguments.step_seconds))
+        join = ("join", "--initial-peers", *members[0].addresses(deadline=deadline))
         for number in range(1, arguments.peers):
-            join = ("join", "--initial-peers", *match[1].split())
-            members.append(begin(arguments.out, number, *join, step_seconds=arguments.step_seconds))
+            members.append(begin_node(arguments.out, f"peer-{number}", *join, step_seconds=arguments.step_seconds))
         while num_counted([member.events() for member in members]) < arguments.rounds and time.monotonic() < deadline:
-            look_again(members, deadline)
+            if ended := [member.log for member in members if not member.is_alive]:
+                sys.exit(f"ended too early: {ended}")
+            time.sleep(LOOK_SECONDS)
         return [member.events() for member in members]
     finally:
-        for member in members:
-            member.process.send_signal(signal.SIGINT)
-        for member in members:
-            try:
-                member.process.wait(60)
-            except subprocess.TimeoutExpired:
-                member.process.kill()
-
-
-def look_again(members: Sequence[Member], deadline: float) -> None:
-    ended = [member.log for member in members if member.process.poll() is not None]
-    if ended or time.monotonic() > deadline + LOOK_SECONDS:
-        sys.exit(f"ended too early: {ended}" if ended else "the time was over before the first peer listened")
-    time.sleep(LOOK_SECONDS)
+        end(members)
 
 
 # --- what the event files say ----------------------------------------------------------------------------------------

@@ -8,22 +8,28 @@ verdict; exit code 1 where one is broken.
 
 import argparse
 import contextlib
-import json
 import os
-import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import yaml
+from benchmarks.nodes import (
+    LOOK_SECONDS,
+    LOOPBACK,
+    Event,
+    Member,
+    begin,
+    begin_node,
+    end,
+    node_command,
+    read_events,
+    write_config,
+)
 
 WAIT_LIMIT_SECONDS = 600.0
-LOOK_SECONDS = 0.2
 ENDLESS = 10_000
 """Rounds: the check stops the run."""
 ENOUGH = 3
@@ -31,44 +37,10 @@ ENOUGH = 3
 USER = 10001
 HEALTH = ("adloco-peer", "status", "--workdir", "/data")
 """As in the Dockerfile."""
-ADDRESS = re.compile(r"^initial peers: (\S+)", re.MULTILINE)
-LOOPBACK = "/ip4/127.0.0.1/tcp/0"
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan", "gossip", "swarm")
 
 
-def write_run(folder: Path) -> Path:
-    """A tiny run over a text of its own, which lies at the same path inside the container."""
-    (folder / "text.txt").write_text("\n\n".join(" ".join(WORDS[(7 * i + j * j) % 10] for j in range(60)) for i in range(200)))
-    architecture = {
-        "model_type": "llama",
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-    }
-    document = {
-        "name": "container",
-        "model": {"architecture": architecture},
-        "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.2},
-        "inner": {"learning_rate": 3e-3},
-        "work": {"inner_steps": 5, "rounds": ENDLESS},
-        "instances": {"count": 1},
-        "batch": {"initial_batch": 12, "max_batch": 12},
-        "merge": {"policy": "none"},
-        "admission": {"kind": "open", "probation_rounds": 0},
-    }
-    path = folder / "run.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
-
-
-def events_of(workdir: Path, name: str) -> list[dict[str, Any]]:
-    path = workdir / "events.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    events = [json.loads(line) for line in lines if line.endswith(b"\n")]
-    return [event for event in events if event["event"] == name]
+def events_of(workdir: Path, name: str) -> list[Event]:
+    return [event for event in read_events(workdir) if event["event"] == name]
 
 
 def rounds_together(volume: Path, plain: Path) -> list[int]:
@@ -79,25 +51,22 @@ def rounds_together(volume: Path, plain: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+def running(member: Member) -> Iterator[Member]:
     try:
-        yield process
+        yield member
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        if member.is_alive:
+            member.process.kill()
+            member.process.wait()
 
 
-def wait(look: Callable[[], Any], what: str, *processes: subprocess.Popen[bytes]) -> Any:
-    """The first true thing that `look` returns while the processes live."""
+def wait_for_rounds_together(volume: Path, plain: Path, *members: Member) -> None:
+    """Until there are enough of them, while the processes live. Raises SystemExit where there never are."""
     deadline = time.monotonic() + WAIT_LIMIT_SECONDS
-    while time.monotonic() < deadline and all(process.poll() is None for process in processes):
-        if found := look():
-            return found
+    while len(rounds_together(volume, plain)) < ENOUGH:
+        if time.monotonic() > deadline or not all(member.is_alive for member in members):
+            raise SystemExit(f"fewer than {ENOUGH} rounds together; see the logs")
         time.sleep(LOOK_SECONDS)
-    raise SystemExit(f"waited in vain for {what}")
 
 
 def buildah(*arguments: str) -> str:
@@ -115,38 +84,31 @@ def container_of(image: str) -> Iterator[str]:
 
 def check(folder: Path, container: str) -> dict[str, bool]:
     """Run the swarm to its end. What was promised, and whether it held."""
-    config, volume = write_run(folder), folder / "volume"
+    config = write_config(folder, "container", rounds=ENDLESS, inner_steps=5, width=32, layers=1, equal_shares=False)
+    volume = folder / "volume"
     volume.mkdir()
     os.chown(volume, USER, USER)
     folder.chmod(0o755)
-    command = [sys.executable, "-m", "adloco_p2p"]
-    common = ["--plain", "--host-maddrs", LOOPBACK, "--peer-set", "num_threads=1", "allow_local_files=true"]
-    logs = {name: folder / f"{name}.log" for name in ("first", "second", "container")}
-    start = [*command, "start", str(config), "--workdir", str(folder / "first"), *common]
-    with running(start, logs["first"]) as first:
-        address = wait(lambda: ADDRESS.search(logs["first"].read_text()), "the first peer to listen", first)[1]
-        join = ["join", "--initial-peers", address]
+    with running(begin_node(folder, "first", "start", config)) as first:
+        addresses = first.addresses(deadline=time.monotonic() + WAIT_LIMIT_SECONDS)
+        join = ["join", "--initial-peers", *addresses]
         enter = ["buildah", "run", "--isolation", "chroot", "--volume", f"{volume}:/data", "--volume", f"{folder}:{folder}:ro"]
         enter += ["--env", "OMP_NUM_THREADS=1", container, "--"]
-        inside = [*enter, "adloco-peer", *join, "--workdir", "/data", *common]
+        _, _, _, *arguments = node_command(*join, workdir=Path("/data"), listen=LOOPBACK)
         with (
-            running([*command, *join, "--workdir", str(folder / "second"), *common], logs["second"]) as second,
-            running(inside, logs["container"]) as contained,
+            running(begin_node(folder, "second", *join)) as second,
+            running(begin(folder, "container", [*enter, "adloco-peer", *arguments])) as contained,
         ):
             try:
-                everybody = (first, second, contained)
-                wait(lambda: len(rounds_together(volume, folder / "first")) >= ENOUGH, "rounds together", *everybody)
+                wait_for_rounds_together(volume, first.workdir, first, second, contained)
                 health = subprocess.run([*enter, *HEALTH], check=False, timeout=WAIT_LIMIT_SECONDS).returncode
                 inner = int((volume / "lock").read_text())  # chroot isolation: the machine's process ids
                 os.kill(inner, signal.SIGTERM)
-                codes = [contained.wait(WAIT_LIMIT_SECONDS)]
-                for process in (first, second):
-                    process.send_signal(signal.SIGINT)
-                codes += [process.wait(WAIT_LIMIT_SECONDS) for process in (first, second)]
+                codes = [contained.process.wait(WAIT_LIMIT_SECONDS), *end((first, second), seconds=WAIT_LIMIT_SECONDS)]
             finally:
-                print(logs["container"].read_text())
-    together = rounds_together(volume, folder / "first")
-    ours, theirs = ({e["round"]: e["digest"] for e in events_of(path, "round")} for path in (volume, folder / "first"))
+                print(contained.words)
+    together = rounds_together(volume, first.workdir)
+    ours, theirs = ({e["round"]: e["digest"] for e in events_of(path, "round")} for path in (volume, first.workdir))
     owners = {path.stat().st_uid for path in volume.rglob("*")}
     return {
         f"the others counted its work in {len(together)} rounds": len(together) >= ENOUGH,

@@ -23,51 +23,19 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import DataConfig, RunConfig, TokenizerConfig
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.data.corpus import documents
 from adloco_p2p.data.feed import open_feed
-from adloco_p2p.numerics.batch import Batch, Feed
+from adloco_p2p.numerics.batch import Feed
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.input_worker import InputWorker
-from benchmarks.memory_per_instance import round_of
+from benchmarks.memory_per_instance import ME, InMemory, round_of
 
-ME, ONE = PeerId("benchmark"), InstanceId(0)
+ONE = InstanceId(0)
 SAMPLES, BATCHES = 8, 12
 """Of one turn."""
 TURNS = 3
 TARGET = 2.0
-
-
-class InMemory:
-    """A feed whose rows are there: the same ones, again and again."""
-
-    def __init__(self, feed: Feed) -> None:
-        self.vocab_size, self.sequence_length = feed.vocab_size, feed.sequence_length
-        self._rows = feed.open(instance=ONE, peer=ME, round=0, first_sample=0).take(SAMPLES)
-
-    def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> "InMemory":  # noqa: ARG002
-        return self
-
-    def take(self, num_samples: int) -> Batch:
-        return self._rows.rows(0, num_samples)
-
-    def read_ahead(self, num_samples: int) -> None:
-        """They are there."""
-
-    def heldout(self, num_rows: int) -> Batch:
-        return self.take(num_rows)
-
-    def drawn(self, lot: str, num_rows: int) -> Batch:  # noqa: ARG002
-        return self.take(num_rows)
-
-    def of(self, reads: tuple[InstanceId, ...]) -> "InMemory":  # noqa: ARG002
-        return self
-
-    def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
-        return {}
-
-    def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
-        """Nothing to go on from."""
 
 
 def main() -> None:
@@ -97,7 +65,9 @@ def _measure(name: str, run: RunConfig, cache: Path) -> None:
     feed = open_feed(run, cache_dir=cache)
     length = feed.sequence_length
     peer = PeerConfig(device="cpu", num_threads=1)
-    sides = {"in memory": Hosting(run, peer, ME, InMemory(feed)), "read beside": Hosting(run, peer, ME, feed)}
+    rows = feed.open(instance=ONE, peer=ME, round=0, first_sample=0).take(SAMPLES)
+    in_memory = InMemory(rows, vocab_size=feed.vocab_size)
+    sides = {"in memory": Hosting(run, peer, ME, in_memory), "read beside": Hosting(run, peer, ME, feed)}
     for engine in sides.values():
         engine.start([ONE])
     fastest: dict[str, float] = {}

@@ -11,23 +11,21 @@ host together.
 
 import argparse
 import gc
-import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
-import yaml
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig, RunConfig
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.training.hosting import Hosting
-from benchmarks.memory_per_instance import ARCHITECTURE, ME, Zeros, round_of
+from benchmarks.memory_per_instance import ARCHITECTURE, ME, round_of, zeros
+from benchmarks.nodes import Member, begin_node, end, llama, write_document
 from benchmarks.resident import peak_bytes
 
 ONE = InstanceId(0)
@@ -57,7 +55,7 @@ def main() -> None:
 
 def measure_tensors() -> None:
     run = RunConfig(model=ModelConfig(architecture=ARCHITECTURE))
-    peer = Hosting(run, PeerConfig(device="cpu", num_threads=1), ME, Zeros())
+    peer = Hosting(run, PeerConfig(device="cpu", num_threads=1), ME, zeros())
     peer.start([ONE])
     print(f"tensors of {peer.num_parameters} parameters\n{'moment':24s}{'device':>8s}{'host':>8s}   bytes per parameter")
     work = round_of(ONE)
@@ -123,15 +121,7 @@ def measure_processes(codec: str) -> None:
 
 def peak_of_two_nodes(folder: Path, *, codec: str, width: int) -> int:
     """Most resident bytes of the first node."""
-    model = {
-        "model_type": "llama",
-        "hidden_size": width,
-        "intermediate_size": width * 8 // 3,
-        "num_hidden_layers": 4,
-        "num_attention_heads": width // 64,
-        "num_key_value_heads": width // 64,
-        "tie_word_embeddings": True,
-    }
+    model = llama(width=width, layers=4, heads=width // 64, intermediate=width * 8 // 3)
     document = {
         "name": f"memory-{codec}-{width}",
         "mode": "diloco",
@@ -143,52 +133,29 @@ def peak_of_two_nodes(folder: Path, *, codec: str, width: int) -> int:
         "admission": {"kind": "open", "probation_rounds": 0},
         "evaluation": {"rows": 1, "period_rounds": 2},
     }
-    (folder / "run.yaml").write_text(yaml.safe_dump(document))
-    first = start(folder / "first", "start", str(folder / "run.yaml"))
+    node = partial(begin_node, folder, settings=["max_micro_batch=1"])
+    first = node("first", "start", write_document(folder, document))
     nodes, peak, are_asked = [first], 0, False
     try:
-        through = addresses(folder / "first.log")
-        nodes.append(start(folder / "second", "join", "--initial-peers", *through))
+        through = first.addresses(deadline=time.monotonic() + LAST_SECONDS)
+        nodes.append(node("second", "join", "--initial-peers", *through))
         deadline = time.monotonic() + LAST_SECONDS
-        while first.poll() is None and time.monotonic() < deadline:
-            if not are_asked and rounds_of_two(folder / "first.log") >= COMMON_ROUNDS:
+        while first.is_alive and time.monotonic() < deadline:
+            if not are_asked and rounds_of_two(first) >= COMMON_ROUNDS:
                 are_asked = True
-                for node in nodes:  # they leave at a boundary, with a last checkpoint, which counts too
-                    node.send_signal(signal.SIGINT)
-            peak = max(peak, peak_bytes(first.pid))
-            assert are_asked or nodes[1].poll() is None, f"see {folder}: {(folder / 'second.log').read_text()[-2000:]}"
+                for member in nodes:  # they leave at a boundary, with a last checkpoint, which counts too
+                    member.process.send_signal(signal.SIGINT)
+            peak = max(peak, peak_bytes(first.process.pid))
+            assert are_asked or nodes[1].is_alive, f"see {folder}: {nodes[1].words[-2000:]}"
             time.sleep(0.05)
-        assert first.returncode == 0, f"see {folder}: {(folder / 'first.log').read_text()[-2000:]}"
+        assert first.process.returncode == 0, f"see {folder}: {first.words[-2000:]}"
     finally:
-        for node in nodes:
-            node.send_signal(signal.SIGINT)
-            node.wait(60.0)
+        end(nodes)
     return peak
 
 
-def rounds_of_two(log: Path) -> int:
-    return len(re.findall(r"^round .* hosts 2 ", log.read_text("utf-8", "replace"), re.MULTILINE))
-
-
-def start(workdir: Path, *verb: str) -> subprocess.Popen[bytes]:
-    machine = ["--plain", "--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--peer-set", "num_threads=1", "max_micro_batch=1"]
-    command = [sys.executable, "-m", "adloco_p2p", *verb, "--workdir", str(workdir), *machine]
-    with workdir.with_suffix(".log").open("wb") as output:
-        return subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-        )
-
-
-def addresses(log: Path) -> list[str]:
-    deadline = time.monotonic() + LAST_SECONDS
-    while time.monotonic() < deadline:
-        if found := re.search(r"^initial peers: (.+)$", log.read_text("utf-8", "replace"), re.MULTILINE):
-            return found[1].split()
-        time.sleep(0.2)
-    raise RuntimeError(f"no address in {log}")
+def rounds_of_two(member: Member) -> int:
+    return len(re.findall(r"^round .* hosts 2 ", member.words, re.MULTILINE))
 
 
 def num_parameters_of(workdir: Path) -> int:

@@ -20,26 +20,26 @@ from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training.hosting import Hosting
 
 ME = PeerId("benchmark")
-LENGTH = 16
+LENGTH, BATCH = 16, 2
 ARCHITECTURE = RunConfig().model.architecture | {"hidden_size": 480, "intermediate_size": 1296}
 NUM_INSTANCES = 4
 
 
-class Zeros:
-    """A feed whose rows are all the same."""
+class InMemory:
+    """A feed whose rows are there: the same ones, again and again."""
 
-    vocab_size = 259
-    sequence_length = LENGTH
+    def __init__(self, rows: Batch, *, vocab_size: int) -> None:
+        self.vocab_size, self.sequence_length = vocab_size, rows.input_ids.shape[1]
+        self._rows = rows
 
-    def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> "Zeros":  # noqa: ARG002
+    def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> "InMemory":  # noqa: ARG002
         return self
 
     def take(self, num_samples: int) -> Batch:
-        ids = torch.zeros(num_samples, LENGTH, dtype=torch.int64)
-        return Batch(input_ids=ids, labels=ids)
+        return self._rows.rows(0, num_samples)
 
     def read_ahead(self, num_samples: int) -> None:
-        """Rows that are made need no reading."""
+        """They are there."""
 
     def heldout(self, num_rows: int) -> Batch:
         return self.take(num_rows)
@@ -47,7 +47,7 @@ class Zeros:
     def drawn(self, lot: str, num_rows: int) -> Batch:  # noqa: ARG002
         return self.take(num_rows)
 
-    def of(self, reads: tuple[InstanceId, ...]) -> "Zeros":  # noqa: ARG002
+    def of(self, reads: tuple[InstanceId, ...]) -> "InMemory":  # noqa: ARG002
         return self
 
     def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
@@ -57,9 +57,14 @@ class Zeros:
         """Nothing to go on from."""
 
 
+def zeros() -> InMemory:
+    ids = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
+    return InMemory(Batch(input_ids=ids, labels=ids), vocab_size=259)
+
+
 def main() -> None:
     run = replace(RunConfig(), model=ModelConfig(architecture=ARCHITECTURE))
-    peer = Hosting(run, PeerConfig(device="cpu", num_threads=1), ME, Zeros())
+    peer = Hosting(run, PeerConfig(device="cpu", num_threads=1), ME, zeros())
     num_parameters = peer.num_parameters
     peer.start([InstanceId(0)])
     _round(peer, InstanceId(0))  # from here on activations and library buffers are there
@@ -76,11 +81,11 @@ def main() -> None:
 
 def round_of(instance: InstanceId) -> RunInner:
     """One inner step of one host."""
-    share = HostShare(peer=ME, batch_samples=2, inner_steps=1, micro_batch_size=2, accumulation_steps=1, first_sample=0)
+    share = HostShare(peer=ME, batch_samples=BATCH, inner_steps=1, micro_batch_size=BATCH, accumulation_steps=1, first_sample=0)
     plan = InstancePlan(
         instance=instance,
-        requested_batch=2,
-        effective_batch=2,
+        requested_batch=BATCH,
+        effective_batch=BATCH,
         mode="single",
         reason="benchmark",
         hosts=(share,),

@@ -1,11 +1,14 @@
-"""Nodes as a user starts them, for benchmarks: their command, what they say, what they write."""
+"""Nodes as a user starts them, for benchmarks: their command, their output, their event files."""
 
 import json
+import os
 import random
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+LOOK_SECONDS = 0.2
 ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan", "link", "loss", "delay", "queue")
@@ -46,36 +51,102 @@ class Member:
     def num_rounds(self) -> int:
         return sum(event["event"] == "round" for event in self.events())
 
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
 
-def node_command(*arguments: object, workdir: Path, listen: str, step_seconds: float = 0.0) -> list[str]:
-    """`adloco-peer ARGUMENTS` with one thread; with `step_seconds` on a device that takes so long for an inner step."""
+    def addresses(self, *, deadline: float) -> list[str]:
+        """Those that it prints for others. Raises SystemExit where there are none by then, an instant of `time.monotonic`."""
+        while not (match := ADDRESSES.search(self.words)):
+            if not self.is_alive or time.monotonic() > deadline:
+                sys.exit(f"{self.name} did not start: {self.words[-1000:]}")
+            time.sleep(LOOK_SECONDS)
+        return match[1].split()
+
+
+def node_command(
+    *arguments: object, workdir: Path, listen: str, step_seconds: float = 0.0, settings: Sequence[str] = ()
+) -> list[str]:
+    """`adloco-peer ARGUMENTS` with one thread and these settings of the machine; with `step_seconds` on a device that takes so
+    long for an inner step."""
     program = ["benchmarks.paced", step_seconds] if step_seconds else ["adloco_p2p"]
-    common = ["--workdir", workdir, "--plain", "--peer-set", "num_threads=1", "allow_local_files=true"]
+    common = ["--workdir", workdir, "--plain", "--peer-set", "num_threads=1", "allow_local_files=true", *settings]
     common += ["--host-maddrs", listen]
     return [sys.executable, "-m", *map(str, (*program, *arguments, *common))]
+
+
+def begin(folder: Path, name: str, command: Sequence[str], *, popen: Callable[..., Any] = subprocess.Popen) -> Member:
+    """Start the command of a node whose directory is FOLDER/NAME; NAME.log beside it gets its output. `popen` may start it
+    elsewhere, as in a network namespace."""
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        options = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT, "cwd": ROOT}
+        process = popen(command, env={**os.environ, **ENVIRONMENT}, **options)
+    return Member(name=name, workdir=folder / name, log=log, process=process)
+
+
+def begin_node(folder: Path, name: str, *arguments: object, step_seconds: float = 0.0, settings: Sequence[str] = ()) -> Member:
+    """The same of `node_command`, on loopback."""
+    command = node_command(*arguments, workdir=folder / name, listen=LOOPBACK, step_seconds=step_seconds, settings=settings)
+    return begin(folder, name, command)
+
+
+def end(members: Sequence[Member], *, seconds: float = 60.0) -> list[int]:
+    """Ask all of them to leave, kill those that have not left in time; the exit codes."""
+    for member in members:
+        member.process.send_signal(signal.SIGINT)
+    for member in members:
+        try:
+            member.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            member.process.kill()
+    return [member.process.wait() for member in members]
+
+
+def problems_of(members: Sequence[Member], *, minutes: float) -> list[str]:
+    """Of members that were to end by themselves within so many minutes."""
+    codes = {member.name: member.process.poll() for member in members}
+    problems = [f"{name} was not done after {minutes:g} minutes" for name, code in codes.items() if code is None]
+    return problems + [f"{name} ended with exit code {code}; see its log" for name, code in codes.items() if code]
+
+
+def llama(*, width: int, layers: int, heads: int, intermediate: int) -> dict[str, Any]:
+    """An architecture of the configuration's `model`."""
+    return {
+        "model_type": "llama",
+        "hidden_size": width,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "tie_word_embeddings": True,
+    }
+
+
+def write_text(folder: Path) -> Path:
+    """A text to train on, always the same."""
+    words = random.Random(3)
+    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(400)]
+    path = folder / "text.txt"
+    path.write_text("\n\n".join(paragraphs))
+    return path
+
+
+def write_document(folder: Path, document: dict[str, Any]) -> Path:
+    """The configuration as NAME.yaml in the folder."""
+    path = folder / f"{document['name']}.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
 
 
 def write_config(
     folder: Path, name: str, *, rounds: int, inner_steps: int, width: int, layers: int, equal_shares: bool
 ) -> Path:
     """A run of one small instance with a fixed batch of 32 and a text of its own: NAME.yaml in the folder."""
-    words = random.Random(3)
-    paragraphs: Sequence[str] = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(400)]
-    (folder / "text.txt").write_text("\n\n".join(paragraphs))
-    heads = width // 32
-    architecture = {
-        "model_type": "llama",
-        "hidden_size": width,
-        "intermediate_size": 256,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "tie_word_embeddings": True,
-    }
     document = {
         "name": name,
-        "model": {"architecture": architecture},
-        "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.1},
+        "model": {"architecture": llama(width=width, layers=layers, heads=width // 32, intermediate=256)},
+        "data": {"source": "text", "path": str(write_text(folder)), "sequence_length": 64, "heldout_fraction": 0.1},
         "inner": {"warmup_steps": 8},
         "work": {"inner_steps": inner_steps, "rounds": rounds, "share": "equal" if equal_shares else "speed"},
         "instances": {"count": 1},
@@ -84,6 +155,4 @@ def write_config(
         "evaluation": {"rows": 16},
         "admission": {"kind": "open", "probation_rounds": 0},
     }
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return write_document(folder, document)

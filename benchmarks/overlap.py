@@ -9,35 +9,20 @@ rounds: the joiner's first one or two, and the average of the last, which nothin
 """
 
 import argparse
-import json
-import os
-import re
-import signal
-import subprocess
-import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import yaml
+from benchmarks.nodes import Event, Member, begin_node, end, llama, write_document
 
-LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 LAST_SECONDS = 900.0
 """A run that has not ended by then never will."""
 
 
 def write_run(folder: Path, *, way: str, hidden_size: int, rounds: int, inner_steps: int) -> Path:
     """One instance, one short row per peer and step, so that the model fits any machine."""
-    model = {
-        "model_type": "llama",
-        "hidden_size": hidden_size,
-        "intermediate_size": hidden_size * 8 // 3,
-        "num_hidden_layers": 7,
-        "num_attention_heads": hidden_size // 64,
-        "num_key_value_heads": hidden_size // 64,
-        "tie_word_embeddings": True,
-    }
+    model = llama(width=hidden_size, layers=7, heads=hidden_size // 64, intermediate=hidden_size * 8 // 3)
     document = {
         "name": f"overlap-{way}",
         "mode": "diloco",
@@ -50,54 +35,27 @@ def write_run(folder: Path, *, way: str, hidden_size: int, rounds: int, inner_st
         "evaluation": {"rows": 4, "period_rounds": 4},
         "admission": {"kind": "open", "probation_rounds": 0},
     }
-    path = folder / "run.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return write_document(folder, document)
 
 
-def start(workdir: Path, verb: list[str], *, step_seconds: float, bytes_per_second: int) -> subprocess.Popen[bytes]:
-    caps = [f"{way}_bytes_per_second={bytes_per_second}" for way in ("upload", "download")]
-    machine = ["--plain", "--host-maddrs", LOOPBACK, "--peer-set", "num_threads=1", "checkpoint_period_rounds=1000", *caps]
-    with workdir.with_suffix(".log").open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.paced", str(step_seconds), *verb, "--workdir", str(workdir), *machine],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-        )
-
-
-def addresses(log: Path) -> list[str]:
-    """What the first peer prints for others."""
-    deadline = time.monotonic() + LAST_SECONDS
-    while time.monotonic() < deadline:
-        if found := re.search(r"^initial peers: (.+)$", log.read_text("utf-8", "replace"), re.MULTILINE):
-            return found[1].split()
-        time.sleep(0.2)
-    raise RuntimeError(f"no address in {log}")
-
-
-def rounds_of(workdir: Path) -> list[dict[str, Any]]:
+def rounds_of(peer: Member) -> list[Event]:
     """In order, the first round aside that both trained: what went before it is not counted."""
-    events = [json.loads(line) for line in (workdir / "events.jsonl").read_text("utf-8").splitlines()]
-    return [event for event in events if event["event"] == "round" and len(event["hosts"]) == 2]
+    return [event for event in peer.events() if event["event"] == "round" and len(event["hosts"]) == 2]
 
 
 def measure(folder: Path, way: str, arguments: argparse.Namespace) -> None:
     run = write_run(
         folder, way=way, hidden_size=arguments.hidden_size, rounds=arguments.rounds, inner_steps=arguments.inner_steps
     )
-    device = {"step_seconds": arguments.step_seconds, "bytes_per_second": round(arguments.megabits * 1e6 / 8)}
-    peers = [folder / "first", folder / "second"]
-    processes = [start(peers[0], ["start", str(run)], **device)]
+    caps = [f"{way}_bytes_per_second={arguments.megabits * 1e6 / 8:.0f}" for way in ("upload", "download")]
+    device = partial(begin_node, step_seconds=arguments.step_seconds, settings=["checkpoint_period_rounds=1000", *caps])
+    peers = [device(folder, "first", "start", run)]
     try:
-        through = addresses(peers[0].with_suffix(".log"))
-        processes.append(start(peers[1], ["join", "--initial-peers", *through], **device))
-        codes = [process.wait(LAST_SECONDS) for process in processes]
+        through = peers[0].addresses(deadline=time.monotonic() + LAST_SECONDS)
+        peers.append(device(folder, "second", "join", "--initial-peers", *through))
+        codes = [peer.process.wait(LAST_SECONDS) for peer in peers]
     finally:
-        for process in processes:
-            process.send_signal(signal.SIGINT)
-            process.wait(60.0)
+        end(peers)
     assert codes == [0, 0], f"see {folder}/*.log"
     digests: dict[int, set[str]] = {}
     for peer in peers:
@@ -116,9 +74,9 @@ def measure(folder: Path, way: str, arguments: argparse.Namespace) -> None:
     assert all(len(found) == 1 for found in digests.values()), "both peers came to the same bytes"
 
 
-def _last_loss(peers: list[Path]) -> object:
-    lines = [line for peer in peers for line in (peer / "events.jsonl").read_text("utf-8").splitlines()]
-    return next(event["heldout_loss"] for line in reversed(lines) if (event := json.loads(line))["event"] == "finished")
+def _last_loss(peers: list[Member]) -> object:
+    events = [event for peer in peers for event in peer.events()]
+    return next(event["heldout_loss"] for event in reversed(events) if event["event"] == "finished")
 
 
 def main() -> None:

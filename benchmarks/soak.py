@@ -25,7 +25,6 @@ import json
 import math
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -36,9 +35,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from adloco_p2p.swarm.p2p.identity import Identity
+from benchmarks.nodes import ADDRESSES, ENVIRONMENT, LOOPBACK, ROOT, llama, write_document
 
 FREEZE_SECONDS = 20.0
 LOOK_SECONDS = 0.25
@@ -53,7 +52,7 @@ STEADY_EVERY = 4
 TELL_SECONDS = 60.0
 LOSSES = 20
 """Rounds whose losses are compared, at the beginning and at the end."""
-REPOSITORY = Path(__file__).resolve().parent.parent
+MACHINE = ["--plain", "--host-maddrs", LOOPBACK, "--peer-set", "num_threads=1", "allow_local_files=true"]
 PROGRAMS = ("adloco_p2p", "benchmarks.paced", "benchmarks.bad_peer", "benchmarks.stranger", "p2pd")
 BAD_KINDS = ("nan", "replay", "cut", "garbage", "shape", "foreign", "weight")
 WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan")
@@ -86,8 +85,7 @@ class Peer:
         self.workdir.mkdir(parents=True, exist_ok=True)
         self.lives += 1
         self.began, self.memory = time.monotonic(), []
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-        environment["PYTHONPATH"] = str(REPOSITORY)
+        environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, *self._program, *self.command, "--workdir", str(self.workdir)],
@@ -201,19 +199,18 @@ class Soak:
 
     def run(self) -> None:
         config = self._write_config()
-        common = ["--plain", "--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--peer-set", "num_threads=1", "allow_local_files=true"]
         step_seconds = self.arguments.step_seconds
-        first = Peer(0, self.folder / "peer-0", ["start", str(config), *common], step_seconds)
+        first = Peer(0, self.folder / "peer-0", ["start", str(config), *MACHINE], step_seconds)
         self.peers.append(first)
         first.start()
         addresses = addresses_of(first)
         for index in range(1, self.arguments.peers):
-            peer = Peer(index, self.folder / f"peer-{index}", ["join", "--initial-peers", *addresses, *common], step_seconds)
+            peer = Peer(index, self.folder / f"peer-{index}", ["join", "--initial-peers", *addresses, *MACHINE], step_seconds)
             self.peers.append(peer)
             peer.start()
         for index in range(self.arguments.bad_peers):
             kind = BAD_KINDS[index % len(BAD_KINDS)]
-            join = ["join", "--initial-peers", *addresses, *common]
+            join = ["join", "--initial-peers", *addresses, *MACHINE]
             self.bad_peers.append(Peer(index, self.folder / f"bad-{index}-{kind}", join, step_seconds, kind))
             self.bad_peers[-1].start()
         end = time.monotonic() + 60.0 * self.arguments.minutes
@@ -401,17 +398,14 @@ class Soak:
 
     def _write_config(self) -> Path:
         write_soak_text(self.folder)
-        path = self.folder / "soak.yaml"
         document = soak_document(self.folder, inner_steps=self.arguments.inner_steps, instances=self.arguments.instances)
-        path.write_text(yaml.safe_dump(document))
-        return path
+        return write_document(self.folder, document)
 
 
 def addresses_of(first: Peer) -> list[str]:
     """Under which the peer that began the run can be reached, once it says so."""
     for _ in range(600):
-        match = re.search(r"^initial peers: (.+)$", first.log.read_text(errors="replace"), re.MULTILINE)
-        if match:
+        if match := ADDRESSES.search(first.log.read_text(errors="replace")):
             return match[1].split()
         time.sleep(0.1)
     raise SystemExit(f"the first peer does not listen; see {first.log}")
@@ -425,17 +419,9 @@ def write_soak_text(folder: Path) -> None:
 
 def soak_document(folder: Path, *, inner_steps: int, instances: int) -> dict[str, Any]:
     """The configuration of a run that has more rounds than fit into any soak."""
-    architecture = {
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "tie_word_embeddings": True,
-    }
     return {
         "name": "soak",
-        "model": {"architecture": architecture},
+        "model": {"architecture": llama(width=64, layers=2, heads=2, intermediate=128)},
         "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.2},
         "work": {"inner_steps": inner_steps, "rounds": 100_000},
         "instances": {"count": instances},

@@ -43,7 +43,7 @@ def test_every_example_is_a_command(line: str) -> None:
     assert make_parser().parse_args(shlex.split(command)[1:]).verb
 
 
-def test_a_peer_that_holds_no_model_is_not_told_to_export_it(
+def test_a_peer_that_holds_no_model_gets_no_hint_to_export_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A newcomer to a run that has ended; `export` would refuse."""

@@ -97,7 +97,7 @@ def test_a_pipe_gets_the_steps_of_training_and_the_results_of_the_rest() -> None
     assert quiet.getvalue() == ""
 
 
-def test_verbose_shows_what_usually_goes_without_saying(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_logs_information_and_quiet_still_prints_results(capsys: pytest.CaptureFixture[str]) -> None:
     logger = logging.getLogger("adloco_p2p")
     before = logger.level
     try:

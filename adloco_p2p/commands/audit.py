@@ -199,7 +199,7 @@ def _seeds(text: str) -> range:
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
-def read_journal(workdir: Path) -> tuple[RunConfig, list[object]]:
+def read_journal(workdir: Path) -> tuple[RunConfig, Sequence[object]]:
     """The run, and the agreement's records in this peer's journal. Raises ConfigError and StorageError where none are."""
     from adloco_p2p.runtime.adapters.network_journal import journal_records
     from adloco_p2p.storage.workdir import read_run
@@ -231,7 +231,7 @@ def read_ledger(workdir: Path) -> tuple[RunConfig, Ledger]:
     from adloco_p2p.storage.workdir import read_run
 
     run = read_run(workdir)
-    records: list[object] = []
+    records: Sequence[object] = ()
     if run is None or (workdir / "journal.bin").exists() or not read_address(workdir):
         run, records = read_journal(workdir)
     genesis = _genesis(run)

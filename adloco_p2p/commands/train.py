@@ -2,9 +2,7 @@
 
 import argparse
 import asyncio
-import gc
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +17,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.core.model.events import Stop
 from adloco_p2p.errors import ConfigError
+from adloco_p2p.runtime.adapters.imports import collecting_nothing
 
 if TYPE_CHECKING:
     from adloco_p2p.commands.trained_model import Saved
@@ -31,7 +30,7 @@ def start(arguments: argparse.Namespace) -> int:
     run = _run_config(arguments)
     config = peer_config_of(arguments)
     with closing(_open_workdir(arguments, config)) as workdir:
-        with _collecting_nothing():
+        with collecting_nothing():
             from adloco_p2p.swarm.p2p.identity import Identity
 
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
@@ -44,7 +43,7 @@ def start(arguments: argparse.Namespace) -> int:
             return 0
         workdir.keep_to(is_offline=arguments.offline)
         if arguments.offline:
-            with _collecting_nothing():
+            with collecting_nothing():
                 from adloco_p2p.runtime.offline_node import train_alone
                 from adloco_p2p.runtime.services import open_local
 
@@ -54,7 +53,7 @@ def start(arguments: argparse.Namespace) -> int:
             finally:
                 local.close()
         else:
-            with _collecting_nothing():
+            with collecting_nothing():
                 from adloco_p2p.runtime.network_node import start_run
 
             stop = asyncio.run(
@@ -120,7 +119,7 @@ def keep(arguments: argparse.Namespace) -> int:
 def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
     with closing(_open_workdir(arguments, config)) as workdir:
         workdir.keep_to(is_offline=False)
-        with _collecting_nothing():
+        with collecting_nothing():
             from adloco_p2p.runtime.network_node import join_run
             from adloco_p2p.swarm.discovery.join import JoinTarget
 
@@ -148,21 +147,9 @@ def bootstrap(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@contextmanager
-def _collecting_nothing() -> Iterator[None]:
-    """For imports. Those of torch and transformers make half a million objects that stay: looking for garbage among them takes
-    a quarter of the imports' time, and every full collection afterwards would look at all of them again."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
 def _open_workdir(arguments: argparse.Namespace, config: PeerConfig) -> "Workdir":
     """Problems of addresses and the directory are reported here, before torch is imported, which takes seconds."""
-    with _collecting_nothing():
+    with collecting_nothing():
         from adloco_p2p.storage.workdir import ENDING, Workdir
         from adloco_p2p.swarm.discovery.join_link import split_initial_peers
         from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
@@ -202,7 +189,7 @@ def is_complete(workdir: Path) -> bool:
 
 def _saved(workdir: Path) -> "Saved | None":
     """The last checkpoint. None where there is none yet, or none that can be used: opening it for training reports that."""
-    with _collecting_nothing():
+    with collecting_nothing():
         from adloco_p2p.commands.trained_model import open_saved
     from adloco_p2p.errors import ConfigError, StorageError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from adloco_p2p.config.combinations import combinations
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.plugins import check_packages
-from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.config.run_config import ModelConfig, RunConfig
 from adloco_p2p.errors import ConfigError
 
 SHARED_BASE = "base"
@@ -109,6 +109,16 @@ def check_source(setting: str, name: str, *, code: str) -> None:
 def is_hub_id(name: str) -> bool:
     """Whether a model or tokenizer of that name comes from the hub: no directory here has it."""
     return bool(_HUB_ID.fullmatch(name)) and not Path(name).exists()
+
+
+def check_no_program(model: ModelConfig) -> None:
+    """Raise ConfigError where the run's model is one of a program, which alone can build it."""
+    if model.program:
+        raise ConfigError(
+            f"model.program: the model {model.program!r} is one of its author's program, and this command cannot build it; run"
+            " that program with the join link, or read the run with `status`, `ledger` and `report`",
+            code="E230",
+        )
 
 
 def _is_shared(run: RunConfig, asked: str) -> bool:

@@ -53,6 +53,10 @@ def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None
         return _in_memory(_split_by_identity([list(corpus.documents())], data.heldout_fraction), data, tokenizer)
     if data.source == "plugin":
         return _in_memory(_split_by_identity([anonymous(plugin_texts(data))], data.heldout_fraction), data, tokenizer)
+    if cache_dir is not None and data.digest:  # a start again need not load `datasets`, which takes half a second
+        cached = _load(_entry(cache_dir, data, tokenizer, []), data, tokenizer)
+        if cached is not None:
+            return cached
     dataset = load_split(data, split=data.split, cache_dir=cache_dir)
     datasets = [dataset]
     if data.heldout_split is not None:
@@ -65,11 +69,12 @@ def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None
         documents = _split_by_dataset(dataset, datasets[1], data.text_column)
     else:
         documents = _split_by_identity(map(anonymous, texts_of(dataset, data.text_column)), data.heldout_fraction)
-    # files of datasets' own cache: their names contain a digest of the data; a data set held in memory has none
-    files = [[str(file["filename"]) for file in dataset.cache_files] for dataset in datasets]
+    # the digest of local files, or else the files of datasets' own cache, whose names contain one of the data; a data set held
+    # in memory has none
+    files = [[str(file["filename"]) for file in dataset.cache_files] for dataset in datasets if not data.digest]
     if cache_dir is None or not all(files):
         return _in_memory(documents, data, tokenizer)
-    entry = cache_dir / f"rows-{_entry_digest(data, tokenizer, files)[:32]}"
+    entry = _entry(cache_dir, data, tokenizer, files)
     cached = _load(entry, data, tokenizer)
     if cached is None:
         _store(entry, documents, data, tokenizer)
@@ -139,7 +144,8 @@ def _in_memory(documents: SplitDocuments, data: DataConfig, tokenizer: Tokenizer
 # --- on disk ---------------------------------------------------------------------------------------------------------
 
 
-def _entry_digest(data: DataConfig, tokenizer: Tokenizer, files: list[list[str]]) -> str:
+def _entry(cache_dir: Path, data: DataConfig, tokenizer: Tokenizer, files: list[list[str]]) -> Path:
+    """`files`: what the data are read from, where `data` holds no digest of them."""
     key = {
         "format": CACHE_FORMAT,
         "byte_order": sys.byteorder,
@@ -147,7 +153,7 @@ def _entry_digest(data: DataConfig, tokenizer: Tokenizer, files: list[list[str]]
         "tokenizer": tokenizer.fingerprint(),
         "files": files,
     }
-    return hashlib.sha256(canonical.encode(key)).hexdigest()
+    return cache_dir / f"rows-{hashlib.sha256(canonical.encode(key)).hexdigest()[:32]}"
 
 
 def _store(entry: Path, documents: SplitDocuments, data: DataConfig, tokenizer: Tokenizer) -> None:

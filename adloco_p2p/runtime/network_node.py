@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -84,6 +85,7 @@ async def start_run(
     check_sources(run)  # what is not there is noticed before the join link is printed
     select_devices(config)
     workdir.enter("starting the p2p daemon")
+    _prepare(embedding)
     swarm_node = await SwarmNode.start(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
     )
@@ -122,6 +124,7 @@ async def join_run(
     linked, addresses = split_initial_peers(target.initial_peers)
     select_devices(config)
     workdir.enter("looking for the swarm")
+    _prepare(embedding)
     swarm_node = await SwarmNode.start(
         workdir=workdir.path,
         config=config,
@@ -161,6 +164,11 @@ async def join_run(
             should_gather=should_gather,
             embedding=embedding,
         )
+
+
+def _prepare(embedding: Embedding) -> None:
+    """Begin to load the libraries of the model; nothing waits for it before the model is built."""
+    threading.Thread(target=embedding.prepare, name="imports", daemon=True).start()
 
 
 def _holds_ledger(workdir: Workdir) -> bool:

@@ -338,8 +338,16 @@ class Averaging:
             awaited = (min(attempt.members, key=lambda other: (self._rate(other), other)),)
         self._fail(attempt, peer, member, "timed out", awaited)
 
-    def _fail(self, attempt: _Attempt, peer: PeerId, member: _Member, reason: str, suspects: tuple[PeerId, ...]) -> None:
-        self._end_failed(attempt, peer, member, _failed(member.effect, reason, suspects))
+    def _fail(
+        self,
+        attempt: _Attempt,
+        peer: PeerId,
+        member: _Member,
+        reason: str,
+        suspects: tuple[PeerId, ...],
+        because: PeerId | None = None,
+    ) -> None:
+        self._end_failed(attempt, peer, member, replace(_failed(member.effect, reason, suspects), because=because))
 
     def _end_failed(self, attempt: _Attempt, peer: PeerId, member: _Member, failed: AverageFailed) -> None:
         if member.has_ended or not member.process.is_alive:
@@ -358,7 +366,7 @@ class Averaging:
         for other, member in attempt.joined.items():
             if other != peer and not member.has_ended and self._network.is_open(peer, other):
                 delay = self._network.delay_seconds()
-                self._queue.after(delay, self._fail, attempt, other, member, f"{peer} gave up", ())
+                self._queue.after(delay, self._fail, attempt, other, member, f"{peer} gave up", (), peer)
 
     # --- averages that others made -----------------------------------------------------------------------------------
 

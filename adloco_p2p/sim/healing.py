@@ -1,17 +1,18 @@
 """What peers trained apart during a partition: the invariants about their branch states.
 
 1. A plan names a branch state for the first time only if a reporter with a seat when the histories parted reports it, if a
-   report shows a certificate of its branch, not only by electors that reported the plan after the fork here, if it is the first
-   of its branch and instance, and if it is not in the history anyway; and it names every such branch state, with the largest
-   part of the electors that a certificate shows.
+   report shows a certificate of its branch, by an elector that lost its seat here since and did not report the plan after the
+   fork, if it is the first of its branch and instance, and if it is not in the history anyway; and it names every such branch
+   state, with the largest part of the electors that a certificate shows.
 2. The branch states of one merge together weigh at most a quarter. So do, over all merges into an instance and into those that
    were merged into it, all branch states of a fork, and those of one branch weigh at most its part of the electors.
-3. A machine's branch state is in its reports as long as it lives, until a plan settles it: merged, or dropped for a
-   reason.
+3. A machine's branch state is in its reports as long as it lives, until a plan settles it, merged, or dropped for a reason; or
+   until it was in as many reports as a plan would wait for it, and no plan named it.
 
 The first is written anew, from the entries that were persisted; nothing here reads a peer's own conclusions.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.types import (
     FIRST_BRANCH_ID,
+    ROUNDS_OPEN,
     BranchState,
     Digest,
     InstanceId,
@@ -48,6 +50,8 @@ class Healing:
         self._first = first
         self._apart: dict[PeerId, list[_Apart]] = {}
         """Peer -> what this life of it trained in histories that it gave up."""
+        self._num_reports: Counter[tuple[PeerId, Digest, InstanceId]] = Counter()
+        """How many reports of a peer named the state of a branch and instance."""
         self._last: dict[PeerId, Report] = {}
         """Peer -> the newest report of this life."""
         self._heads: dict[PeerId, Digest] = {}
@@ -127,11 +131,13 @@ class Healing:
         """A report that a peer is about to submit."""
         reported = {(branch_state.branch, branch_state.instance) for branch_state in report.branches}
         self._last[peer] = report
+        self._num_reports.update((peer, *named) for named in reported)
         for apart in self._apart.get(peer, ()):
             history = self._history(self._heads[peer])
             known = {(item.branch_state.branch, item.branch_state.instance) for _, plan, _ in history for item in plan.branches}
             is_in = any(apart.state == state for _, _, states in history for state in states)
-            if (apart.branch, apart.instance) not in {*reported, *known} and not is_in:
+            is_refused = self._num_reports[peer, apart.branch, apart.instance] >= ROUNDS_OPEN
+            if (apart.branch, apart.instance) not in {*reported, *known} and not (is_in or is_refused):
                 return f"{peer} forgets what it trained apart of instance {apart.instance}"
         return ""
 
@@ -148,8 +154,8 @@ class Healing:
         return found
 
     def _given(self, head: Digest, target: InstanceId, state: BranchState) -> tuple[float, float]:
-        """What the merges up to this plan gave to states of its branch, and of its fork, in the instance and in those that were
-        merged into it."""
+        """What the merges up to this plan gave to states of its branch, and of its fork, in the instance, in those that were
+        merged into it, and in those of which they are copies."""
         of_branch, of_fork, lineage = 0.0, 0.0, {target}
         for _, plan, _ in self._history(head):
             before = self._plans.get(plan.parent)
@@ -160,6 +166,7 @@ class Healing:
                     of_branch += sum(weight for other, weight in weighed if other.branch == state.branch)
                     of_fork += sum(weight for other, weight in weighed if other.fork == state.fork)
                     lineage.update(source for source in merge.sources if source < FIRST_BRANCH_ID)
+            lineage.update(copied.source for copied in plan.forks if lineage.intersection(copied.targets))
         return of_branch, of_fork
 
     def _first_branch(
@@ -190,7 +197,7 @@ class Healing:
 
     def _backing(self, parent: Digest, branch_state: BranchState, reports: Sequence[Report]) -> float:
         """The largest part of the electors of the fork that voted for the branch by one of these reports' certificates, without
-        those that reported the plan after the fork in the history up to `parent`, or with these reports."""
+        those that kept their seats or reported the plan after the fork in the history up to `parent`, or with these reports."""
         fork, parts = self._plans[branch_state.fork], [0.0]
         digests = [digest for digest, _, _ in self._history(parent)]
         since = digests[: digests.index(branch_state.fork)]
@@ -198,12 +205,13 @@ class Healing:
             return 0.0
         told = reports if len(since) == 2 else [signed.report for signed in self._entries[since[-3]].reports]
         here = {report.peer for report in told}
+        always = set.intersection(*({seat.peer for seat in self._plans[digest].roster} for digest in since))
         for proof in [report.proof for report in reports if report.proof is not None]:
             counted = counted_of(fork, proof.certificate)
             about = branch_state.fork, branch_state.branch
             votes, abstained = votes_of(proof.certificate, about=about, counted=counted, verify=self._verify)
             if proof.branch == branch_state.branch and 2 * len(votes) > len(counted) - len(abstained):
-                parts.append(len((votes - here).intersection(deciding(fork))) / len(deciding(fork)))
+                parts.append(len((votes - here - always).intersection(deciding(fork))) / len(deciding(fork)))
         return max(parts)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import torch
 
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.messages import WireMessage
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report
 from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.numerics.aggregate import Aggregate, aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
@@ -44,7 +45,7 @@ class MemorySwarm:
     codec: str = "float32"
     aggregation: str = "mean"
     division: str = "all"
-    inboxes: dict[PeerId, Callable[[PeerId, object], None]] = field(default_factory=dict)
+    inboxes: dict[PeerId, Callable[[PeerId, WireMessage | Report], None]] = field(default_factory=dict)
     rendezvous: dict[Digest, _Rendezvous] = field(default_factory=dict)
     averages: dict[Digest, tuple[torch.Tensor, tuple[PeerId, ...]]] = field(default_factory=dict)
     """With the hosts that were left out."""
@@ -81,25 +82,30 @@ class MemoryPort:
     me: PeerId
     swarm: MemorySwarm
 
-    def listen(self, inbox: Callable[[PeerId, object], None]) -> None:
+    def listen(self, inbox: Callable[[PeerId, WireMessage | Report], None]) -> None:
         """`inbox(sender, message)` is called for every message to this peer."""
         self.swarm.inboxes[self.me] = inbox
 
-    def send(self, peer: PeerId, message: object) -> None:
+    def send(self, peer: PeerId, message: WireMessage | Report) -> None:
         inbox = self.swarm.inboxes.get(peer)
         if inbox is not None and peer not in self.swarm.cut and self.me not in self.swarm.cut:
             inbox(self.me, message)
 
-    def broadcast(self, message: object) -> None:
+    def broadcast(self, message: WireMessage | Report) -> None:
         for peer in sorted(self.swarm.inboxes):
             if peer != self.me:
                 self.send(peer, message)
 
     async def average(
-        self, effect: Average, vector: torch.Tensor, *, on_not_shown: Callable[[PeerId, PeerId], None]
+        self,
+        effect: Average,
+        vector: torch.Tensor,
+        *,
+        on_decided: Callable[[Digest], None],
+        on_not_shown: Callable[[PeerId, PeerId], None],
     ) -> Averaged:
         """Wait for all members, then aggregate; all members receive the same tensor values."""
-        del on_not_shown  # no member reduces here
+        del on_decided, on_not_shown  # no member reduces here
         rendezvous = self.swarm.rendezvous.setdefault(effect.key, _Rendezvous(weights=effect.weights))
         assert rendezvous.weights == effect.weights, "the key binds the members"
         members = tuple(peer for peer, _ in effect.weights)

@@ -18,14 +18,12 @@ And for some time, of these only the largest:
 | averaging: pseudo-gradient and average | host | 8 |
 | and unless they travel as float32 what this peer sends and the average as encoded; what a coarse codec loses | host | twice the codec's; 4 |
 | and what other hosts send, as encoded; at most 256 MiB unless parts wait for a decision | host | the codec's |
+| and in a retry by the same members the averaged parts that had come back, as encoded | host | the codec's |
 | outer step: the next outer parameters and momentum, and unless it is kept above the average; what was lost | host | 8; 4; 4 |
 | checkpoint: a copy of the inner optimizer's state; of what was lost; with fragments of the local parameters | host | 8; 4; 4 |
 
 Between two averages the memory of an encoded average is kept, too, unless it was float32. The last round of a run with fragments
 averages everything.
-
-Not counted: in a retry by the same members, until the last reducer is told what is kept, the averaged parts that had come back
-(`swarm/allreduce/returned_parts.py`), at most the codec's once more.
 
 `benchmarks/memory.py` holds this against tensors and processes.
 """  # noqa: E501 - a table
@@ -104,7 +102,8 @@ def _moment_bytes(run: RunConfig, state: int, size: int) -> int:
     codec, rule = codec_named(run.averaging.codec), rule_named(run.averaging.aggregation)
     lost, sent = _FLOAT * codec.needs_feedback, round(_coded(run) * size)
     held = sent if rule.needs_gram or not codec.returns_mean else min(sent, HELD_BYTES)
-    averaging = (2 * _FLOAT + lost) * size + held + sent * (not codec.is_verbatim)
+    returned = sent
+    averaging = (2 * _FLOAT + lost) * size + held + returned + sent * (not codec.is_verbatim)
     outer_step = state + _FLOAT * (not codec.is_verbatim) + lost - _FLOAT * _has_residual(run)
     return max(averaging, outer_step * size)
 

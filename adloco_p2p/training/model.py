@@ -3,6 +3,7 @@
 import torch
 import transformers
 
+from adloco_p2p.config.local_files import check_no_program
 from adloco_p2p.config.run_config import ModelConfig, RunConfig, Scalar
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import InstanceId
@@ -55,16 +56,6 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
         name = built if model.pretrained is None else "model.pretrained"
         raise ConfigError(f"{name}: the model reads {longest} tokens, data.sequence_length is {sequence_length}", code="E209")
     return adapted(module, model.lora, seed=seed) if model.lora.rank else module
-
-
-def check_no_program(model: ModelConfig) -> None:
-    """Raise ConfigError where the run's model is one of a program, which alone can build it."""
-    if model.program:
-        raise ConfigError(
-            f"model.program: the model {model.program!r} is one of its author's program, and this command cannot build it; run"
-            " that program with the join link, or read the run with `status`, `ledger` and `report`",
-            code="E230",
-        )
 
 
 def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_length: int) -> transformers.PretrainedConfig:

@@ -165,7 +165,8 @@ def _average_failed(event: telemetry.AverageFailed, status: Status) -> str:
 @line.register
 def _average_retried(event: telemetry.AverageRetried, status: Status) -> str:
     attempt, missing = f"averaging attempt {event.attempt}", " ".join(units.one_line(peer) for peer in event.without)
-    pairs = [_at(status, event.round), f"instance {event.instance}", attempt, *([f"without {missing}"] if missing else [])]
+    what = f"of what {missing} had to reduce" if event.completes else f"without {missing}"
+    pairs = [_at(status, event.round), f"instance {event.instance}", attempt, *([what] if missing else [])]
     return _joined("again", *pairs)
 
 

@@ -73,6 +73,8 @@ class Status:
     """Conditions that hold now: key to message."""
     bans: Mapping[str, telemetry.Ruled] = field(default_factory=dict)
     """Of peers that are banned now: by whom, when and why."""
+    evaluated: Mapping[tuple[int, int], telemetry.HeldOut] = field(default_factory=dict)
+    """By (round, instance): claims of other hosts on rounds that have not ended here."""
     task_scores: Mapping[str, telemetry.TaskScores] = field(default_factory=dict)
     """By peer, at most MAX_SCORERS: its newest claim; the newest of all last."""
     sample_texts: tuple[telemetry.SampleText, ...] = ()
@@ -268,10 +270,28 @@ def _active(status: Status, instance: int, activity: Activity) -> Status:
 @fold.register
 def _round(event: telemetry.Round, status: Status) -> Status:
     result = RoundResult(**shared(event, RoundResult), elapsed_seconds=status.elapsed_seconds)
+    result = _with_heldout(result, status.evaluated.get((result.round, result.instance)))
     status = _lived(status, result.instance, result.round, result.round + 1)
     others = {key: known for key, known in status.results.items() if key != (result.round, result.instance)}
     results = {**others, (result.round, result.instance): result}  # in the order in which they came
     return replace(status, results=results, active_round=max(status.active_round or 0, result.round))
+
+
+@fold.register
+def _held_out(event: telemetry.HeldOut, status: Status) -> Status:
+    """Of an instance's hosts one evaluates after a round, and all hold the same parameters. It may be ahead of this peer."""
+    key = event.round, event.instance
+    known = status.results.get(key)
+    if known is None:
+        waiting = {place: claim for place, claim in status.evaluated.items() if place[0] >= status.current_round}
+        return replace(status, evaluated={**waiting, key: event})
+    return replace(status, results={**status.results, key: _with_heldout(known, event)})
+
+
+def _with_heldout(result: RoundResult, claim: telemetry.HeldOut | None) -> RoundResult:
+    if claim is None or result.heldout_loss is not None:
+        return result
+    return replace(result, heldout_loss=claim.heldout_loss, heldout_losses=claim.heldout_losses)
 
 
 @fold.register
@@ -411,7 +431,7 @@ def _paused(_event: telemetry.Paused, status: Status) -> Status:
 
 @fold.register
 def _resumed(_event: telemetry.Resumed, status: Status) -> Status:
-    return replace(status, state="running", stopping=None)
+    return replace(status, state="running", stopping=None, finish=None)
 
 
 @fold.register

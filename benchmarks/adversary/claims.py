@@ -97,6 +97,37 @@ def with_votes_of_others(num_founders: int) -> Callable[[Report], Report]:
     return altered
 
 
+def gives_up_its_seat(seed: int) -> Outcome:
+    """A member is silent as one that was cut off is, until the others take it off the roster, and then claims that it trained
+    apart, with a certificate of its own vote."""
+    setting = Setting(rounds=24)
+    names = [name_of(number) for number in range(setting.peers)]
+    begins, ends = 25.0, 55.0
+    before: list[Report] = []
+    is_silent = [False]
+
+    def sends(machine: Machine, peer: PeerId, message: object) -> members.Sent:
+        del peer
+        is_silent[0] = begins <= machine.around.queue.now < ends
+        return () if is_silent[0] else members.at_once(message)
+
+    def alters(report: Report) -> Report:
+        if not before or (report.round == before[-1].round + 1 and not is_silent[0] and len(before) < 3):
+            before.append(report)
+        if is_silent[0] or report is before[-1]:
+            return report
+        branch = replace(_branch(before[-1]), samples=10**12)
+        return replace(report, branches=(branch,), proof=lone_proof(report.peer, names, branch))
+
+    result = fight(seed, setting, parts=Parts(alterations={LIAR: alters}, strategies={LIAR: sends}))
+    entries = result.arena.entries.values()
+    away = sum(name_of(LIAR) not in roster_of(entry.plan) for entry in entries)
+    named = {item.branch_state.key for entry in entries for item in entry.plan.branches}
+    sent = f"one claim for {away} rounds without a seat, named: {len(named)}"
+    too_many = f"{len(named)} claims were named" if len(named) > 1 else ""
+    return judged(result, weighs_no_more_than_its_votes(result), too_many, sent=sent)
+
+
 def under_a_true_certificate(report: Report) -> Report:
     """A member of the side that lost names a state that nobody has for what it trained apart."""
     dead = tuple(replace(claim, round=claim.round + 1, state=members.DEAD_STATE) for claim in report.branches)
@@ -257,8 +288,9 @@ CLAIMS: tuple[Scenario, ...] = tuple(
     for name, play in (
         (
             "a lost history by its own vote",
-            by_reports_of(Setting(rounds=16), {LIAR: with_its_own_vote(5)}, weighs_no_more_than_its_votes),
+            by_reports_of(Setting(rounds=16), {LIAR: with_its_own_vote(5)}, names_no_branch),
         ),
+        ("a lost history for a seat given up", gives_up_its_seat),
         (
             "two lost histories a round, with crashes",
             by_reports_of(

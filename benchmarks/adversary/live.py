@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import yaml
-
 from adloco_p2p.swarm.p2p.identity import Identity
 from benchmarks.adversary.scenario import Outcome, Scenario
-from benchmarks.soak import REPOSITORY, Peer, addresses_of, soak_document, write_soak_text
+from benchmarks.nodes import ENVIRONMENT, ROOT, write_document
+from benchmarks.soak import MACHINE, Peer, addresses_of, soak_document, write_soak_text
 
 FLOOD_SECONDS = 20.0
 WAIT_SECONDS = 120.0
@@ -31,13 +30,11 @@ class _Nodes:
 
     def __init__(self, folder: Path) -> None:
         write_soak_text(folder)
-        config = folder / "live.yaml"
-        config.write_text(yaml.safe_dump(soak_document(folder, inner_steps=INNER_STEPS, instances=1)))
-        common = ["--plain", "--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--peer-set", "num_threads=1", "allow_local_files=true"]
-        self.peers = [Peer(0, folder / "peer-0", ["start", str(config), *common], 0.02)]
+        config = write_document(folder, soak_document(folder, inner_steps=INNER_STEPS, instances=1))
+        self.peers = [Peer(0, folder / "peer-0", ["start", str(config), *MACHINE], 0.02)]
         self.peers[0].start()
         self.addresses = addresses_of(self.peers[0])
-        self.peers.append(Peer(1, folder / "peer-1", ["join", "--initial-peers", *self.addresses, *common], 0.02))
+        self.peers.append(Peer(1, folder / "peer-1", ["join", "--initial-peers", *self.addresses, *MACHINE], 0.02))
         self.peers[1].start()
         self.digests: dict[tuple[int, int], dict[str, None]] = {}
         self.hosts: dict[str, None] = {}
@@ -89,7 +86,7 @@ def _flood(nodes: _Nodes, folder: Path, deeds: tuple[str, ...], seed: int) -> Ou
         return Outcome(sent="nothing", happened="the nodes did not begin", has_passed=False)
     command = [sys.executable, "-m", "benchmarks.stranger", "--workdir", str(folder / "stranger"), "--seed", str(seed)]
     command += ["--seconds", str(FLOOD_SECONDS), "--initial-peers", *nodes.addresses, "--only", *deeds]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     before = min(nodes.newest())
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_SECONDS * 2)
     after = min(nodes.newest())

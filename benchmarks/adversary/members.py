@@ -136,6 +136,38 @@ def accuses_one_after_another(machine: Machine, peer: PeerId, message: object) -
     return at_once(*messages)
 
 
+def ends_every_attempt(machine: Machine, peer: PeerId, message: object, *, suspects: int = 0, is_led: bool = False) -> Sent:
+    """Ten times a second it reports that the attempt under way has failed. It names nobody, or other hosts in turn: as
+    suspects, or as the one whose report ended the attempt for it (`is_led`)."""
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    plan = machine.process.agreement.ledger.plans[-1]
+    sent: list[tuple[float, object]] = [(0.0, message)]
+    for tenth in range(10):
+        number = int(10 * machine.clock()) + tenth
+        for item in plan.instances:
+            others = [share.peer for share in item.hosts if share.peer != machine.peer]
+            turn = [others[(number + place) % len(others)] for place in range(suspects or 1)]
+            failed = AttemptFailed(
+                instance=item.instance,
+                round=plan.round,
+                attempt=number,
+                suspects=tuple(turn[:suspects]),
+                because=turn[0] if is_led else None,
+            )
+            sent += [(tenth / 10, failed), (tenth / 10, replace(failed, round=plan.round - 1))]
+    del peer
+    return sent
+
+
+def ends_every_attempt_for_one_host(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """The others learn of it from that host, whose report ends the attempt for them."""
+    if machine.process is None:
+        return at_once(message)
+    others = (entry.peer for entry in machine.process.agreement.ledger.plans[-1].roster if entry.peer != machine.peer)
+    return ends_every_attempt(machine, peer, message) if peer == min(others) else at_once(message)
+
+
 def starts_attempts(machine: Machine, peer: PeerId, message: object) -> Sent:
     """Begins every attempt anew, with a higher number, with all hosts (review B8)."""
     if not isinstance(message, Heartbeat) or machine.process is None:
@@ -442,9 +474,11 @@ def asks_for_everything(machine: Machine, peer: PeerId, message: object) -> Sent
 
 
 def ends_the_run(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Says with each heartbeat that it has carried out the last plan."""
-    del machine, peer
-    return at_once(message, RunComplete()) if isinstance(message, Heartbeat) else at_once(message)
+    """With each heartbeat: it has carried out the newest plan as the last one."""
+    del peer
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    return at_once(message, RunComplete(plan=machine.process.agreement.consensus.slot.digest))
 
 
 def _sign(machine: Machine) -> Callable[[bytes], str]:

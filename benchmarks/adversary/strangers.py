@@ -225,7 +225,7 @@ def meddles_with_averages(at: Aim) -> Sequence[object]:
         AttemptFailed(instance=instance, round=round, attempt=0, suspects=members),
         AttemptStart(instance=instance, round=round, attempt=7, members=members[:1]),
         AttemptStart(instance=InstanceId(63), round=round + 1000, attempt=0, members=members),
-        RunComplete(),
+        RunComplete(plan=at.head.digest),
     )
 
 

@@ -1,11 +1,13 @@
 """What an average costs in which hosts die: bytes and seconds beside an undisturbed one, over emulated links.
 
     python -m benchmarks.wan.deaths --out DIRECTORY [--peers 8] [--millions 12] [--mbit 25] [--victims 1]
-                                    [--done 0.25 0.5 0.75] [--rules robust mean] [--ways held afresh]
+                                    [--done 0.25 0.5 0.75] [--rules robust mean]
+                                    [--ways completed held afresh]
 
 Every peer is a process in a namespace of its own. When a share `done` of an undisturbed average's bytes has been sent, the
-victims get a kill -9; the others fail, wait `GRACE_SECONDS` as a node does, and average again without them. `held` is what the
-node does: a retry that sends what its reducers do not hold. `afresh` sends everything again. Each case has a laboratory of its
+victims get a kill -9; the others fail, wait `GRACE_SECONDS` as a node does, and average again without them. `completed` is
+what the node does: a retry that completes the attempt where all have decided it, and otherwise sends what its reducers do not
+hold. `held` never completes one; `afresh` sends everything again. Each case has a laboratory of its
 own with the same seed. `bytes` are IP bytes that all hosts sent from the start to the survivors' result, over those of the
 undisturbed average; `seconds` the slowest survivor's, over the undisturbed ones; `noticed`: from the kill to the last
 survivor's failure. Under load seconds measure the machine; bytes do not.
@@ -30,7 +32,7 @@ import torch
 from adloco_p2p.core.averaging.attempt import GRACE_SECONDS
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import LostShare
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.errors import AveragingError
 from benchmarks.signing import BenchmarkIdentity
 from benchmarks.wan.contenders import PART_BYTES, Director, dial_lower_ranks
@@ -51,8 +53,8 @@ class Case:
     victims: tuple[int, ...] = ()
     done: float = 0.0
     """Of the bytes of an undisturbed average, when they die."""
-    is_afresh: bool = False
-    """The retry sends everything again."""
+    way: str = "completed"
+    """Of the retry."""
     seconds: float
     """That the case may take."""
 
@@ -83,10 +85,10 @@ def act(rank: int, listen: str, case: Case) -> None:
             await averager.start()
             return p2p, averager
 
-        async def average(attempt: int, without: tuple[int, ...]) -> str:
+        async def average(attempt: int, without: tuple[int, ...], completes: Digest | None) -> str:
             members = [number for number in range(len(names)) if number not in without]
             lost = [LostShare(sum(member < gone for member in members), 1.0) for gone in sorted(without)]
-            is_retry = attempt > 0 and not case.is_afresh
+            is_retry = attempt > 0 and case.way != "afresh"
             averaged = await averager.average(
                 key=canonical.digest(f"attempt {attempt}"),
                 weights=tuple((names[number], 1) for number in members),
@@ -94,6 +96,8 @@ def act(rank: int, listen: str, case: Case) -> None:
                 timeout_seconds=case.seconds,
                 attempt=attempt if is_retry else 0,
                 lost=tuple(lost) if is_retry else (),
+                completes=completes,
+                on_decided=decisions.append,
             )
             return averaged.digest
 
@@ -104,13 +108,18 @@ def act(rank: int, listen: str, case: Case) -> None:
         common, own = (torch.Generator().manual_seed(seed) for seed in (0, rank + 1))
         vector = torch.randn(case.size, generator=common) + torch.randn(case.size, generator=own)
         director.tell("begin")
+        decisions: list[Digest] = []
         try:
-            digest = runner.run(average(0, ()))
+            digest = runner.run(average(0, (), None))
         except AveragingError as error:
             print(error, file=sys.stderr)
-            without = director.tell("failed")
-            time.sleep(GRACE_SECONDS)
-            digest = runner.run(average(1, tuple(without)))
+
+            async def retry() -> str:
+                without, completes = await asyncio.to_thread(director.tell, "failed", decisions[-1] if decisions else None)
+                await asyncio.sleep(GRACE_SECONDS)
+                return await average(1, tuple(without), completes)
+
+            digest = runner.run(retry())
         director.tell("done", digest)
         runner.run(averager.settled())
         director.tell("end")
@@ -128,7 +137,7 @@ class Peers:
         for rank, host in enumerate(lab.hosts):
             command = [sys.executable, "-m", "benchmarks.wan.deaths", "--peer", str(rank), lab.address(host)]
             pipe = subprocess.PIPE
-            with (logs / f"{case.rule}-{case.done}-{case.is_afresh}-{host}.txt").open("w") as log:
+            with (logs / f"{case.rule}-{case.done}-{case.way}-{host}.txt").open("w") as log:
                 self._living[rank] = lab.popen(
                     host, [*command, json.dumps(asdict(case))], stdin=pipe, stdout=pipe, stderr=log, cwd=ROOT, bufsize=0
                 )
@@ -175,9 +184,10 @@ def measure(case: Case, links: tuple[Link, ...], whole_bytes: int, logs: Path) -
             killed = time.monotonic()
             for victim in case.victims:
                 peers.kill(victim)
-            peers.hear("failed")
+            decisions = peers.hear("failed")
             noticed_seconds = time.monotonic() - killed
-            peers.answer(case.victims)
+            is_completed = case.way == "completed" and len(set(decisions)) == 1
+            peers.answer((case.victims, decisions[0] if is_completed else None))
         digests = peers.hear("done")
         cost = Cost(sent_bytes=sent_bytes() - before, seconds=time.monotonic() - begun, noticed_seconds=noticed_seconds)
         assert len(set(digests)) == 1, "the survivors have one average"
@@ -200,7 +210,8 @@ def main() -> None:
     parser.add_argument("--victims", type=int, default=1)
     parser.add_argument("--done", type=float, nargs="+", default=[0.25, 0.5, 0.75])
     parser.add_argument("--rules", nargs="+", default=["robust", "mean"])
-    parser.add_argument("--ways", nargs="+", default=["held", "afresh"], choices=["held", "afresh"])
+    ways = ["completed", "held", "afresh"]
+    parser.add_argument("--ways", nargs="+", default=ways, choices=ways)
     parser.add_argument("--case-seconds", type=float, default=300.0)
     args = parser.parse_args()
     logs = args.out / "logs"
@@ -216,11 +227,11 @@ def main() -> None:
             for done in args.done:
                 for way in args.ways:
                     victims = tuple(range(1, 1 + args.victims))
-                    case = Case(rule=rule, victims=victims, done=done, is_afresh=way == "afresh", **base)
+                    case = Case(rule=rule, victims=victims, done=done, way=way, **base)
                     cost = measure(case, links, whole.sent_bytes, logs)
                     rows.append({"rule": rule, "done": done, "way": way, **asdict(cost)})
                     ratios = f"bytes {cost.sent_bytes / whole.sent_bytes:.2f}  seconds {cost.seconds / whole.seconds:.2f}"
-                    print(f"{rule:8} {done:.0%} {way:6}  {ratios}  noticed {cost.noticed_seconds:.1f} s", flush=True)
+                    print(f"{rule:8} {done:.0%} {way:9}  {ratios}  noticed {cost.noticed_seconds:.1f} s", flush=True)
     except LaboratoryUnavailable as error:
         sys.exit(str(error))
     document = {"settings": {key: str(value) for key, value in vars(args).items() if key != "out"}, "rows": rows}

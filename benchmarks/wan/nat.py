@@ -25,12 +25,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from benchmarks.nodes import ADDRESSES, ENVIRONMENT, ROOT, Member, write_config
-from benchmarks.wan.swarm import LOOK_SECONDS, read_ledgers
+from benchmarks.nodes import ENVIRONMENT, LOOK_SECONDS, ROOT, Member, begin, problems_of, write_config
+from benchmarks.wan.swarm import read_ledgers
 from benchmarks.wan.verdict import Life, Verdict, judge, show_promises
 
 NatKind = Literal["cone", "symmetric"]
@@ -147,21 +148,9 @@ class Internet:
             holder.wait(timeout=GRACE_SECONDS)
 
 
-def begin(net: Internet, out: Path, host: str, verb: str, *arguments: object) -> Member:
-    workdir, log = out / host, out / f"{host}.log"
-    command = [sys.executable, "-m", "adloco_p2p", verb, *map(str, arguments), "--workdir", str(workdir)]
-    options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "env": {**os.environ, **ENVIRONMENT}, "cwd": ROOT}
-    with log.open("wb") as output:
-        return Member(name=host, workdir=workdir, log=log, process=net.popen(host, command, stdout=output, **options))
-
-
-def wait_for_addresses(member: Member, deadline: float) -> list[str]:
-    """Those that it prints. Raises SystemExit where it does not start."""
-    while not (match := ADDRESSES.search(member.words)):
-        if member.process.poll() is not None or time.monotonic() > deadline:
-            sys.exit(f"{member.name} did not start: {member.words[-1000:]}")
-        time.sleep(LOOK_SECONDS)
-    return match[1].split()
+def begin_in(net: Internet, out: Path, host: str, verb: str, *arguments: object) -> Member:
+    command = [sys.executable, "-m", "adloco_p2p", verb, *map(str, arguments), "--workdir", str(out / host)]
+    return begin(out, host, command, popen=partial(net.popen, host))
 
 
 def ask_doctor(net: Internet, host: str, known: Sequence[str]) -> None:
@@ -179,23 +168,20 @@ def conduct(args: argparse.Namespace, config: Path) -> tuple[list[Member], list[
     trains = ["--plain", "--peer-set", "num_threads=1"]
     with Internet(public=["bootstrap", *publics], homes=homes, nat=args.nat) as net:
         listen = ["--host-maddrs", f"/ip4/0.0.0.0/tcp/{PUBLIC_PORT}"]
-        bootstrap = begin(net, args.out, "bootstrap", "bootstrap", *listen)
-        known = ["--initial-peers", *wait_for_addresses(bootstrap, deadline)]
+        bootstrap = begin_in(net, args.out, "bootstrap", "bootstrap", *listen)
+        known = ["--initial-peers", *bootstrap.addresses(deadline=deadline)]
         hosts = [*publics, *homes]
         members: list[Member] = []
         for host in hosts:
             verb = ["start", config] if not members else ["join"]
             extra = args.peer_set if host in homes else []
-            members.append(begin(net, args.out, host, *verb, *known, *trains, *extra))
-            wait_for_addresses(members[0], deadline)
+            members.append(begin_in(net, args.out, host, *verb, *known, *trains, *extra))
+            members[0].addresses(deadline=deadline)
         for host in homes[:1]:
             ask_doctor(net, host, known)
-        while any(member.process.poll() is None for member in members) and time.monotonic() < deadline:
+        while any(member.is_alive for member in members) and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
-        codes = {member.name: member.process.poll() for member in members}
-    problems = [f"{name} was not done after {args.minutes:g} minutes" for name, code in codes.items() if code is None]
-    problems += [f"{name} ended with exit code {code}; see its log" for name, code in codes.items() if code]
-    return members, problems
+        return members, problems_of(members, minutes=args.minutes)
 
 
 def show(members: Sequence[Member], verdict: Verdict) -> None:

@@ -24,17 +24,17 @@ delivered over 2 ms late: more than a few per cent, and this machine was too slo
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from benchmarks.nodes import ADDRESSES, ENVIRONMENT, ROOT, Member, node_command, write_config
+from benchmarks.nodes import ROOT, Member, begin, node_command, problems_of, write_config
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import CongestionControl, Laboratory, Link
 from benchmarks.wan.verdict import Cut, Life, Verdict, judge, show_promises
@@ -84,13 +84,10 @@ class Course:
     late_fraction: float = 0.0
 
 
-def begin(lab: Laboratory, out: Path, host: str, *arguments: object, step_seconds: float) -> Member:
-    workdir, log = out / host, out / f"{host}.log"
+def begin_in(lab: Laboratory, out: Path, host: str, *arguments: object, step_seconds: float) -> Member:
     listen = f"/ip4/{lab.address(host)}/tcp/0"
-    command = node_command(*arguments, workdir=workdir, listen=listen, step_seconds=step_seconds)
-    options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "env": {**os.environ, **ENVIRONMENT}, "cwd": ROOT}
-    with log.open("wb") as output:
-        return Member(name=host, workdir=workdir, log=log, process=lab.popen(host, command, stdout=output, **options))
+    command = node_command(*arguments, workdir=out / host, listen=listen, step_seconds=step_seconds)
+    return begin(out, host, command, popen=partial(lab.popen, host))
 
 
 def conduct(args: argparse.Namespace, config: Path) -> tuple[Course, list[Member], list[str]]:
@@ -99,28 +96,21 @@ def conduct(args: argparse.Namespace, config: Path) -> tuple[Course, list[Member
     deadline = time.monotonic() + 60 * args.minutes
     links = PROFILES[args.profile].links(args.peers)
     with Laboratory(links, congestion_control=args.congestion_control, seed=args.seed) as lab:
-        members = [begin(lab, args.out, lab.hosts[0], "start", config, step_seconds=args.step_seconds)]
-        while not (match := ADDRESSES.search(members[0].words)):
-            if members[0].process.poll() is not None or time.monotonic() > deadline:
-                course.ended = time.time()
-                return course, members, ["the first peer did not start"]
-            time.sleep(LOOK_SECONDS)
+        members = [begin_in(lab, args.out, lab.hosts[0], "start", config, step_seconds=args.step_seconds)]
+        join = ("join", "--initial-peers", *members[0].addresses(deadline=deadline))
         for host in lab.hosts[1:]:
-            join = ("join", "--initial-peers", *match[1].split())
-            members.append(begin(lab, args.out, host, *join, step_seconds=args.step_seconds))
-        while any(member.process.poll() is None for member in members) and time.monotonic() < deadline:
+            members.append(begin_in(lab, args.out, host, *join, step_seconds=args.step_seconds))
+        while any(member.is_alive for member in members) and time.monotonic() < deadline:
             if args.partition:
                 disturb(lab, course, members, seconds=args.partition, after_rounds=args.rounds // 3)
             time.sleep(LOOK_SECONDS)
         course.ended = time.time()
-        codes = {member.name: member.process.poll() for member in members}
+        problems = problems_of(members, minutes=args.minutes)
         counters = lab.counters()
     course.wire_bytes = {host: item.sent_bytes for host, item in counters.items()}
     course.lost_packets = sum(item.lost + item.up_dropped + item.down_dropped for item in counters.values())
     received = sum(item.received_packets for item in counters.values())
     course.late_fraction = sum(item.late for item in counters.values()) / max(1, received)
-    problems = [f"{name} was not done after {args.minutes:g} minutes" for name, code in codes.items() if code is None]
-    problems += [f"{name} ended with exit code {code}; see its log" for name, code in codes.items() if code]
     if args.partition and course.healed is None:
         problems.append("the run was over before the partition was")
     return course, members, problems

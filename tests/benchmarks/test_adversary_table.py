@@ -51,7 +51,7 @@ def test_every_finding_has_a_row_and_there_are_twenty_variants() -> None:
     assert len({row.name for row in scenarios()}) == len(scenarios())
 
 
-def test_an_unknown_name_is_told() -> None:
+def test_an_unknown_name_is_an_error() -> None:
     assert main(["--only", "D9"]) == 2
     with pytest.raises(KeyError):
         named(scenarios(), ["D9"])

@@ -176,7 +176,7 @@ def test_the_possible_neighbours_are_accepted(overrides: list[str]) -> None:
     assert combinations(run) == []
 
 
-def test_all_impossible_combinations_are_told_at_once() -> None:
+def test_all_impossible_combinations_are_listed_at_once() -> None:
     assert len(problems_of("data.source=text", "batch.max_batch=1", "outer.kind=sgd", "outer.momentum=0.5")) == 3
 
 

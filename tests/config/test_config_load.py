@@ -216,7 +216,7 @@ def test_local_sgd_keeps_its_outer_step_with_every_averaging_preset(tmp_path: Pa
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
     text = "work: {inner_step: 3, rounds: 0}\nbatch: {eta: big}\nbogus: 1\n"
     problems = problems_of(tmp_path, text, "seed=-1", "oops", "merge=1")
     assert len(problems) == 7
@@ -288,7 +288,7 @@ def test_a_wrong_value_is_named_with_what_would_do(tmp_path: Path, override: str
     assert told in problem
 
 
-def test_a_problem_says_which_file_it_comes_from(tmp_path: Path) -> None:
+def test_a_problem_names_its_file(tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, "batch: {eta: -1}")
     assert f"batch.eta: -1 (file {tmp_path / 'run.yaml'}) is not accepted" in problem
 
@@ -366,7 +366,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         load_run(Path("c4"))
 
 
-def test_an_installation_without_configurations_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation_without_configurations_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "files", lambda _: tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="none in this installation"):
         load_run(None)
@@ -415,7 +415,7 @@ def test_a_pretrained_model_brings_its_own_tokenizer() -> None:
     assert load_run(None).value.tokenizer.source == "bytes"
 
 
-def test_a_setting_of_the_machine_is_not_one_of_the_run_and_says_so() -> None:
+def test_a_setting_of_the_machine_given_for_the_run_is_refused_with_a_hint() -> None:
     with pytest.raises(ConfigError) as refused:
         load_run(None, ["device=cuda", "data.dataset=x"])
     assert refused.value.problems[0].startswith("device: belongs to the machine, not to the run: --peer-set device=cuda")

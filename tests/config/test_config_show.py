@@ -73,7 +73,7 @@ def test_a_constraint_without_words_is_our_own_bug() -> None:
         fields.accepted(Annotated[int, MultipleOf(2)])
 
 
-def test_every_setting_can_say_what_it_accepts() -> None:
+def test_every_setting_describes_what_it_accepts() -> None:
     for kind in (RunConfig, PeerConfig):
         for setting in fields.settings_of(kind).values():
             assert fields.accepted(setting.annotation)

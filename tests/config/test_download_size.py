@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.config import download_size
 from adloco_p2p.config.download_size import check_download
 from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.errors import ConfigError
@@ -73,7 +72,7 @@ def test_weights_larger_than_the_memory_are_refused(tmp_path: Path) -> None:
 def test_a_download_may_take_nine_tenths_of_the_free_disk_and_what_lies_there_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(download_size.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr("adloco_p2p.config.download_size.shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000})())
     check_download("data.path", "owner/texts", 900, tmp_path / "not there yet", code="E207")
     assert "data.path=owner/texts" in caplog.text, "it is shown"
     with pytest.raises(ConfigError, match=r"data\.path: 'owner/texts'"):

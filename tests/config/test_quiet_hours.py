@@ -56,6 +56,6 @@ def test_what_is_no_range_is_refused_by_name(text: str) -> None:
     assert problem.startswith("quiet_hours: ") and repr(text) in problem
 
 
-def test_quiet_caps_without_quiet_hours_do_nothing_and_say_so() -> None:
+def test_quiet_caps_without_quiet_hours_do_nothing_and_warn() -> None:
     (problem,) = peer_combinations(PeerConfig(quiet_upload_bytes_per_second=5))
     assert problem.startswith("quiet_upload_bytes_per_second: ")

@@ -223,7 +223,7 @@ def test_what_a_killed_node_left_is_no_obstacle(workdir: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"address": "unix"}', b"\xff" * 100])
-def test_a_damaged_endpoint_is_told_in_words(workdir: Path, content: bytes) -> None:
+def test_a_damaged_endpoint_is_reported_in_words(workdir: Path, content: bytes) -> None:
     (workdir / "control").mkdir()
     (workdir / "control" / "endpoint.json").write_bytes(content)
     with pytest.raises(SwarmError, match="unreadable"):

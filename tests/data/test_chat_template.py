@@ -69,7 +69,7 @@ def learned_of(tokenizer: PretrainedTokenizer, messages: list[tuple[str, str]]) 
         (TRIMMING, "Hello there.<|im_end|>4<|im_end|>"),
     ],
 )
-def test_what_the_assistant_says_and_its_end_are_learned(template: str, learned: str, tmp_path: Path) -> None:
+def test_the_words_of_the_assistant_and_their_end_are_learned(template: str, learned: str, tmp_path: Path) -> None:
     tokenizer = tokenizer_with(tmp_path, template)
     assert learned_of(tokenizer, TALK) == learned
     messages = [{"role": role, "content": content} for role, content in TALK]

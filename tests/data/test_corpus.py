@@ -10,6 +10,7 @@ from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.baseline import unigram_entropy
 from adloco_p2p.data.corpus import MAX_CORPUS_BYTES, documents
 from adloco_p2p.data.feed import IndexedFeed, open_feed
+from adloco_p2p.data.packing import TokenRows
 from adloco_p2p.data.source import is_heldout
 from adloco_p2p.data.tokenizer import ByteTokenizer
 
@@ -66,6 +67,7 @@ def feed() -> IndexedFeed:
 def test_embedded_documents_lie_on_one_side_of_the_split(feed: IndexedFeed) -> None:
     fraction = RunConfig().data.heldout_fraction
     for side, rows in ((False, feed.rows.training), (True, feed.rows.heldout)):
+        assert isinstance(rows, TokenRows)
         text = ByteTokenizer().decode(rows.ids.reshape(-1)[: rows.num_tokens].tolist())
         expected = [d.text for d in documents() if is_heldout(d.identity, fraction) is side]
         assert text == "".join(expected)

@@ -10,9 +10,10 @@ import pytest
 
 from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
 from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.data import indexing
 from adloco_p2p.data.feed import IndexedFeed, open_feed
-from adloco_p2p.data.packing import TokenRows
-from adloco_p2p.data.source import is_heldout
+from adloco_p2p.data.packing import Rows, TokenRows
+from adloco_p2p.data.source import files_digest, is_heldout
 from adloco_p2p.data.tokenizer import ByteTokenizer
 from adloco_p2p.errors import ConfigError, StorageError
 from tests.data.files import DOCUMENTS, numbers, run_over, write_parquet, write_text
@@ -26,9 +27,14 @@ def opened(run: RunConfig, cache: Path | None) -> IndexedFeed:
     return feed
 
 
-def texts(rows: TokenRows) -> list[str]:
+def tokens(rows: Rows) -> TokenRows:
+    assert isinstance(rows, TokenRows)
+    return rows
+
+
+def texts(rows: Rows) -> list[str]:
     """The documents in packed rows."""
-    line = rows.ids.reshape(-1)[: rows.num_tokens].tolist()
+    line = tokens(rows).ids.reshape(-1)[: tokens(rows).num_tokens].tolist()
     assert line[-1] == 256
     return "".join("\n\n" if token == 256 else chr(token) for token in line).split("\n\n")[:-1]
 
@@ -77,12 +83,26 @@ def test_second_start_maps_the_rows_without_tokenising(
 
     monkeypatch.setattr(ByteTokenizer, "encode", refuse)
     second = opened(run, private_cache)
-    assert isinstance(second.rows.training.ids.base, np.memmap)
+    assert isinstance(tokens(second.rows.training).ids.base, np.memmap)
     for side in ("training", "heldout"):
         assert np.array_equal(getattr(first.rows, side).ids, getattr(second.rows, side).ids)
     [entry] = [path for path in private_cache.iterdir() if path.name.startswith("rows-")]
     assert not list(private_cache.glob("making-*"))
     assert {path.name for path in entry.iterdir()} == {"training.bin", "heldout.bin", "meta.json"}
+
+
+def test_a_second_start_of_digested_files_reads_their_rows_only(
+    write_shards: WriteShards, private_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_over(source="text", path=write_shards("text"))
+    run = replace(run, data=replace(run.data, digest=files_digest(run.data)))
+    first = np.array(tokens(opened(run, private_cache).rows.training).ids)
+    write_text(tmp_path / "other.txt", [f"other words, {number} of them. " * 3 for number in range(60)])
+    other = run_over(source="text", path=str(tmp_path / "other.txt"))
+    other = replace(other, data=replace(other.data, digest=files_digest(other.data)))
+    assert "other words" in "".join(texts(opened(other, private_cache).rows.training))
+    monkeypatch.setattr(indexing, "load_split", lambda *_, **__: pytest.fail("the files are read again"))
+    assert np.array_equal(tokens(opened(run, private_cache).rows.training).ids, first)
 
 
 def test_cached_and_uncached_rows_are_equal(write_shards: WriteShards, private_cache: Path) -> None:
@@ -112,14 +132,14 @@ def test_what_changes_the_rows_changes_their_name(write_shards: WriteShards, pri
 @pytest.mark.parametrize("damage", ["short", "meta"])
 def test_a_torn_cache_entry_is_made_again(write_shards: WriteShards, private_cache: Path, damage: str) -> None:
     run = run_over(source="json", path=write_shards("json"))
-    first = np.array(opened(run, private_cache).rows.training.ids)
+    first = np.array(tokens(opened(run, private_cache).rows.training).ids)
     [entry] = private_cache.glob("rows-*")
     if damage == "short":
         (entry / "training.bin").unlink()
         (entry / "training.bin").write_bytes(b"short")
     else:
         (entry / "meta.json").write_text("{")
-    assert np.array_equal(opened(run, private_cache).rows.training.ids, first)
+    assert np.array_equal(tokens(opened(run, private_cache).rows.training).ids, first)
 
 
 def test_a_crash_while_writing_leaves_no_entry(
@@ -152,7 +172,7 @@ def test_two_processes_that_make_the_same_rows_at_once(
 
     monkeypatch.setattr(os, "fsync", overtaken)
     slower = opened(run, private_cache)
-    assert np.array_equal(slower.rows.training.ids, faster[0].rows.training.ids)
+    assert np.array_equal(tokens(slower.rows.training).ids, tokens(faster[0].rows.training).ids)
     assert len(list(private_cache.glob("*rows-*"))) == 1
 
 

@@ -1,6 +1,7 @@
 """A hub data set reads files of its own repository. The hub is a file system in memory under the hub's own prefix."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -17,7 +18,7 @@ ROOT = f"/datasets/owner/texts@{REVISION}"
 
 class FakeHub(MemoryFileSystem):
     protocol = "hf"
-    store = {}  # noqa: RUF012 - shared by the instances, as that of fsspec
+    store: dict[str, Any] = {}  # noqa: RUF012 - shared by the instances, as that of fsspec
     pseudo_dirs = [""]  # noqa: RUF012
 
     def glob(self, path: str, maxdepth: int | None = None, *, expand_info: bool = True, **options: object) -> object:
@@ -80,7 +81,7 @@ def test_files_are_those_that_the_card_names(hub: FakeHub) -> None:
         repository_files(data(name="en"), split="test")
 
 
-def test_without_a_card_the_names_of_the_files_say_which_split_they_are(hub: FakeHub) -> None:
+def test_without_a_card_the_names_of_the_files_decide_the_split(hub: FakeHub) -> None:
     for name in ("data/train-0.parquet", "data/train-1.parquet", "data/test-0.parquet"):
         hub.pipe(f"{ROOT}/{name}", b"")
     kind, files = repository_files(data(), split="train")

@@ -58,7 +58,7 @@ def test_an_error_is_a_document_too(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert re.findall(r"`([a-z_]+)`", words)[:4] == list(document["error"])
 
 
-def test_a_statement_of_a_signer_tells_what_was_left_to_the_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_statement_of_a_signer_shows_what_was_left_to_the_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = Statement(run=Digest("a" * 64), signer=PeerId("me"), serial=3, action="ban", subject=PeerId("other"), signature="00")
     signer = SimpleNamespace(workdir=tmp_path)
     assert _leave(signer, made, what="the ban of other", is_json=True) == 0  # type: ignore[arg-type]

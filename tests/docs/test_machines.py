@@ -213,7 +213,7 @@ def test_compose_file_is_read_by_a_compose_tool(tmp_path: Path) -> None:
 def test_the_compose_file_of_a_volunteer_is_read_by_a_compose_tool(tmp_path: Path) -> None:
     path = put_in_path(tmp_path, "podman", "echo podman version 5.0.0")
     file = PEERS / "volunteer.compose.yaml"
-    command = [TOOLS / "podman-compose", "--profile", "gpu", "--profile", "page", "-f", file, "config"]
+    command: list[str | Path] = [TOOLS / "podman-compose", "--profile", "gpu", "--profile", "page", "-f", file, "config"]
     parsed = run(command, PATH=path, ADLOCO_PEERS="adloco://abc", ADLOCO_SET="max_instances=2")
     assert parsed.returncode == 0, parsed.stderr
     services = yaml.safe_load(parsed.stdout)["services"]

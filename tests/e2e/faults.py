@@ -49,6 +49,11 @@ def paced(step_seconds: str) -> None:
     importlib.import_module("benchmarks.paced").pace(float(step_seconds))
 
 
+def patient(seconds: str) -> None:
+    """The leader of a retry waits so long for what the others report."""
+    vars(importlib.import_module("adloco_p2p.core.averaging.attempt"))["GRACE_SECONDS"] = float(seconds)
+
+
 def _at(place: str, call: int, deed: Callable[[], object], *, is_before: bool) -> None:
     module, _, path = place.partition(":")
     owner = importlib.import_module(module)

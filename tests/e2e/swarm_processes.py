@@ -22,7 +22,7 @@ from tests.e2e.processes import TINY_MODEL, begin_warm, write_text
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 NETWORK = ("--plain", "--peer-set", "num_threads=1", "allow_local_files=true", "--host-maddrs", LOOPBACK)
-WAIT_LIMIT_SECONDS = 300.0
+WAIT_LIMIT_SECONDS = 600.0
 """What has not happened by then never will, on a machine that is ten times slower or busier than ours."""
 LOOK_SECONDS = 0.02
 REST_SHARE = 4

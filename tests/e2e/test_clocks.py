@@ -10,7 +10,7 @@ BEHIND_SECONDS = 600
 
 
 @pytest.mark.heavy
-def test_a_clock_that_is_minutes_off_does_no_harm_and_is_told(tmp_path: Path) -> None:
+def test_a_clock_that_is_minutes_off_does_no_harm_and_is_reported(tmp_path: Path) -> None:
     config = write_swarm_config(tmp_path, rounds=10_000, inner_steps=20)
     first = PeerProcess(workdir=tmp_path / "first", verb=("start", config)).start()
     shifted = PeerProcess(workdir=tmp_path / "shifted", verb=("join", "--initial-peers", *first.addresses()))

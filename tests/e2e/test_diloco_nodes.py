@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -97,10 +97,12 @@ def train(run: RunConfig, names: Sequence[PeerId]) -> list[Member]:
     torch.set_num_threads(1)
     members = [Member(me=me, engine=hosting(run, peer=replace(PEER, max_micro_batch=MICRO), me=me)) for me in names]
     capacity = Capacity(samples_per_second=0.0, micro_batch_limit=MICRO, max_instances=4)
+    rounds = run.work.rounds
+    assert rounds is not None
     plan = genesis(run.digest, [(member.me, capacity) for member in members], run.rules)
     swarm = MemorySwarm()
     is_delayed = run.outer.overlap != "none"
-    late = LateAverages(len(names), run.work.rounds) if is_delayed else None
+    late = LateAverages(len(names), rounds) if is_delayed else None
 
     def decide(before: RoundPlan, reports: Sequence[Report]) -> RoundPlan:
         return next_plan(before, reports, run.rules)
@@ -147,7 +149,7 @@ def train(run: RunConfig, names: Sequence[PeerId]) -> list[Member]:
 
 
 @pytest.mark.parametrize("overlap", ["none", "delayed"])
-def test_three_hosts_equal_the_plain_diloco_loop(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_hosts_equal_the_plain_diloco_loop(overlap: Literal["none", "delayed"], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where every outer update comes a round late, evaluated and saved while the next inner steps are under way."""
     monkeypatch.setattr(plain, "ROUNDS", 10)
     run = with_run(

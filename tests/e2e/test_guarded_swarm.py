@@ -14,7 +14,7 @@ from adloco_p2p.core.planning.guard import STRICT_ROUNDS
 from tests.e2e.processes import run
 from tests.e2e.swarm_processes import Event, PeerProcess, digests_by_round, start_three, wait, write_swarm_config
 
-WAIT_LIMIT_SECONDS = 300.0
+WAIT_LIMIT_SECONDS = 600.0
 """For each step of the story, on a machine that does other things too."""
 
 

@@ -187,7 +187,7 @@ def test_simulated_swarms_of_several_sizes_in_a_table(capsys: pytest.CaptureFixt
     assert [line.split()[:2] for line in lines if line.split() and line.split()[0].isdigit()][-2:] == [["1", "2"], ["6", "2"]]
 
 
-def test_a_promise_that_is_broken_is_told_with_seed_and_story(
+def test_a_broken_promise_is_shown_with_seed_and_trace(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flush = Consensus._flush

@@ -73,7 +73,7 @@ def test_a_ledger_that_is_not_sound_is_not_counted(whole: Path, tmp_path: Path, 
 # --- the page of a directory -----------------------------------------------------------------------------------------
 
 
-def test_the_page_of_a_directory_says_the_same(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_of_a_directory_shows_the_same(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = read_run(whole)
     assert config is not None
     shown, peers = workdir_documents(whole, config, ledger_events_of(config))
@@ -106,9 +106,10 @@ def test_a_directory_without_a_ledger_has_a_page_too(whole: Path, tmp_path: Path
     (copy / "journal.bin").unlink()
     config = read_run(copy)
     assert config is not None
+    page: Any
     page, peers = workdir_documents(copy, config, ledger_events_of(config))
-    assert "nothing here is signed" in str(page["source"])
-    (row,) = page["peers"]  # type: ignore[misc]
+    assert "nothing here is signed" in page["source"]
+    (row,) = page["peers"]
     assert row["samples"] == sum(event["samples"] for event in events(copy, "round"))
     own: Any = peers(row["peer"])
     assert peers("Qm") is None
@@ -118,7 +119,7 @@ def test_a_directory_without_a_ledger_has_a_page_too(whole: Path, tmp_path: Path
 # --- replay ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_replay_says_what_was_said(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_prints_the_same_lines(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All but the time left, which the live view reckons with progress inside a round; that is not recorded."""
     assert main(["replay", "--workdir", str(whole), "--plain"]) == 0
     again, said = (

@@ -92,7 +92,7 @@ def test_the_event_file_keeps_its_contract(whole: Path) -> None:
     assert all(sum(merge["weights"]) == pytest.approx(1.0) and merge["reason"] for merge in merges)
 
 
-def test_a_finished_run_says_so_and_keeps_its_events(whole: Path, config: Path, tmp_path: Path) -> None:
+def test_a_finished_run_reports_its_end_and_keeps_its_events(whole: Path, config: Path, tmp_path: Path) -> None:
     before = (whole / "events.jsonl").read_bytes()
     ended = run(["start", config, "--workdir", whole, *MACHINE], folder=tmp_path)
     assert ended.code == 0

@@ -29,7 +29,7 @@ def test_orphaned_daemons_of_an_earlier_life_are_ended_and_no_others(tmp_path):
         for directory in sockets.values():
             listen = f"-listen=/unix{directory}/p2pd-x.sock"
             subprocess.run([sys.executable, "-c", ORPHAN, listen], check=True)
-        found = {}
+        found: dict[str, psutil.Process] = {}
         deadline = time.monotonic() + 300
         while len(found) < 2 and time.monotonic() < deadline:
             found = {

@@ -78,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _commit(self, lines: list[dict[str, dict[str, str]]]) -> None:
         for line in lines[1:]:
             value = line["value"]
-            found = self.server.blobs[value["oid"]] if line["key"] == "lfsFile" else base64.b64decode(value["content"])  # type: ignore[comparison-overlap]
+            found = self.server.blobs[value["oid"]] if line["key"] == "lfsFile" else base64.b64decode(value["content"])
             self.server.files[value["path"]] = found
         self._answer(200, {"commitUrl": f"{self.server.url}/{REPO}/commit/{'1' * 40}", "commitOid": "1" * 40})
 

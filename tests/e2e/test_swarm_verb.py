@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ class Swarm:
     def output(self) -> str:
         return (self._folder / "output").read_text()
 
-    def events(self, name: str, kind: str) -> list[dict[str, object]]:
+    def events(self, name: str, kind: str) -> list[dict[str, Any]]:
         path = self.workdir / name / "events.jsonl"
         whole = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
         return [event for event in map(json.loads, whole) if event["event"] == kind]
@@ -71,7 +72,7 @@ class Swarm:
 def test_a_swarm_counts_from_its_last_peer_on_and_leaves_no_orphans(swarm: Swarm, tmp_path: Path) -> None:
     swarm.start()
     wait(lambda: len(swarm.events("peer-1", "round")) > 1, "the second peer to train")
-    assert len(swarm.events("peer-0", "plan")[0]["roster"]) == 2  # type: ignore[arg-type]
+    assert len(swarm.events("peer-0", "plan")[0]["roster"]) == 2
     swarm.kill()
     # The same command at once: it waits for what is left of the swarm that was killed.
     past = len(swarm.events("peer-0", "started")), swarm.events("peer-0", "round")[-1]["round"]
@@ -81,7 +82,7 @@ def test_a_swarm_counts_from_its_last_peer_on_and_leaves_no_orphans(swarm: Swarm
     assert run(["command", "stop", "--workdir", swarm.workdir / "peer-0"], folder=tmp_path).code == 0
     assert swarm.end() == 0, swarm.output
     rounds = [done["round"] for done in swarm.events("peer-0", "round")]
-    assert rounds == sorted(set(rounds))  # type: ignore[type-var]
+    assert rounds == sorted(set(rounds))
     for verb in ("generate", "report", "export"):
         assert f"  adloco-peer {verb} --workdir {swarm.workdir / 'peer-0'}" in swarm.output
     wait(lambda: not processes_of(tmp_path), "their daemons to die")

@@ -39,7 +39,7 @@ def test_scores_come_into_the_ledger_and_into_every_view(peers: list[PeerProcess
     assert report.code == 0 and "endings acc" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_a_peer_without_the_tasks_says_so_and_trains_on(peers: list[PeerProcess], tmp_path: Path) -> None:
+def test_a_peer_without_the_tasks_warns_and_trains_on(peers: list[PeerProcess], tmp_path: Path) -> None:
     config = write_swarm_config(tmp_path, rounds=10000)
     first = PeerProcess(tmp_path / "first", ("start", config, "--set", *TASKS)).start()
     peers.append(first)

@@ -79,6 +79,7 @@ def test_nothing_is_left_after_an_error(tmp_path: Path, monkeypatch: pytest.Monk
     def fail(lab: Laboratory) -> None:
         # one that ignores requests to end, and its child, which nobody waits for
         stubborn = lab.popen("a", ["sh", "-c", "trap '' TERM; sleep 1000 & echo started; wait"], stdout=subprocess.PIPE)
+        assert stubborn.stdout is not None
         stubborn.stdout.readline()
         seen.extend([*lab._inside(), lab._emulator.pid])
         inodes.update(f"net:[{inode}]" for inode in lab._emulator.inodes)
@@ -95,6 +96,7 @@ def test_nothing_is_left_after_an_error(tmp_path: Path, monkeypatch: pytest.Monk
 def test_nothing_is_left_after_an_interrupt() -> None:
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as lab:
         try:
+            assert lab.stdout is not None
             pids = [int(word) for word in lab.stdout.readline().split()]
             assert len(pids) == 2 and all(exists(pid) for pid in pids)
             lab.send_signal(signal.SIGINT)
@@ -106,7 +108,7 @@ def test_nothing_is_left_after_an_interrupt() -> None:
 
 
 @pytest.mark.heavy  # it is about time, which a busy machine has little of
-def test_two_laboratories_do_not_hear_each_other() -> None:
+def test_two_laboratories_are_separate_networks() -> None:
     """They have the same names and addresses."""
     with Laboratory(LINKS) as one, Laboratory(LINKS) as other:
         serve(one, "b")

@@ -4,10 +4,11 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -62,12 +63,17 @@ def _made(make: Callable[[], Sequence[bytes]]) -> Sequence[bytes]:
 @cache
 def targets() -> tuple[Target, ...]:
     return (
-        *(_value(kind, lambda name=name: swarm_values()[0].get(name, [])) for name, kind in MESSAGE_KINDS.items()),
-        *(_value(kind, lambda name=name: swarm_values()[1].get(name, [])) for name, kind in RECORD_KINDS.items()),
+        *(_value(kind, partial(_made_by_swarms, 0, name)) for name, kind in MESSAGE_KINDS.items()),
+        *(_value(kind, partial(_made_by_swarms, 1, name)) for name, kind in RECORD_KINDS.items()),
         *_swarm_targets(),
         *(_codec_target(codec) for codec in (*CODECS, SPARSE_MEAN)),
         Target(name="journal", make_corpus=_journals, read=_journal, refusals=(StorageError, RemoteProtocolError)),
     )
+
+
+def _made_by_swarms(part: Literal[0, 1], name: str) -> Sequence[bytes]:
+    """Messages (0) or records (1) of this kind."""
+    return swarm_values()[part].get(name, [])
 
 
 def _value(kind: type, make_corpus: Callable[[], Sequence[bytes]]) -> Target:
@@ -76,7 +82,7 @@ def _value(kind: type, make_corpus: Callable[[], Sequence[bytes]]) -> Target:
 
 def _canonical(kind: type, data: bytes) -> object:
     """A value that is taken has these bytes and no others."""
-    value = decode(kind, data, max_bytes=MAX_MESSAGE_BYTES)
+    value: object = decode(kind, data, max_bytes=MAX_MESSAGE_BYTES)
     assert canonical.encode(value) == data
     return value
 

@@ -20,7 +20,7 @@ def clipped(vectors: np.ndarray, weights: Sequence[int], steps: Sequence[int]) -
     return np.stack([v if length <= limit else v * (limit / length) for v, length in zip(vectors, lengths, strict=True)])
 
 
-def mean_of(vectors: np.ndarray, weights: Sequence[int]) -> np.ndarray:
+def mean_of(vectors: np.ndarray, weights: Sequence[float]) -> np.ndarray:
     return np.average(vectors, axis=0, weights=weights)
 
 

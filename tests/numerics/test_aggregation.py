@@ -152,7 +152,7 @@ def test_nobody_is_left_out_where_the_hosts_agree_on_nothing() -> None:
     assert decide(Robust(), [[1, 0], [-1, 0], [0, 1], [0, -1]]).left_out == ()
 
 
-def test_half_are_kept_whatever_they_say() -> None:
+def test_half_are_kept_where_nobody_passes_the_bar() -> None:
     """A bar that nobody passes."""
     decision = decide(Robust(least_agreement=2.0), [[1, 0], [1, 1], [1, 2], [1, 3]])
     assert len(decision.kept) == 2

@@ -60,5 +60,5 @@ def test_nesterov_is_bit_equal_with_torch(learning_rate: float, momentum_factor:
 def test_plain_kinds_leave_the_momentum_alone() -> None:
     for kind in ("sgd", "average"):
         momentum = torch.full((3,), 2.0)
-        outer_step_(torch.ones(3), momentum, torch.ones(3), kind=kind, learning_rate=0.5, momentum_factor=0.9)  # type: ignore[arg-type]
+        outer_step_(torch.ones(3), momentum, torch.ones(3), kind=kind, learning_rate=0.5, momentum_factor=0.9)
         assert torch.equal(momentum, torch.full((3,), 2.0))

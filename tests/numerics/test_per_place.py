@@ -63,7 +63,7 @@ def test_a_rule_decides_as_it_would_and_divides_by_those_that_it_keeps(rule: str
     assert plain.divisors == ()
 
 
-def test_names_tell_rules_apart_and_the_strict_one_is_divided_alike() -> None:
+def test_names_distinguish_rules_and_the_strict_one_is_divided_alike() -> None:
     strict = rule_named("mean", division="named", is_strict=True)
     assert isinstance(strict, PerPlace) and strict.name != STRICT.name
     assert rule_named("mean", is_strict=True) is STRICT
@@ -78,7 +78,7 @@ def test_a_host_that_alone_names_a_place_moves_it_by_all_that_it_has() -> None:
     ones = [1] * 8
     plain = aggregate(vectors, ones, ones, rule=rule_named("mean"), codec=TOPK2)
     named = aggregate(vectors, ones, ones, rule=rule_named("mean", division="named"), codec=TOPK2)
-    assert torch.allclose(named.vector, sum(vectors), atol=1.875 / 16 * 1.01)
+    assert torch.allclose(named.vector, torch.stack(vectors).sum(0), atol=1.875 / 16 * 1.01)
     assert torch.allclose(8 * plain.vector, named.vector, rtol=1e-6)
     assert named.statistics == plain.statistics, "the batch test sees the plain mean"
 

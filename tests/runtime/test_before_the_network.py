@@ -1,7 +1,10 @@
 """A device, model or tokenizer that this machine lacks ends the start before the network does anything."""
 
 import asyncio
+import io
+import threading
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,14 +12,17 @@ import pytest
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig, RunConfig, TokenizerConfig
-from adloco_p2p.errors import ConfigError, StorageError
+from adloco_p2p.errors import ConfigError, StorageError, SwarmError
 from adloco_p2p.runtime import network_node
 from adloco_p2p.runtime.adapters.embedding import Built, Embedding
 from adloco_p2p.runtime.services import open_local
 from adloco_p2p.storage.disk import check_room
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.discovery.join import JoinTarget
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.views.plain import PlainView
+
+SILENT = PlainView(io.StringIO())
 
 
 @pytest.mark.parametrize("verb", ["start", "join"])
@@ -26,14 +32,14 @@ def test_a_missing_device_is_noticed_before_the_join_link(
     async def no_network(**_: object) -> None:
         raise AssertionError("the network was started")
 
-    monkeypatch.setattr(network_node.SwarmNode, "start", no_network)
+    monkeypatch.setattr(SwarmNode, "start", no_network)
     said: list[str] = []
     with closing(Workdir.open(tmp_path)) as workdir:
-        common = {"workdir": workdir, "config": PeerConfig(device="cuda:97"), "view": PlainView(None), "say": said.append}
         if verb == "start":
-            coroutine = network_node.start_run(run=RunConfig(), initial_peers=(), **common)
+            begin = partial(network_node.start_run, run=RunConfig(), initial_peers=())
         else:
-            coroutine = network_node.join_run(target=JoinTarget(initial_peers=(), run=None), **common)
+            begin = partial(network_node.join_run, target=JoinTarget(initial_peers=(), run=None))
+        coroutine = begin(workdir=workdir, config=PeerConfig(device="cuda:97"), view=SILENT, say=said.append)
         with pytest.raises(ConfigError, match="device: 'cuda:97'") as refused:
             asyncio.run(coroutine)
     assert refused.value.code == "E210" and said == []
@@ -56,10 +62,10 @@ def test_a_missing_directory_is_noticed_before_the_join_link(
     async def no_network(**_: object) -> None:
         raise AssertionError("the network was started")
 
-    monkeypatch.setattr(network_node.SwarmNode, "start", no_network)
+    monkeypatch.setattr(SwarmNode, "start", no_network)
     with closing(Workdir.open(tmp_path)) as workdir:
         started = network_node.start_run(
-            run=run, initial_peers=(), workdir=workdir, config=PeerConfig(), view=PlainView(None), say=lambda _: None
+            run=run, initial_peers=(), workdir=workdir, config=PeerConfig(), view=SILENT, say=lambda _: None
         )
         with pytest.raises(ConfigError, match=f"{setting}: '\\./no") as refused:
             asyncio.run(started)
@@ -68,9 +74,9 @@ def test_a_missing_directory_is_noticed_before_the_join_link(
 
 def test_checkpoints_that_the_disk_cannot_hold_are_noticed_before_others_are_asked(tmp_path: Path) -> None:
     engine = SimpleNamespace(snapshot_bytes=10**17)
-    embedding = Embedding(build=lambda *_: Built(engine=engine, unigram_entropy=None))  # type: ignore[arg-type]
+    embedding = Embedding(build=lambda *_: Built(engine=engine, unigram_entropy=None))
     with closing(Workdir.open(tmp_path)) as workdir, pytest.raises(StorageError) as refused:
-        open_local(workdir=workdir, run=RunConfig(), peer_config=PeerConfig(), view=PlainView(None), embedding=embedding)
+        open_local(workdir=workdir, run=RunConfig(), peer_config=PeerConfig(), view=SILENT, embedding=embedding)
     assert refused.value.code == "E420"
     assert "the 3 checkpoints of an instance of this run take 300,000,000.00 GB" in str(refused.value)
 
@@ -84,3 +90,27 @@ def test_checkpoints_that_are_there_already_make_room_for_their_successors(
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "one").write_bytes(bytes(40))
     check_room(tmp_path / "checkpoints", 130, what="files")
+
+
+@pytest.mark.parametrize("verb", ["start", "join"])
+def test_the_models_libraries_load_while_the_network_is_asked(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_prepared = threading.Event()
+
+    async def answer_then(**_: object) -> SwarmNode:
+        assert await asyncio.to_thread(is_prepared.wait, 60)
+        raise SwarmError("nobody is there", code="E302")
+
+    monkeypatch.setattr(SwarmNode, "start", answer_then)
+    embedding = Embedding(prepare=is_prepared.set)
+    with closing(Workdir.open(tmp_path)) as workdir:
+        if verb == "start":
+            begin = partial(network_node.start_run, run=RunConfig(), initial_peers=())
+        else:
+            begin = partial(network_node.join_run, target=JoinTarget(initial_peers=(), run=None))
+        coroutine = begin(
+            workdir=workdir, config=PeerConfig(), view=PlainView(io.StringIO()), say=lambda _: None, embedding=embedding
+        )
+        with pytest.raises(SwarmError, match="nobody is there"):
+            asyncio.run(coroutine)

@@ -30,7 +30,8 @@ from adloco_p2p.core.model.events import (
 from adloco_p2p.core.model.telemetry import Log, SampleText
 from adloco_p2p.core.model.types import InstanceId, Merge, ProbeVerdict
 from adloco_p2p.core.planning.round_plan import genesis
-from adloco_p2p.runtime.node.device_worker import DeviceEffect, DeviceWorker
+from adloco_p2p.runtime.node.device_thread import DeviceEffect
+from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeAverage, FakeCheckpoints, FakeEngine, FakeNetwork, hashed, rules
 
 ONE, TWO = InstanceId(0), InstanceId(1)
@@ -62,7 +63,7 @@ def performed(
     *effects: DeviceEffect, until: str = "", calls: Calls | None = None, progress: Callable[[Log], None] = lambda _: None
 ) -> tuple[list[str], list[Event]]:
     """What the worker asks of its rooms, and posts, if all effects were there before it began."""
-    calls, events = calls or Calls(), queue.Queue()
+    calls, events = calls or Calls(), queue.Queue[Event | BaseException]()
     network = FakeNetwork(calls)
     worker = DeviceWorker(
         engine=Stepping(calls, until=until),
@@ -78,8 +79,11 @@ def performed(
         worker.put_average(ONE, number, FakeAverage("average of pseudo-gradient 0", hashed(), ()))
     worker.start()
     assert worker.stop(timeout_seconds=WAIT_LIMIT_SECONDS)
-    posted = [events.get_nowait() for _ in range(events.qsize())]
-    assert not [event for event in posted if isinstance(event, BaseException)], posted
+    posted: list[Event] = []
+    while not events.empty():
+        event = events.get_nowait()
+        assert not isinstance(event, BaseException), event
+        posted.append(event)
     return calls.names, posted
 
 
@@ -163,22 +167,24 @@ def test_an_average_of_an_earlier_round_that_comes_late_is_not_applied_to_a_late
         progress=lambda fields: None,
         fail=lambda error: None,
     )
-    worker.put_average(ONE, 3, "average of round 3")
-    worker.put_average(ONE, 1, "average of round 1, at last")
-    worker.put_average(TWO, 1, "another instance's")
-    assert worker._shared.take_average(ApplyOuter(instance=ONE, round=3)) == "average of round 3"
+    of_round_3, late, of_another = (FakeAverage(words, hashed(), ()) for words in ("of round 3", "of round 1", "of another"))
+    worker.put_average(ONE, 3, of_round_3)
+    worker.put_average(ONE, 1, late)
+    worker.put_average(TWO, 1, of_another)
+    assert worker._shared.take_average(ApplyOuter(instance=ONE, round=3)) is of_round_3
     assert list(worker._shared.averages) == [(TWO, 1)]
 
 
 def test_the_event_that_ends_a_job_repeats_its_epoch() -> None:
     merge = Merge(sources=(ONE, TWO), target=ONE, weights=(0.5, 0.5), reason="")
-    jobs = (
-        inner(1, is_ahead=False),
-        *END_OF_ROUND_0[:2],
-        Transition(round=1, forks=(), merges=()),
-        Probe(round=1, merge=merge),
+    jobs: tuple[DeviceEffect, ...] = (
+        replace(inner(1, is_ahead=False), epoch=3),
+        ApplyOuter(instance=ONE, round=0, epoch=4),
+        Evaluate(instance=ONE, round=0, epoch=5),
+        Transition(round=1, forks=(), merges=(), epoch=6),
+        Probe(round=1, merge=merge, epoch=7),
     )
-    _, events = performed(*(replace(job, epoch=3 + index) for index, job in enumerate(jobs)))
+    _, events = performed(*jobs)
     ends = [(type(event), event.epoch) for event in events if isinstance(event, DeviceEnd)]
     assert ends == [(InnerFinished, 3), (OuterApplied, 4), (Evaluated, 5), (TransitionApplied, 6), (Probed, 7)]
 

@@ -145,7 +145,8 @@ async def average(
     pairs = [(member.me, weight) for member, weight in zip(members, weights, strict=True)]
     asked = attempt(key, pairs, timeout_seconds=timeout_seconds)
     tasks = [
-        member.averaging.average(asked, vector(index), on_not_shown=lambda *_: None) for index, member in enumerate(members)
+        member.averaging.average(asked, vector(index), on_decided=lambda _: None, on_not_shown=lambda *_: None)
+        for index, member in enumerate(members)
     ]
     return await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -201,7 +202,7 @@ def test_a_missing_member_fails_the_attempt_for_all_and_is_named(swarm: Swarm) -
     async def scenario(members: list[Member]) -> None:
         asked = attempt(canonical.digest("missing"), [(member.me, 1) for member in members], timeout_seconds=1.0)
         tasks = [
-            member.averaging.average(asked, vector(index), on_not_shown=lambda *_: None)
+            member.averaging.average(asked, vector(index), on_decided=lambda _: None, on_not_shown=lambda *_: None)
             for index, member in enumerate(members[:2])
         ]
         failures = await asyncio.gather(*tasks, return_exceptions=True)
@@ -259,7 +260,7 @@ def test_state_is_fetched_as_it_was_offered(swarm: Swarm) -> None:
     play(swarm, scenario)
 
 
-def test_state_that_nobody_offers_is_an_error_that_says_so(swarm: Swarm) -> None:
+def test_a_state_without_a_donor_is_an_error(swarm: Swarm) -> None:
     async def scenario(members: list[Member]) -> None:
         with pytest.raises(StateTransferFailed):
             await members[1].states.fetch(

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import pytest
 
@@ -122,6 +123,9 @@ class TwoDevices(FakeEngine):
         return ProbeVerdict(sources=merge.sources, target=merge.target, source_losses=(2.0, 2.0), merged_loss=1.9)
 
 
+Posted = TypeVar("Posted", bound=Event)
+
+
 class Machine:
     """A worker of two devices, its calls and what it posted."""
 
@@ -130,19 +134,19 @@ class Machine:
         self.engine = TwoDevices(self.calls, **engine)  # type: ignore[arg-type]
         self.worker = DeviceWorker(
             engine=self.engine,
-            checkpoints=FakeCheckpoints(self.calls),  # type: ignore[arg-type]
-            states=FakeNetwork(self.calls),  # type: ignore[arg-type]
+            checkpoints=FakeCheckpoints(self.calls),
+            states=FakeNetwork(self.calls),
             post=self.posted.put,
             progress=lambda fields: None,
             fail=self.posted.put,
         )
         self.worker.start()
 
-    def until(self, wanted: type[Event], instance: InstanceId | None = None) -> Event:
+    def until(self, wanted: type[Posted], instance: InstanceId | None = None) -> Posted:
         """The next event must be this one."""
         event = self.posted.get(timeout=WAIT_LIMIT_SECONDS)
         assert isinstance(event, wanted), event
-        assert instance is None or event.instance == instance, event
+        assert instance is None or getattr(event, "instance", None) == instance, event
         return event
 
     def end(self) -> list[str]:
@@ -249,8 +253,10 @@ def test_a_checkpoint_is_complete_when_every_device_has_saved_its_instances() ->
     """And no device waits for another one's part of it."""
     still = threading.Event()
     machine = Machine(until={B: still})
-    for effect in (inner(A), inner(B), *(SaveInstance(instance=instance, round=1) for instance in (A, B))):
-        machine.worker.submit(effect)
+    for instance in (A, B):
+        machine.worker.submit(inner(instance))
+    for instance in (A, B):
+        machine.worker.submit(SaveInstance(instance=instance, round=1))
     machine.worker.submit(SaveCheckpoint(durable=Durable(round=1, plans=(), held=(A, B))))
     machine.worker.submit(inner(A, 1))
     assert [machine.until(InnerFinished, A).round for _ in range(2)] == [0, 1]

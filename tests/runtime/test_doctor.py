@@ -6,7 +6,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections import namedtuple
+from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -14,7 +15,6 @@ from rich.console import Console
 from adloco_p2p.cli import main
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.error_codes import ERROR_CODES
-from adloco_p2p.runtime.doctor import machine_checks
 from adloco_p2p.runtime.doctor.machine_checks import (
     check_disk,
     check_gpu,
@@ -70,8 +70,12 @@ def test_a_taken_port_fails_unless_the_running_node_has_it():
 @pytest.mark.parametrize(("free", "outcome"), [(GIB // 2, "failed"), (2 * GIB, "warning"), (9 * GIB, "ok")])
 def test_the_disk_is_that_of_the_nearest_folder_that_exists(tmp_path, monkeypatch, free, outcome):
     asked = []
-    usage = namedtuple("usage", "free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: asked.append(folder) or usage(free))
+
+    def usage(folder):
+        asked.append(folder)
+        return SimpleNamespace(free=free)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
     assert check_disk(tmp_path / "not" / "yet").outcome == outcome
     assert asked == [tmp_path]
 
@@ -79,7 +83,7 @@ def test_the_disk_is_that_of_the_nearest_folder_that_exists(tmp_path, monkeypatc
 def test_packages_are_compared_with_what_the_node_needs(monkeypatch):
     assert check_packages().outcome == "ok"
     needs = ["torch>=99", "no-such-thing>=1", "ruff>=99; extra == 'dev'"]
-    monkeypatch.setattr(machine_checks.metadata, "requires", lambda name: needs)
+    monkeypatch.setattr(metadata, "requires", lambda name: needs)
     found = check_packages()
     assert found.code == "E521"
     assert "wanted >=99" in found.found and "no-such-thing is missing" in found.found and "ruff" not in found.found
@@ -88,6 +92,7 @@ def test_packages_are_compared_with_what_the_node_needs(monkeypatch):
 def test_a_running_node_is_seen_and_not_disturbed(tmp_path):
     assert holder_of(tmp_path / "nowhere") is None
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == "open\n"
         assert holder_of(tmp_path) == Holder(pid=process.pid)
         assert f"process {process.pid}" in check_workdir(tmp_path, holder_of(tmp_path)).found

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.telemetry import Stamped, Stopped
 from adloco_p2p.runtime.adapters import event_broadcast
 from adloco_p2p.runtime.adapters.control_adapter import describe
@@ -101,7 +102,7 @@ def test_a_watcher_that_is_too_slow_is_cut_off_and_holds_nobody_up(tmp_path: Pat
     asyncio.run(play())
 
 
-def test_of_a_long_past_the_end_is_told_and_what_the_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_past_the_end_is_shown_and_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_broadcast, "MAX_HISTORY_BYTES", 3000)
 
     async def play() -> list[Batch]:
@@ -130,5 +131,5 @@ def test_the_status_is_kept_whoever_watches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["starting", "running", "pausing", "paused", "stopping", "finished"])
 @pytest.mark.parametrize("command", ["pause", "resume", "drain", "leave", "checkpoint"])
-def test_every_command_is_answered_in_words_in_every_state(command: str, state: str) -> None:
+def test_every_command_is_answered_in_words_in_every_state(command: Command, state: str) -> None:
     assert len(describe(command, Status(state=state)).split()) >= 3

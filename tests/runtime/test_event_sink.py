@@ -30,7 +30,7 @@ def ended(round: int, instance: int = 0) -> Log:
     return event
 
 
-def test_traffic_is_told_once_and_by_kind() -> None:
+def test_traffic_is_counted_once_and_by_kind() -> None:
     kept, traffic = Kept(), meters.Traffic()
     traffic.gossip.sent_bytes = 9  # before the first round, as in joining
     sink = CountingSink(Sink(log=kept, view=kept), traffic.totals)

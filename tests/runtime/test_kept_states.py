@@ -10,7 +10,8 @@ import torch
 from adloco_p2p.core.model.events import ApplyOuter, Event, ReleaseState, RunInner, SnapshotState, StateKept, Transition
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, Digest, InstanceId, Merge, PeerId
 from adloco_p2p.errors import StateTransferFailed
-from adloco_p2p.runtime.node.device_worker import DeviceEffect, DeviceWorker
+from adloco_p2p.runtime.node.device_thread import DeviceEffect
+from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.in_memory import MemoryPort, MemorySwarm
 from adloco_p2p.training.hosting import Hosting

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "journal.bin"
 
 
-def meaning(path: Path) -> tuple[object, ...]:
+def meaning(path: Path) -> tuple[Any, ...]:
     """What the next life would make of the journal."""
     opened = Journal.open(path)
     journal = NetworkJournal(opened)

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from adloco_p2p.core.model.events import Effect, Event, Received, Stop
+from adloco_p2p.core.model.messages import Ping
 from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.errors import DeviceError, StorageError
 from tests.runtime.fakes import FakeEngine, FakePeer, rules
@@ -149,7 +150,7 @@ def test_a_flood_from_the_network_holds_up_nothing_that_happens_here() -> None:
     async def flood() -> None:
         nonlocal num_delivered
         while True:
-            await peer.node.deliver(Received(sender=PeerId("flooder"), message=None))
+            await peer.node.deliver(Received(sender=PeerId("flooder"), message=Ping(target=PeerId("peer"), is_relayed=False)))
             num_delivered += 1
             assert num_delivered <= len(taken) + 1
 

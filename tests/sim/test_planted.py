@@ -38,7 +38,7 @@ def test_a_planted_fault_of_the_agreement_is_caught(bug: str) -> None:
     check_caught(bug, named, Parts(agreement=agreement))
 
 
-def test_a_failing_run_tells_its_seed_and_its_story() -> None:
+def test_a_failing_run_shows_its_seed_and_trace() -> None:
     agreement, _ = AGREEMENTS["reply before persisting"]
     failed = [everyday_seed(seed, parts=Parts(agreement=agreement)) for seed in range(2)]
     assert all(result.violation is not None for result in failed)

@@ -9,12 +9,13 @@ from adloco_p2p.sim.world import World
 BLOCK = 20
 EVERYDAY_BLOCKS = 20
 HEAVY_SEEDS = 20_000
-FAILED_ONCE = (795, 812, 486, 31, 557, 402, 458, 645)
+FAILED_ONCE = (795, 812, 486, 31, 557, 402, 458, 645, 868)
 """Joiners waited for good, because a restarted host answered nothing about a round that it was past (the first two); the
 checkers asked for a state of a peer that was no host of it for a round; the run was over on one side of a partition ten seconds
 after its end; hosts that only received waited for the vote of one that lacked the state and answered no question; two that came
 back after a partition waited for each other's state of an instance that had been merged away; hosts that had all declined a
-round waited for each other's average; the state of the two that had one was not taken, because three others had none."""
+round waited for each other's average; the state of the two that had one was not taken, because three others had none; one
+side of a partition had ended the run and waited for a peer when the other side's history won, and did not go on in it."""
 
 
 def failures(seeds: range) -> list[str]:
@@ -54,7 +55,7 @@ def played(seed: int, *, peers: int, rounds: int, faults: Faults, round_seconds:
     return world
 
 
-def test_a_seed_tells_the_same_story_twice() -> None:
+def test_a_seed_has_the_same_trace_twice() -> None:
     faults = Faults(loss=0.1, crashes=2, joins=1, faults_end_at=10.0)
     stories = [played(seed, peers=4, rounds=4, faults=faults).trace for seed in (3, 3, 4)]
     assert stories[0] == stories[1] != stories[2]

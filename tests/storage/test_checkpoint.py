@@ -464,7 +464,9 @@ def test_a_full_disk_is_named_and_the_old_checkpoint_stays(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("code", "words"), [("ENOSPC", "the disk is full; free some space"), ("EACCES", "give this user write access")]
 )
-def test_a_refusing_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str) -> None:
+def test_the_error_of_a_failing_disk_has_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
+) -> None:
     store = opened(tmp_path)
     save(store, 1)
 

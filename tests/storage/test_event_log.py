@@ -45,8 +45,13 @@ def test_no_file_has_no_events(tmp_path: Path) -> None:
 
 def test_numbers_that_are_not_finite_are_not_known(tmp_path: Path) -> None:
     log = EventLog.open(tmp_path / "e")
-    losses = {"source_losses": (1.5, float("inf")), "merged_loss": float("nan")}
-    probe = Probe(round=3, sources=(InstanceId(0), InstanceId(1)), target=InstanceId(0), **losses)
+    probe = Probe(
+        round=3,
+        sources=(InstanceId(0), InstanceId(1)),
+        target=InstanceId(0),
+        source_losses=(1.5, float("inf")),
+        merged_loss=float("nan"),
+    )
     log.append(Stamped(time=1.0, event=probe))
     known = replace(probe, source_losses=(1.5, None), merged_loss=None)
     assert list(read_events(tmp_path / "e")) == [Stamped(time=1.0, event=known)]

@@ -6,7 +6,7 @@ import hashlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -18,7 +18,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import DispatchFailure
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Evidence
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
@@ -41,6 +41,25 @@ STEP_SECONDS = 0.5
 
 def key_of(name: str) -> Digest:
     return canonical.digest(name)
+
+
+def averaged(results: Iterable[Averaged | BaseException]) -> list[Averaged]:
+    """Results of averages of which none may fail."""
+    made = []
+    for result in results:
+        assert isinstance(result, Averaged), result
+        made.append(result)
+    return made
+
+
+def measured(result: Averaged) -> PseudoGradientStatistics:
+    assert result.statistics is not None
+    return result.statistics
+
+
+def residual_of(result: Averaged) -> torch.Tensor:
+    assert result.residual is not None
+    return result.residual
 
 
 def sign(peer: PeerId, payload: bytes) -> str:
@@ -117,11 +136,13 @@ class Peers:
         limits: AveragingLimits = LIMITS,
         rule: str = "mean",
         paces: Mapping[int, Pacing] = MappingProxyType({}),
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """`paces`: number of a peer -> what limits its streams."""
+        """`paces`: number of a peer -> what limits its streams. `settings`: of every averager, beside these."""
         self._num_peers = num_peers
         self._rule = rule
         self._paces = paces
+        self._settings = settings
         self._part_bytes = part_bytes
         self._limits = limits
         self._runner = asyncio.Runner(loop_factory=Clock)
@@ -157,6 +178,7 @@ class Peers:
                 limits=self._limits,
                 aggregation=self._rule,
                 pace=self._paces.get(number),
+                **self._settings,
                 **signing(p2p, self.evidence),
             )
             await averager.start()
@@ -218,7 +240,7 @@ class Peers:
         timeout_seconds: float = TIMEOUT_SECONDS,
         shares: tuple[float, ...] | None = None,
         steps: tuple[int, ...] | None = None,
-        meanwhile: Callable[[], object] | None = None,
+        meanwhile: Callable[[], Awaitable[object]] | None = None,
         **more: Any,
     ) -> list[Averaged | BaseException]:
         """What each of `who` (all by default) gets; every peer gives its vector. `more`: of `Averager.average`."""

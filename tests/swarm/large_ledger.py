@@ -36,6 +36,8 @@ from adloco_p2p.swarm.p2p.identity import Identity, is_signed, signature
 from adloco_p2p.swarm.transport.pieces import deflated, in_pieces
 
 RUN = Digest("ab" * 32)
+FORGOTTEN: dict[Digest, LedgerEntry] = {}
+"""What these ledgers are asked to recall: nothing, they are too short to forget an entry."""
 CAPACITY = Capacity(
     samples_per_second=41.23456789012345, micro_batch_limit=16, max_instances=8, upload_bytes_per_second=1234567.8901234567
 )
@@ -62,7 +64,7 @@ class LargeSwarm:
         self.rules = rules_for(num_instances)
         self.identities = identities(count)
         self.genesis = genesis(RUN, [(peer, CAPACITY) for peer in self.identities], self.rules)
-        self.ledger = Ledger(self.genesis, recall={}.__getitem__)
+        self.ledger = Ledger(self.genesis, recall=FORGOTTEN.__getitem__)
         self._append(())
         self._append([self._signed(self.report(peer)) for peer in self.identities])
 
@@ -165,7 +167,7 @@ def reading_seconds(swarm: LargeSwarm) -> float:
     first, second = swarm.entries
     payload, decide, found = canonical.encode(second), decide_by(swarm.rules), []
     for _ in range(3):
-        ledger = Ledger(swarm.genesis, recall={}.__getitem__)
+        ledger = Ledger(swarm.genesis, recall=FORGOTTEN.__getitem__)
         ledger.append(first)
         begun = time.process_time()
         entry = decode(LedgerEntry, payload, max_bytes=MAX_ENTRY_BYTES)

@@ -4,14 +4,15 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.ledger_entry import Evidence
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
@@ -55,6 +56,8 @@ class Strike:
     after_bytes: float = float("inf")
     sent_bytes: int = 0
     killed: PeerId | None = None
+    then: "Strike | None" = None
+    """What follows after the death."""
     attempts: Mapping[PeerId, Butterfly] = field(default_factory=dict)
 
     up_piece_bytes = down_piece_bytes = PART_BYTES
@@ -64,11 +67,16 @@ class Strike:
         return self
 
     async def sending(self, num_bytes: int) -> None:
+        if self.then is not None and self.then.attempts:
+            await self.then.sending(num_bytes)
+            return
         before, self.sent_bytes = self.sent_bytes, self.sent_bytes + num_bytes
         if before < self.after_bytes <= self.sent_bytes:
             self.killed, attempt = tuple(self.attempts.items())[self.victim]
-            attempt.fail("killed")
-            attempt.close()
+            for each in (attempt, attempt._earlier):
+                if each is not None:
+                    each.fail("killed")
+                    each.close()
         await asyncio.sleep(0)
 
     def received(self, _num_bytes: int) -> float:
@@ -118,19 +126,28 @@ class LinkedPeers:
         self, spec: AllReduceSpec, vectors: list[torch.Tensor], strike: Strike | None = None
     ) -> list[AttemptResult | BaseException]:
         """What each member gets."""
-        return asyncio.run(self._average(spec, vectors, strike or Strike()))
+        return asyncio.run(self._average([(spec, strike or Strike())], vectors))
+
+    def complete(
+        self, steps: list[tuple[AllReduceSpec, Strike]], vectors: list[torch.Tensor]
+    ) -> list[AttemptResult | BaseException]:
+        """What each member of the last attempt gets; those after the first one complete it."""
+        return asyncio.run(self._average(steps, vectors))
 
     async def _average(
-        self, spec: AllReduceSpec, vectors: list[torch.Tensor], strike: Strike
+        self, steps: list[tuple[AllReduceSpec, Strike]], vectors: list[torch.Tensor]
     ) -> list[AttemptResult | BaseException]:
         attempts: dict[PeerId, Butterfly] = {}
-        strike.attempts = attempts
+        """Of the newest step."""
+        begun: dict[tuple[Digest, PeerId], Butterfly] = {}
+        first: dict[PeerId, Butterfly] = {}
+        failed: list[Butterfly] = []
         serving: set[asyncio.Task[Any]] = set()
 
         async def serve(stream: FramedStream, peer: PeerId) -> None:
             try:
                 hello = Hello.decode(await stream.receive(FrameKind.HELLO))
-                await attempts[peer].serve(stream, hello)
+                await begun[hello.key, peer].serve(stream, hello)
             except StreamLost:
                 pass
             finally:
@@ -148,25 +165,27 @@ class LinkedPeers:
 
             return connect
 
-        pools = {me: StreamPool(connect_from(me)) for me in spec.members}
-        for me in spec.members:
-            vector, room = vectors[self.names.index(me)], torch.empty(spec.num_result_bytes, dtype=torch.uint8).numpy()
-            attempts[me] = Butterfly(spec, vector, room, TIMEOUT_SECONDS, self._surroundings(me, pools[me], strike))
+        pools: dict[PeerId, StreamPool] = {}
 
-        async def run(me: PeerId) -> AttemptResult:
-            try:
-                return await attempts[me].run()
-            except AveragingError as error:
-                if me != strike.killed:
-                    for other in attempts.values():
-                        other.on_remote_failure(me, spec.digest, failure(str(error), error.suspects))
-                attempts[me].close()
-                raise
-
-        results = await asyncio.gather(*map(run, attempts), return_exceptions=True)
-        for me, attempt in attempts.items():
+        results: list[AttemptResult | BaseException] = []
+        for (spec, strike), (_, then) in zip(steps, [*steps[1:], (None, None)], strict=True):
+            attempts, strike.then = {}, then
+            for me in spec.members:
+                pools.setdefault(me, StreamPool(connect_from(me)))
+                if first:
+                    attempts[me] = await _completed(first[me], spec)
+                else:
+                    vector, room = vectors[self.names.index(me)], np.empty(spec.num_result_bytes, dtype=np.uint8)
+                    attempts[me] = Butterfly(spec, vector, room, TIMEOUT_SECONDS, self._surroundings(me, pools[me], strike))
+                begun[spec.key, me] = attempts[me]
+            first, strike.attempts = first or attempts, attempts
+            results = await asyncio.gather(*(_end_of(me, strike, failed) for me in attempts), return_exceptions=True)
+        for attempt in failed if len(steps) == 1 else ():
+            attempt.let_go()
+        for attempt in begun.values():
             await attempt.closed()
-            pools[me].close()
+        for pool in pools.values():
+            pool.close()
         for task in tuple(serving):
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
@@ -194,3 +213,24 @@ class LinkedPeers:
             keeps_contributions=False,
             on_refused=lambda *_: None,
         )
+
+
+async def _completed(earlier: Butterfly, spec: AllReduceSpec) -> Butterfly:
+    completing = replace(spec, completes=earlier.decision, rule=earlier.rule_of_rest(spec.members))
+    return await earlier.completed_by(completing, TIMEOUT_SECONDS)
+
+
+async def _end_of(me: PeerId, strike: Strike, failed: list[Butterfly]) -> AttemptResult:
+    """Attempts that failed, and that a retry may complete, come into `failed`."""
+    attempt = strike.attempts[me]
+    try:
+        return await attempt.run()
+    except AveragingError as error:
+        if me != strike.killed:
+            for other in strike.attempts.values():
+                other.on_remote_failure(me, attempt.spec.digest, failure(str(error), error.suspects))
+        if me == strike.killed or attempt.decision is None:
+            attempt.close()
+        else:
+            failed.append(attempt)
+        raise

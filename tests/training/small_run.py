@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.config.run_config import EvaluationConfig, InnerConfig, ModelConfig, OuterConfig, RunConfig
+from adloco_p2p.config.run_config import EvaluationConfig, InnerConfig, ModelConfig, OuterConfig, RunConfig, Scalar
 from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.types import HostShare, InstanceId, InstancePlan, PeerId
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
@@ -14,7 +14,7 @@ from adloco_p2p.training.hosting import Hosting
 VOCAB_SIZE, LENGTH = 256, 32
 ME = PeerId("peer-a")
 ONE, TWO, THREE = InstanceId(0), InstanceId(1), InstanceId(2)
-ARCHITECTURE = {
+ARCHITECTURE: dict[str, Scalar] = {
     "model_type": "llama",
     "hidden_size": 32,
     "intermediate_size": 64,

@@ -4,6 +4,7 @@ import gc
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import peft
 import pytest
@@ -56,9 +57,10 @@ def save_base(
     return folder
 
 
-def build(folder: Path, seed: int = 1, **lora: object) -> torch.nn.Module:
-    wanted = {"rank": 4, "base_precision": "float32", **lora}
-    model = ModelConfig(pretrained=str(folder), lora=LoraConfig(**wanted))  # type: ignore[arg-type]
+def build(folder: Path, seed: int = 1, **lora: Any) -> Any:
+    """A model of transformers, which is not typed."""
+    wanted: dict[str, Any] = {"rank": 4, "base_precision": "float32", **lora}
+    model = ModelConfig(pretrained=str(folder), lora=LoraConfig(**wanted))
     return build_model(model, vocab_size=VOCAB_SIZE, sequence_length=LENGTH, seed=seed).eval()
 
 
@@ -101,7 +103,7 @@ def test_pretrained_weights_of_every_architecture_are_trained_whole(model_type: 
     base = save_base(tmp_path / "base", model_type)
     module = build(base, rank=0)
     train_a_little(module)
-    module.save_pretrained(tmp_path / "trained")  # type: ignore[operator]
+    module.save_pretrained(tmp_path / "trained")
     assert torch.equal(logits(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "trained")), logits(module))
 
 
@@ -185,7 +187,7 @@ def test_the_frozen_a_follows_the_seed_alone(tmp_path: Path) -> None:
         ({"targets": ("embed_tokens",)}, r"model\.lora\.targets: embed_tokens names an embedding"),
     ],
 )
-def test_layers_that_cannot_have_adapters_are_refused(lora: dict[str, object], named: str, tmp_path: Path) -> None:
+def test_layers_that_cannot_have_adapters_are_refused(lora: dict[str, Any], named: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=named):
         build(save_base(tmp_path / "base"), **lora)
 

@@ -104,7 +104,7 @@ def test_all_logits_never_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     largest: list[int] = []
 
     class Watch(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_function__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
             if isinstance(result, torch.Tensor) and result.ndim and result.shape[-1] == VOCAB_SIZE:
                 largest.append(result.numel())

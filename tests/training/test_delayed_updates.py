@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -187,7 +188,7 @@ def test_a_residual_is_sent_once_where_rounds_run_ahead(moves: list[float]) -> N
 
 
 @pytest.mark.parametrize("overlap", ["none", "delayed", "eager"])
-def test_what_was_averaged_is_written_to_by_nothing_that_comes_later(overlap: str) -> None:
+def test_what_was_averaged_is_written_to_by_nothing_that_comes_later(overlap: Literal["none", "delayed", "eager"]) -> None:
     """Not even by a void round: members may make parts again from it (`Averager.average`)."""
     peer = hosting(with_run(outer=replace(NESTEROV, overlap=overlap)))
     peer.start([ONE])

@@ -19,7 +19,7 @@ CUTS = [(0, 9, LENGTH), (0, 20, LENGTH)]
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_losses_of_packed_documents_are_those_of_the_documents_alone(model_type: str, rank: int, tmp_path: Path) -> None:
     module = build(save_base(tmp_path, model_type), rank=rank)
-    shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)  # type: ignore[arg-type]
+    shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
     ids = torch.randint(VOCAB_SIZE, (2, LENGTH), generator=torch.Generator().manual_seed(1))
     positions = torch.stack([torch.cat([torch.arange(b - a), torch.arange(c - b)]) for a, b, c in CUTS])
     for training in (False, True):

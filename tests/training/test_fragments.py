@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def test_the_last_round_averages_everything() -> None:
     assert [fragment(number, size=10, count=3, rounds=7) for number in range(3)] == [slice(0, 3), slice(3, 6), slice(6, 10)]
 
 
-def fragmented(count: int, *, rounds: int = ROUNDS, **outer: object) -> Hosting:
+def fragmented(count: int, *, rounds: int = ROUNDS, **outer: Any) -> Hosting:
     run = with_run(
         averaging=AveragingConfig(fragments=count),
         work=WorkRules(rounds=rounds),

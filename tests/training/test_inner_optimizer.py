@@ -1,6 +1,7 @@
 """The inner optimizers: against slow versions of our own, saved and resumed, and what their state weighs."""
 
 from dataclasses import replace
+from typing import Literal, get_args
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from tests.training.small_run import ONE, RUN, TWO, effect, hosting, train_round
 
 MUON = replace(RUN.inner, kind="muon")
 EIGHT_BIT = replace(RUN.inner, kind="adamw8bit")
-KINDS = ["adamw", "muon", "adamw8bit"]
+Kind = Literal["adamw", "muon", "adamw8bit"]
+KINDS = get_args(Kind)
 
 
 def needs(kind: str) -> None:
@@ -142,7 +144,7 @@ def test_eight_bits_step_almost_like_thirty_two() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_save_and_resume_equals_uninterrupted(kind: str) -> None:
+def test_save_and_resume_equals_uninterrupted(kind: Kind) -> None:
     needs(kind)
     run = with_run(inner=replace(RUN.inner, kind=kind))
     whole = hosting(run)
@@ -158,7 +160,7 @@ def test_save_and_resume_equals_uninterrupted(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_falls(kind: str) -> None:
+def test_the_loss_falls(kind: Kind) -> None:
     needs(kind)
     peer = hosting(with_run(inner=replace(RUN.inner, kind=kind)))
     peer.start([ONE])

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -13,10 +14,12 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.types import Fork, Merge
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.numerics.grad_stats import half_products
 from adloco_p2p.training import hosting as hosting_module
 from adloco_p2p.training import shell as shell_module
+from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.hosting import Hosting
-from adloco_p2p.training.inner_optimizer import _Stepped
+from adloco_p2p.training.inner_optimizer import _Stepped, inner_optimizer
 from adloco_p2p.training.instance import Instance
 from tests.training.small_run import ONE, RUN, THREE, TWO, effect, hosting, never, silent, train_round, with_run
 
@@ -69,7 +72,7 @@ def test_evaluation_makes_room_also_between_inner_steps(monkeypatch: pytest.Monk
 
         with monkeypatch.context() as patch:
             if peer is short:
-                heldout = failing(hosting_module.heldout_loss, lambda: TWO in on_device(short))
+                heldout = failing(heldout_loss, lambda: TWO in on_device(short))
                 patch.setattr(hosting_module, "heldout_loss", heldout)
             peer.run_inner(effect(ONE, 1), should_stop=evaluate, on_progress=silent)
             losses[name].append(peer.evaluate(ONE))
@@ -81,10 +84,10 @@ def test_evaluation_makes_room_also_between_inner_steps(monkeypatch: pytest.Monk
     assert [short.digests(instance) for instance in (ONE, TWO)] == [plain.digests(instance) for instance in (ONE, TWO)]
 
 
-def test_a_device_that_holds_not_even_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_room_for_one_sample_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = trained()
     assert peer.micro_batch_limit
-    monkeypatch.setattr(hosting_module, "heldout_loss", failing(hosting_module.heldout_loss, lambda: True))
+    monkeypatch.setattr(hosting_module, "heldout_loss", failing(heldout_loss, lambda: True))
     with pytest.raises(DeviceError, match="memory_fraction"):
         peer.evaluate(ONE)
     monkeypatch.undo()
@@ -108,7 +111,7 @@ def test_inner_steps_make_room_and_change_nothing(monkeypatch: pytest.MonkeyPatc
     assert_equal(plain, short)
 
 
-def test_where_a_step_does_not_fit_at_all_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_does_not_fit_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = trained()
     monkeypatch.setattr(_Stepped, "step", failing(_Stepped.step, lambda: True))
     with pytest.raises(DeviceError, match="a step of the inner optimizer"):
@@ -116,7 +119,9 @@ def test_where_a_step_does_not_fit_at_all_the_error_says_so(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("kind", ["muon", "adamw8bit"])
-def test_a_step_whose_room_is_missing_has_changed_nothing(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_step_whose_room_is_missing_has_changed_nothing(
+    monkeypatch: pytest.MonkeyPatch, kind: Literal["muon", "adamw8bit"]
+) -> None:
     """A second try must not step twice what came before the place where the memory ended."""
     if kind == "adamw8bit":
         pytest.importorskip("torchao")
@@ -126,7 +131,7 @@ def test_a_step_whose_room_is_missing_has_changed_nothing(monkeypatch: pytest.Mo
     def rarely(*size: object, **details: object) -> torch.Tensor:
         if size[0] == short._instances[ONE].optimizer._scratch_bytes and next(failures, False):  # type: ignore[attr-defined]
             raise torch.OutOfMemoryError
-        return empty(*size, **details)  # type: ignore[call-overload, no-any-return]
+        return empty(*size, **details)  # type: ignore[call-overload]
 
     train_round(plain, effect(ONE, 1))
     monkeypatch.setattr(torch, "empty", rarely)
@@ -139,7 +144,7 @@ def test_one_sample_is_trained_without_the_statistics_that_do_not_fit(monkeypatc
     tested = with_run(batch=replace(RUN.batch, test="norm"))
     plain, short = hosting(replace(tested, batch=replace(RUN.batch, test="constant"))), hosting(tested)
     assert short._run.batch.is_tested and not plain._run.batch.is_tested
-    monkeypatch.setattr(shell_module, "half_products", failing(shell_module.half_products, lambda: True))
+    monkeypatch.setattr(shell_module, "half_products", failing(half_products, lambda: True))
     for peer in (plain, short):
         peer.start([ONE])
         result = peer.run_inner(effect(ONE, micro=1), should_stop=never, on_progress=silent)
@@ -165,7 +170,7 @@ def test_a_snapshot_is_restored_where_the_others_leave_no_room(monkeypatch: pyte
     plain, short = trained(), trained()
     saved = plain.snapshot(TWO)
     plain.restore(TWO, *saved)
-    make = failing(hosting_module.inner_optimizer, lambda: ONE in on_device(short))
+    make = failing(inner_optimizer, lambda: ONE in on_device(short))
     monkeypatch.setattr(hosting_module, "inner_optimizer", make)
     short.restore(TWO, *saved)
     assert on_device(short) == [TWO]

@@ -1,13 +1,14 @@
 """Building models: seeds, and refusals that name the setting."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.config.run_config import ModelConfig
+from adloco_p2p.config.run_config import ModelConfig, Scalar
 from adloco_p2p.core.model.rules import InstanceRules
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError
@@ -17,8 +18,9 @@ from adloco_p2p.training.model import build_model, check_size, derived_seed, ini
 from tests.training.small_run import ARCHITECTURE, with_run
 
 
-def build(seed: int = 1, **architecture: object) -> torch.nn.Module:
-    model = ModelConfig(architecture={**ARCHITECTURE, **architecture})  # type: ignore[dict-item]
+def build(seed: int = 1, **architecture: Scalar) -> Any:
+    """A model of transformers, which is not typed."""
+    model = ModelConfig(architecture={**ARCHITECTURE, **architecture})
     return build_model(model, vocab_size=256, sequence_length=32, seed=seed)
 
 
@@ -78,7 +80,7 @@ def test_derived_seeds_do_not_run_into_each_other() -> None:
         ({"max_position_embeddings": 16}, "model.architecture.max_position_embeddings: the model reads 16 tokens"),
     ],
 )
-def test_impossible_architectures_are_refused_by_name(architecture: dict[str, object], named: str) -> None:
+def test_impossible_architectures_are_refused_by_name(architecture: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         build(**architecture)
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from adloco_p2p.config.load import load_run_settings
+from adloco_p2p.config.local_files import check_no_program
 from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.numerics.layout import gathered
-from adloco_p2p.training.model import check_no_program
 from adloco_p2p.training.own_loop import OwnLoop, layout_digest
 from tests.training.small_run import ME, ONE, effect
 

@@ -53,7 +53,7 @@ def test_the_run_states_the_package_and_its_version(installed: Path) -> None:
     assert run.digest != run_with().digest
 
 
-def test_a_machine_without_the_package_is_told_what_to_install() -> None:
+def test_a_machine_without_the_package_gets_the_command_that_installs_it() -> None:
     run = replace(run_with(), packages={PACKAGE: "1.0"})
     with pytest.raises(ConfigError, match=r"pip install 'adloco-example==1\.0'") as refused:
         check_run_of_others(run, PeerConfig())
@@ -62,7 +62,9 @@ def test_a_machine_without_the_package_is_told_what_to_install() -> None:
         packages_of(run_with())
 
 
-def test_a_machine_with_another_version_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_with_another_version_gets_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(install(tmp_path, version="2.0"))
     with pytest.raises(ConfigError, match=r"adloco-example 2\.0; pip install 'adloco-example==1\.0'"):
         check_packages(replace(run_with(), packages={PACKAGE: "1.0"}))

@@ -3,6 +3,7 @@
 import queue
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +40,9 @@ BOTH = replace(PEER, device=("cpu:0", "cpu:1"))
 WAIT_LIMIT_SECONDS = 240.0
 
 
+Ends = dict[InstanceId, tuple[tuple[Digest, Digest], float, dict[str, torch.Tensor]]]
+
+
 class Machine:
     """A hosting under the worker that the node gives it. Averages are the peer's own pseudo-gradients."""
 
@@ -48,8 +52,8 @@ class Machine:
         calls = Calls()
         self.worker = DeviceWorker(
             engine=engine,
-            checkpoints=FakeCheckpoints(calls),  # type: ignore[arg-type]
-            states=FakeNetwork(calls),  # type: ignore[arg-type]
+            checkpoints=FakeCheckpoints(calls),
+            states=FakeNetwork(calls),
             post=self.posted.put,
             progress=lambda fields: None,
             fail=self.posted.put,
@@ -65,7 +69,7 @@ class Machine:
             assert isinstance(done, InnerFinished), done
             self.results[done.instance] = done
             average = self.worker.pseudo_gradient(done.instance, number).clone()
-            self.worker.put_average(done.instance, number, FakeAverage(average, hashed(), ()))  # type: ignore[arg-type]
+            self.worker.put_average(done.instance, number, FakeAverage(average, hashed(), ()))
         for instance in instances:
             self.worker.submit(ApplyOuter(instance=instance, round=number))
         for _ in instances:
@@ -75,14 +79,14 @@ class Machine:
         self.worker.submit(Transition(round=number, forks=forks, merges=merges))
         assert isinstance(self.posted.get(timeout=WAIT_LIMIT_SECONDS), TransitionApplied)
 
-    def end(self) -> dict[InstanceId, tuple[tuple[Digest, Digest], float, dict[str, torch.Tensor]]]:
+    def end(self) -> Ends:
         """Digests, held-out loss and snapshot of every instance."""
         assert self.worker.stop(timeout_seconds=WAIT_LIMIT_SECONDS)
         engine = self.engine
         return {one: (engine.digests(one), engine.evaluate(one), engine.snapshot(one)[0]) for one in engine.hosted}
 
 
-def history(peer: PeerConfig) -> tuple[dict[InstanceId, object], dict[InstanceId, tuple[str, ...]]]:
+def history(peer: PeerConfig) -> tuple[Ends, dict[InstanceId, tuple[str, ...]]]:
     """Two instances, of which one is forked, and later merged with the other one's rest."""
     machine = Machine(hosting(peer=peer))
     machine.engine.start([ONE, TWO])
@@ -111,7 +115,8 @@ def test_an_instance_that_changes_its_device_goes_on_as_it_was(monkeypatch: pyte
     for peer in (stays, moves):
         peer.start([ONE])
         train_round(peer, effect(round=0))
-    left, leave = [], Instance.leave_device
+    left: list[None] = []
+    leave = Instance.leave_device
     monkeypatch.setattr(Instance, "leave_device", lambda self: left.append(leave(self)))
     monkeypatch.setattr(moves._instances[ONE], "_device", torch.device("meta"))
     moves.place(ONE, (1,))
@@ -150,7 +155,7 @@ def test_auto_is_every_gpu_or_else_apples_or_else_the_processor(monkeypatch: pyt
 THREE_DEVICES = replace(PEER, device=("cpu:0", "cpu:1", "cpu:2"))
 
 
-def gradient_of(hosting: Hosting, devices: Sequence[int], count: int, *, micro: int) -> tuple[torch.Tensor, float, object]:
+def gradient_of(hosting: Hosting, devices: Sequence[int], count: int, *, micro: int) -> tuple[torch.Tensor, float, Any]:
     """Of the first weights on so many rows, with the sum of losses and the products of a measured step."""
     hosting.start([ONE])
     instance = hosting._instances[ONE]
@@ -173,7 +178,7 @@ def test_the_gradient_of_a_team_is_that_of_one_device(devices: tuple[int, ...], 
     if count == 1:
         assert noise is None
         return
-    products, (first, last) = noise  # type: ignore[misc]
+    products, (first, last) = noise
     assert (first, last) == (count - count // min(len(devices), count), count // min(len(devices), count))
     norm_first, cross, norm_last = products.tolist()  # |a + b|^2 by hand
     assert norm_first + 2 * cross + norm_last == pytest.approx(float(alone.double().dot(alone.double())), rel=1e-4)
@@ -183,8 +188,8 @@ def test_the_groups_of_a_measured_step_are_those_of_one_device() -> None:
     """Two devices split six rows where one device splits its one micro-batch, so the statistics are the same."""
     _, _, alone = gradient_of(hosting(), (0,), 6, micro=6)
     _, _, together = gradient_of(hosting(peer=BOTH), (0, 1), 6, micro=3)
-    assert alone[1] == together[1] == (3, 3)  # type: ignore[index]
-    torch.testing.assert_close(together[0], alone[0], rtol=1e-4, atol=0.0)  # type: ignore[index]
+    assert alone[1] == together[1] == (3, 3)
+    torch.testing.assert_close(together[0], alone[0], rtol=1e-4, atol=0.0)
 
 
 def test_one_instance_is_trained_by_all_devices_and_gives_one_pseudo_gradient() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
-from adloco_p2p.core.model.telemetry import Stamped
+from adloco_p2p.core.model.telemetry import Stamped, Started
 from adloco_p2p.decode import decode_event
 from adloco_p2p.views import status as status_view
 from adloco_p2p.views.status import Status
@@ -30,6 +30,13 @@ def stamped(made: Made) -> Stamped:
     """As the views get it: read from its line."""
     event = decode_event(json.dumps(made))
     assert event is not None, made
+    return event
+
+
+def started() -> Started:
+    """How the run begins."""
+    event = stamped(events(1)[0]).event
+    assert isinstance(event, Started)
     return event
 
 

@@ -30,12 +30,12 @@ def test_a_node_that_trains_is_ready_until_it_falls_behind() -> None:
     ],
     ids=["starting", "joining", "paused", "stopping", "finished"],
 )
-def test_every_state_says_why(status: Status, is_ready: bool, word: str) -> None:
+def test_every_state_has_a_reason(status: Status, is_ready: bool, word: str) -> None:
     found, words = readiness(status)
     assert found is is_ready and word in words
 
 
-def test_a_peer_on_the_bench_is_ready_and_says_why() -> None:
+def test_a_peer_on_the_bench_is_ready_and_shows_why_it_waits() -> None:
     status = replay(events(3))
     seat = telemetry.RosterLine(peer=PeerId(THIS), samples_per_second=0.0, last_report=None, waits_from=0)
     plans = tuple(replace(plan, roster=(seat,), instances=()) for plan in status.plans)

@@ -17,9 +17,9 @@ from adloco_p2p.views.status import Status, apply
 from tests.core.agreement.test_consensus import sign
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, invited, statement, ticketed_ledger
-from tests.views.synthetic import events, stamped
+from tests.views.synthetic import started
 
-STARTED = replace(stamped(events(1)[0]).event, rounds=100, samples=None)  # type: ignore[type-var]
+STARTED = replace(started(), rounds=100, samples=None)
 
 
 def signed_again(made: Statement) -> Statement:
@@ -46,7 +46,7 @@ def banned_and_ordered() -> tuple[Ledger, list[LedgerEntry]]:
 
 def test_the_page_shows_orders_bans_probation_and_keepers() -> None:
     ledger, entries = banned_and_ordered()
-    followed = LedgerEvents(ledger.plans[0], started=STARTED, sequence_length=8)  # type: ignore[arg-type]
+    followed = LedgerEvents(ledger.plans[0], started=STARTED, sequence_length=8)
     followed.follow(entries)
     found = document(
         followed.status,

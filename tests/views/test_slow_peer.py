@@ -61,7 +61,7 @@ def test_screen_and_lines_name_it() -> None:
     assert stream.getvalue().count("slow      rounds wait") == 1
 
 
-def test_a_slow_link_that_nobody_waits_for_is_told_instead() -> None:
+def test_a_slow_link_that_holds_nobody_up_is_reported_as_such() -> None:
     """A peer in every fourth average, and one that is benched: it has no instance, and the plan's reason names it."""
     status = replay(slowed({OTHERS[2]: 2e6, THIS: 9e6}))
     (*_, plan) = status.plans

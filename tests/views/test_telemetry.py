@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import adloco_p2p
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.telemetry import EVENTS, Log, Stamped, to_line
+from adloco_p2p.core.model.telemetry import EVENTS, Finished, Log, Round, Stamped, to_line
 from adloco_p2p.decode import decode_event, decode_events
 from adloco_p2p.views import plain
 from adloco_p2p.views import status as status_view
@@ -102,6 +102,7 @@ def test_every_event_comes_back_from_its_line(name: str, data: st.DataObject) ->
 @pytest.mark.parametrize("name", ["round", "finished"])
 def test_a_loss_that_is_not_finite_is_none_in_the_file(name: str) -> None:
     made = next(stamped(event) for event in events() if event["event"] == name)
+    assert isinstance(made.event, Round | Finished)
     event = replace(made.event, heldout_loss=math.inf, heldout_losses=(math.nan, 2.0))
     read = decode_event(to_line(Stamped(time=made.time, event=event)))
     assert read == Stamped(time=made.time, event=replace(made.event, heldout_loss=None, heldout_losses=(None, 2.0)))

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,8 +20,10 @@ from tests.views.synthetic import THIS, Made, events, replay
 
 GRAFANA = Path(__file__).parents[2] / "peers" / "grafana"
 UNITS = ("_per_second", "_seconds", "_bytes", "_samples", "_nats", "_ratio", "_info", "_tokens", "_celsius", "_watts")
-NUMBERS = ("adloco_round", "adloco_run_rounds", "adloco_run_finished", "adloco_instances", "adloco_instance_hosts")
-NUMBERS += ("adloco_peers", "adloco_warnings", "adloco_events", "adloco_saved_round", "adloco_task_score")
+NUMBERS = {
+    *("adloco_round", "adloco_run_rounds", "adloco_run_finished", "adloco_instances", "adloco_instance_hosts"),
+    *("adloco_peers", "adloco_warnings", "adloco_events", "adloco_saved_round", "adloco_task_score"),
+}
 """Counts of things have no unit."""
 TROUBLES = ("average_failed", "out_of_memory", "suspected", "warning")
 NO_LABELS = Measure(name="", unit="", meaning="", words="", label_names=(), samples={})
@@ -51,7 +54,7 @@ def with_traffic() -> list[Made]:
     return [*made, *counted]
 
 
-def test_names_say_the_unit_and_what_only_grows() -> None:
+def test_names_end_with_their_unit_and_those_of_counters_with_total() -> None:
     for measure in measures(replay(events())):
         assert re.fullmatch(r"adloco_[a-z_]+[a-z]", measure.name)
         assert measure.name.endswith("_total") == (measure.kind == "counter"), measure.name
@@ -118,8 +121,7 @@ def test_the_dashboard_asks_only_for_what_there_is() -> None:
         assert all(name in TROUBLES for names in events_asked for name in names.split("|"))
     assert len(used) >= 15
     assert any(target["expr"] == EVERYTHING for target in targets), "a table of all metrics, also of those that no panel draws"
-    names = [variable["name"] for variable in dashboard["templating"]["list"]]
-    assert names == ["source", "job"]
+    assert [variable["name"] for variable in dashboard["templating"]["list"]] == ["source", "job"]
     cells = [(panel["gridPos"], panel["title"]) for panel in dashboard["panels"]]
     assert all(cell["x"] + cell["w"] <= 24 for cell, _ in cells)
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(cells)
@@ -179,5 +181,6 @@ def test_a_new_metric_is_on_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = summary.summary(status)
     assert words in "\n".join(summary.lines(fields))
     assert {"labels": [], "value": 1234.0} in [sample for metric in fields["metrics"] for sample in metric["samples"]]
-    assert {"text": words, "meaning": "Made up."} in page._own(status)["metrics"]
+    own: Any = page._own(status)
+    assert {"text": words, "meaning": "Made up."} in own["metrics"]
     assert b"adloco_invented_bytes 1234.0" in exposition(metrics.measures(status), "text/plain")[0]

@@ -19,9 +19,9 @@ from adloco_p2p.web.server import POINT_FIELDS
 from tests.core.agreement.test_consensus import RULES
 from tests.core.agreement.test_observer import members, trained
 from tests.core.core_values import peer
-from tests.views.synthetic import THIS, Made, events, replay, samples_before, stamped
+from tests.views.synthetic import THIS, Made, events, replay, samples_before, stamped, started
 
-STARTED = stamped(events(1)[0]).event
+STARTED = started()
 LENGTH = 128
 
 
@@ -109,7 +109,7 @@ def test_bytes_of_the_swarm_are_what_an_all_reduce_of_the_contributors_moves() -
     assert shown(made, parameters=None)["traffic"]["swarm_averaging_bytes"] is None
 
 
-def test_a_node_tells_of_itself() -> None:
+def test_the_page_shows_the_node_of_this_machine() -> None:
     own = replay(events())
     found = shown(events(), own=own)
     assert found["own"]["peer"] == THIS
@@ -157,7 +157,7 @@ def test_before_the_first_round_there_is_a_page() -> None:
     assert shown([])["instances"] == []
 
 
-def test_another_history_is_told_from_the_beginning() -> None:
+def test_another_history_is_followed_from_the_beginning() -> None:
     one, other = (members(trained(2, rounds=4, speed=speed)).ledger for speed in (10.0, 20.0))
     events = LedgerEvents(one.plans[0], started=STARTED, sequence_length=LENGTH)
     events.follow(one.entries)

@@ -12,9 +12,9 @@ from adloco_p2p.views.page import plans_of
 from adloco_p2p.views.peer_page import peer_documents
 from tests.core.agreement.test_observer import members, trained
 from tests.core.core_values import peer
-from tests.views.synthetic import OTHERS, THIS, events, replay, stamped
+from tests.views.synthetic import OTHERS, THIS, events, replay, stamped, started
 
-STARTED = stamped(events(1)[0]).event
+STARTED = started()
 LENGTH = 128
 
 

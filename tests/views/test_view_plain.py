@@ -33,7 +33,7 @@ def test_progress_and_phases_print_nothing() -> None:
     assert quiet == {"plan", "phase", "progress", "checkpoint"}
 
 
-def test_a_joiner_is_told_once_what_it_waits_for() -> None:
+def test_a_joiner_prints_once_what_it_waits_for() -> None:
     stream = io.StringIO()
     view = PlainView(stream)
     plan = next(event for event in events() if event["event"] == "plan")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adloco_p2p.errors import ConfigError
@@ -93,7 +94,10 @@ def test_numbers() -> None:
 
 
 def test_instances_with_data_of_their_own_show_the_loss_on_each_data_set() -> None:
-    by_name = {"started": {"data_sets": ["code.txt", "prose.txt"]}, "finished": {"heldout_losses": [1.0, 1.5]}}
+    by_name: dict[str, dict[str, Any]] = {
+        "started": {"data_sets": ["code.txt", "prose.txt"]},
+        "finished": {"heldout_losses": [1.0, 1.5]},
+    }
     made = [{**event, **by_name.get(str(event["event"]), {})} for event in events()]
     last = next(place for place, event in reversed([*enumerate(made)]) if event["event"] == "round")
     made[last] |= {"heldout_loss": 1.6, "heldout_losses": [1.25, 2.5]}
@@ -209,7 +213,7 @@ def test_the_losses_of_all_peers_are_those_of_the_ledger() -> None:
     counted = [sum(result.heldout_loss is not None for result in each.results.values()) for each in (swarm, own)]
     assert [most, fewer] == counted and most > fewer > 0
     axes = together["loss_by_time.png"].axes[0]
-    last = max(float(value) for line in axes.get_lines() for value in line.get_xdata())
+    last = max(float(value) for line in axes.get_lines() for value in np.asarray(line.get_xdata(), dtype=float))
     assert last == pytest.approx(max(result.elapsed_seconds for result in own.results.values()))
 
 

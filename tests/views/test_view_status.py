@@ -38,6 +38,14 @@ def test_of_a_round_done_twice_the_later_one_counts() -> None:
     assert twice.counts["round"] == 2
 
 
+def test_a_run_that_goes_on_after_its_end_is_not_finished() -> None:
+    """Another history has won since."""
+    finished = replay(events())
+    assert finished.state == "finished" and finished.finish is not None
+    again = apply(finished, {"event": "resumed", "time": START + 10_000, "round": 20})
+    assert (again.state, again.finish) == ("running", None)
+
+
 def test_the_time_between_two_sessions_is_not_running_time() -> None:
     status = replay(
         [
@@ -91,7 +99,7 @@ def test_the_time_left_is_the_mean_of_the_last_five_rounds() -> None:
     assert derived.eta_seconds(status) == pytest.approx(6.0)
 
 
-def test_before_the_first_round_ends_the_plan_tells_how_long_it_takes() -> None:
+def test_before_the_first_round_ends_its_length_follows_from_the_plan() -> None:
     status = status_at("progress", 0, 0)
     assert derived.seconds_per_round(status) == 9.0
     assert derived.eta_seconds(apply(replay([started()]), finished_round(0, time=START + 3))) is not None
@@ -215,7 +223,7 @@ def test_a_joiner_reads_how_much_of_the_state_is_here_and_how_long_it_takes() ->
     assert (derived.download_fraction(status), derived.download_words(status)) == (None, "")
 
 
-def test_rows_tell_what_each_instance_does() -> None:
+def test_rows_show_what_each_instance_does() -> None:
     rows = {row.instance: row for row in derived.instance_rows(status_at("average_failed", 9, 1))}
     assert (rows[0].phase, rows[0].step, rows[0].heldout_loss is not None) == ("done", 32, True)
     assert (rows[1].phase, rows[1].step) == ("averaging", 32)

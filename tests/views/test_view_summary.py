@@ -72,7 +72,7 @@ def test_a_pause_and_its_end_are_seen() -> None:
     assert seen == [("pausing", "alive", False), ("paused", "paused", True), ("running", "alive", False)]
 
 
-def test_traffic_is_told_against_its_caps() -> None:
+def test_traffic_is_shown_against_its_caps() -> None:
     measured = {
         "sent_bytes": 34_500_000,
         "received_bytes": 1000,

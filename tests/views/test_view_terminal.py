@@ -46,7 +46,7 @@ def test_columns_drop_by_priority() -> None:
     assert " ".join(wide.split()) == "id phase this round loss held-out batch mode hosts tokens/s"
 
 
-def test_the_header_says_when_the_work_began_to_count_and_what_a_token_costs() -> None:
+def test_the_header_shows_when_the_work_began_to_count_and_what_a_token_costs() -> None:
     status = status_at(*BUSY)
     price = units.size(derived.bytes_per_token(status))
     assert f"{price} sent per token  first counted after 21.5 s" in screen(status, 80, 40)
@@ -143,7 +143,7 @@ def test_every_peer_has_its_uplink_at_80_columns_where_it_was_measured() -> None
     assert sum("2.00 MB" in line for line in lines) == 1
 
 
-def test_the_batch_says_how_much_more_would_help() -> None:
+def test_the_reason_of_a_batch_shows_how_much_more_would_help() -> None:
     lines = screen(status_at(*BUSY), 80, 24).splitlines()
     assert [" ".join(line.split()[-4:-1]) for line in lines if line.endswith("capped")] == ["64 of 91", "64 of 104"]
     last = [line for line in screen(replay(events()), 80, 24).splitlines() if line.endswith("accumulate")]

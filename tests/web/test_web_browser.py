@@ -175,7 +175,7 @@ def test_news_reach_an_open_page_and_what_was_opened_stays_open() -> None:
     asyncio.run(scenario())
 
 
-def test_before_the_first_round_it_says_so() -> None:
+def test_the_page_shows_that_no_round_has_been_reported_yet() -> None:
     async def scenario() -> None:
         async with serving(shown(events(3)[:5], is_own=False)) as (_, url), tab() as opened:
             await opened.open(url, size=PHONE, is_dark=False)

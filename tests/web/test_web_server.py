@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -181,7 +182,7 @@ async def next_tag(reply: aiohttp.ClientResponse) -> str:
     raise AssertionError("the stream ended")
 
 
-def test_a_page_hears_of_news(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_receives_new_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "PERIOD_SECONDS", 0.01)
 
     async def scenario() -> None:
@@ -306,7 +307,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def test_a_node_serves_metrics_where_it_is_told_to(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_node_serves_metrics_at_the_address_of_its_setting(tmp_path: Path) -> None:
     async def scenario() -> None:
         with (tmp_path / "out").open("w") as stream:
             watched = EventBroadcaster(PlainView(stream), events_path=tmp_path / "events.jsonl")

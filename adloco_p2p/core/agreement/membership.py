@@ -57,7 +57,7 @@ class Timing:
     attempt_seconds: float = 1.5
     """Silence after which the next proposer takes over."""
     grace_seconds: float = 2.0
-    """How long a proposer waits for further reports after those of a majority."""
+    """How long a proposer waits at least for further reports after those of a majority."""
     straggler_seconds: float = 60.0
     """How long a proposer waits at most after the first report."""
     direct_limit: int = 24

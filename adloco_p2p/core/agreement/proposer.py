@@ -74,17 +74,16 @@ class Proposer:
             return None
         if self.ready_at is not None:
             return self._due(self.ready_at, now)
-        timing = self._context.timing
-        graces = [self._majority_at + timing.grace_seconds] if self._majority_at is not None else []
+        graces = [self._values.grace_end(self._majority_at)] if self._majority_at is not None else []
         graces += [self._values.stragglers_end(self._first_at)] if self._first_at is not None else []
         return min(graces, default=None)
 
     def _note_reports(self, now: float) -> None:
         """Ready is a slot when all that are waited for have reported, or those that have not had their time. The electors among
-        them make the majority: others are waited for, but for no longer than `grace_seconds`."""
+        them make the majority: others are waited for, but not for long."""
         if self.ready_at is not None or self._is_paused():
             return
-        timing, held = self._context.timing, self._values.held
+        held = self._values.held
         expected, deciding = self._values.expected(now)
         present = [peer for peer in expected if peer in held]
         if present:
@@ -93,7 +92,7 @@ class Proposer:
             self._majority_at = now
         if (
             len(present) == len(expected)
-            or (self._majority_at is not None and now >= self._majority_at + timing.grace_seconds)
+            or (self._majority_at is not None and now >= self._values.grace_end(self._majority_at))
             or (self._first_at is not None and now >= self._values.stragglers_end(self._first_at))
         ):
             self.ready_at = self._timer.ready_at = now

@@ -169,6 +169,15 @@ class Values:
             return longest
         return min(longest, max(first, self._worked_until) + timing.straggler_seconds)
 
+    def grace_end(self, majority: float) -> float:
+        """Until when a plan waits for the other reports, where those of a majority came at `majority`: one host of an instance
+        evaluates after each round, and reports only then. The plan is due when the round of its parent ends; where no speeds
+        are known, this peer's own work is the measure."""
+        parent, working = self._slot.parent, self._context.working
+        if parent.expected_seconds == 0.0 and (parent.round in working or parent.round - 1 in working):
+            return majority + UNKNOWN_ROUND_SECONDS
+        return majority + max(self._context.timing.grace_seconds, parent.expected_seconds)
+
     def expected(self, now: float) -> tuple[list[PeerId], list[PeerId]]:
         """The reporters that live, in the order of the proposers, and those of them whose majority is waited for: electors that
         had work in the round. Peers on the bench report at once, and must not outrun the hosts."""

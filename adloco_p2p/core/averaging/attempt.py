@@ -38,6 +38,8 @@ class Attempt:
 
     number: int
     members: tuple[PeerId, ...]
+    completes: Digest | None = None
+    """The decision of the attempt that this one completes."""
     num_queries: int = 0
     """How often this host has queried the members."""
     overdue_at: float | None = None
@@ -82,6 +84,8 @@ class Attempts:
         self._hosts = hosts
         self._adaptive_timeout = adaptive_timeout
         self._work = work
+        self._decided: tuple[Digest, tuple[PeerId, ...]] | None = None
+        """The decision of the newest attempt that got so far here, and its members."""
         self._num_failed = 0
         """Attempts that failed here since the last one that showed a new suspect."""
         self._num_suspects = 0
@@ -96,15 +100,21 @@ class Attempts:
         """This contributor starts the next attempt."""
         return self._hosts.leader == self._me
 
-    def key(self, number: int, members: Sequence[PeerId]) -> Digest:
+    def key(self, number: int, members: Sequence[PeerId], completes: Digest | None = None) -> Digest:
         """Two sets of members never meet under one key."""
-        fields = ["average", self._plan_digest, self._plan.round, self._instance, number, list(members)]
+        fields = ["average", self._plan_digest, self._plan.round, self._instance, number, list(members), completes]
         return canonical.digest(fields)
 
     def message(self) -> AttemptStart:
         """Starts the current attempt on other hosts, or queries its members."""
         attempt = self.current
-        return AttemptStart(instance=self._instance, round=self._plan.round, attempt=attempt.number, members=attempt.members)
+        return AttemptStart(
+            instance=self._instance,
+            round=self._plan.round,
+            attempt=attempt.number,
+            members=attempt.members,
+            completes=attempt.completes,
+        )
 
     def average(self) -> Average:
         """The all-reduce of the current attempt."""
@@ -120,13 +130,14 @@ class Attempts:
             instance=self._instance,
             round=self._plan.round,
             attempt=attempt.number,
-            key=self.key(attempt.number, attempt.members),
+            key=self.key(attempt.number, attempt.members, attempt.completes),
             plan=self._plan_digest,
             weights=tuple(weights.items()),
             steps=tuple(shares[peer].inner_steps * shares[peer].averages_every for peer in attempt.members),
             timeout_seconds=self._timeout_seconds(self._uplinks(attempt.members)),
             shares=reduced,
             lost=lost,
+            completes=attempt.completes,
             quorum=quorum_of(self._work, self._plan, self._contributors),
             is_strict=self._plan.round < self._plan.instance(self._instance).strict_before,
             inspected=self._inspected(),
@@ -203,8 +214,8 @@ class Attempts:
         """The current attempt failed here. Returns the seconds until this host acts again: as the leader it waits a moment for
         the reports of the others, otherwise it gives the leader its time."""
         self._hosts[self._me].failed_attempt = self.current.number
-        if self._hosts.num_suspects > self._num_suspects:  # without the new suspect the next one is another attempt
-            self._num_suspects, self._num_failed = self._hosts.num_suspects, 0
+        if len(self._hosts.suspects) > self._num_suspects:  # without the new suspect the next one is another attempt
+            self._num_suspects, self._num_failed = len(self._hosts.suspects), 0
         seconds = pause_seconds(self._num_failed) + (0.0 if self.is_leader else TAKEOVER_SECONDS)
         self._num_failed += 1
         return seconds
@@ -212,10 +223,35 @@ class Attempts:
     def begin_next(self) -> None:
         """Its leader begins the attempt after all that failed, with all that remain."""
         number = max(self.current.number, self._hosts.newest_failure) + 1
-        self.current = Attempt(number=number, members=self._hosts.remaining)
+        members = self._hosts.remaining
+        self._begin(Attempt(number=number, members=members, completes=self._completed_by(members)))
 
     def follow(self, start: AttemptStart) -> None:
-        self.current = Attempt(number=start.attempt, members=start.members)
+        self._begin(Attempt(number=start.attempt, members=start.members, completes=start.completes))
+
+    def _begin(self, attempt: Attempt) -> None:
+        self.current = attempt
+        if attempt.completes is None:
+            self._decided = None
+
+    # --- completion --------------------------------------------------------------------------------------------------
+
+    def decided(self, decision: Digest) -> None:
+        """The current attempt, which completes none itself, has decided."""
+        self._decided = decision, self.current.members
+
+    @property
+    def decision(self) -> Digest | None:
+        """Of the attempt that this host can complete."""
+        return self._decided[0] if self._decided is not None else None
+
+    def _completed_by(self, members: Sequence[PeerId]) -> Digest | None:
+        """The decision that a retry of these members completes: all have it, fewer are left than had, and no completion has
+        failed since the last new suspect."""
+        if self._decided is None or self._num_failed > 1 or not set(members) < set(self._decided[1]):
+            return None
+        have_it = all(self._hosts[peer].decision == self.decision for peer in members if peer != self._me)
+        return self.decision if have_it else None
 
     # --- starts by others --------------------------------------------------------------------------------------------
 

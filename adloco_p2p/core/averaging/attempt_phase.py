@@ -37,12 +37,13 @@ class AttemptPhase:
         reason = "; ".join(f"{peer} {why}" for peer, why in lost.items())
         return self.give_up(reason, tuple(lost), now)
 
-    def give_up(self, reason: str, suspects: tuple[PeerId, ...], now: float) -> list[Effect]:
+    def give_up(self, reason: str, suspects: tuple[PeerId, ...], now: float, because: PeerId | None = None) -> list[Effect]:
         """End the attempt under way here, and report that."""
         at = self._at
         number = at.attempts.current.number
+        at.note_failure(at.me, suspects, because)
         effects = [at.failure_log(number, reason), *at.abandon(), *self.fail(now)]
-        return [*effects, *at.report_failure(number, suspects)]
+        return [*effects, *at.report_failure(number, suspects, because)]
 
     def fail(self, now: float) -> list[Effect]:
         at = self._at
@@ -56,7 +57,10 @@ class AttemptPhase:
         at.attempts.begin_next()
         start = at.attempts.message()
         without = tuple(peer for peer in at.contributors if peer not in start.members)
-        log = telemetry.AverageRetried(round=at.round, instance=at.instance, attempt=start.attempt, without=without)
+        completes = start.completes is not None
+        log = telemetry.AverageRetried(
+            round=at.round, instance=at.instance, attempt=start.attempt, without=without, completes=completes
+        )
         return [log, *at.send_all(start), *self.begin(now)]
 
     def ask_for_result(self, now: float) -> list[Effect]:

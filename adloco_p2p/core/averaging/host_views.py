@@ -5,7 +5,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.types import Digest, PeerId
 
 
 @dataclass(slots=True)
@@ -14,10 +14,12 @@ class HostView:
 
     failed_attempt: int = -1
     """The newest attempt whose failure it reported; -1: none."""
+    decision: Digest | None = None
+    """Of the attempt that it can complete, by its newest report of a failure."""
     has_declined: bool = False
     """It has reported that it will not contribute, so its commit vote is not awaited."""
     is_suspect: bool = False
-    """Retries leave it out: an attempt failed because of it, here or as others report."""
+    """An attempt failed because of it here, or it is left out by its own words."""
     has_failed_here: bool = False
     """An attempt failed because of it in the sight of this host, which joins no attempt with it again, whoever leads."""
     was_silent_leader: bool = False
@@ -43,6 +45,8 @@ class HostViews:
         """`clients`: hosts in client mode; the others, which every host can reach, lead first."""
         self.gone: Collection[PeerId] = ()
         """Peers that the membership counts as gone at the moment."""
+        self.unreliable: Collection[PeerId] = ()
+        """Members that made attempts fail again and again; see `FailedAttempts.repeated`."""
         self._me = me
         self._contributors = tuple(contributors)
         self._clients = frozenset(clients)
@@ -62,15 +66,16 @@ class HostViews:
 
         def is_out(peer: PeerId) -> bool:
             view = self._views[peer]
-            return peer in self.gone or view.is_suspect or view.has_voted or view.has_declined
+            return peer in self.gone or peer in suspects or view.has_voted or view.has_declined
+
+        suspects = self.suspects
 
         return tuple(peer for peer in self._contributors if peer == self._me or not is_out(peer))
 
     @property
     def present(self) -> tuple[PeerId, ...]:
         """Contributors with which an average could have been made, as far as this host knows."""
-        views, gone = self._views, self.gone
-        out = {peer for peer in self._contributors if peer in gone or views[peer].is_suspect or views[peer].has_declined}
+        out = self.suspects.union(self.gone, self.declined)
         return tuple(peer for peer in self._contributors if peer not in out)
 
     @property
@@ -99,8 +104,14 @@ class HostViews:
         return max(view.failed_attempt for view in self._views.values())
 
     @property
-    def num_suspects(self) -> int:
-        return sum(view.is_suspect for view in self._views.values())
+    def suspects(self) -> frozenset[PeerId]:
+        """Hosts that retries leave out: an attempt failed because of them, here or as a member reports that is reliable."""
+        seen = (peer for peer, view in self._views.items() if view.is_suspect)
+        return self._accused.union(self.unreliable, seen) - {self._me}
+
+    @property
+    def _accused(self) -> frozenset[PeerId]:
+        return frozenset().union(*(view.accused for peer, view in self._views.items() if peer not in self.unreliable))
 
     def failed_here(self, members: Sequence[PeerId]) -> tuple[PeerId, ...]:
         """Those of the members with which this host joins no attempt again."""
@@ -125,10 +136,8 @@ class HostViews:
         no attempt again, as long as less than half do: otherwise two leaders that each have such a member start attempts in
         turn for ever."""
         accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser)
-        in_round = accused.union(*(view.accused for view in self._views.values()))
-        if 2 * len(accused) < len(self.remaining) and 2 * len(in_round) < len(self._contributors):
+        if 2 * len(accused) < len(self.remaining) and 2 * len(accused | self._accused) < len(self._contributors):
             self._views[accuser].accused |= accused
-            self.suspect(accused)
         if accuser not in self._contributors:
             return
         view = self._views[accuser]

@@ -34,6 +34,7 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import settings_at
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import (
+    AverageDecided,
     AverageFailed,
     AverageFinished,
     Effect,
@@ -138,6 +139,13 @@ class OuterRound(RoundState):
             return self._commit.wait(now)
         return self._commit.vote(now, attempt=event.attempt, contributors=event.contributors, digest=event.digest)
 
+    def average_decided(self, event: AverageDecided) -> list[Effect]:
+        """The attempt under way has all contributions: a death costs it only what the dead host was to reduce."""
+        is_current = self.phase is Phase.AVERAGING and event.attempt == self.attempts.current.number
+        if is_current and self.attempts.current.completes is None:
+            self.attempts.decided(event.decision)
+        return []
+
     def average_failed(self, event: AverageFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave nothing."""
         self.hosts.gone = gone
@@ -149,9 +157,17 @@ class OuterRound(RoundState):
         if event.upload_bytes_per_second > 0:
             self.upload_bytes_per_second, self.vector_bytes = event.upload_bytes_per_second, event.vector_bytes
         suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
-        self.hosts.saw_failure(suspects)
+        if event.because is None:
+            self.hosts.saw_failure(suspects)
+            self.note_failure(self.me, suspects, None)
+        else:  # its words, not what this host saw
+            self.hosts.accuse(event.because, event.suspects)
+            if event.suspects:
+                self.note_failure(event.because, event.suspects, None)
+            suspects = ()
+            self.note_failure(self.me, (), event.because)
         effects = self._attempt.fail(now)
-        return [log, *effects, *self.report_failure(event.attempt, suspects), *self._commit.seek(now)]
+        return [log, *effects, *self.report_failure(event.attempt, suspects, event.because), *self._commit.seek(now)]
 
     def _is_awaited(self, event: AverageFinished | AverageFailed) -> bool:
         """Not the end of an attempt or a repair that was given up."""
@@ -178,17 +194,24 @@ class OuterRound(RoundState):
         if self.votes.have_own or self.is_past:
             return [*self._commit.answer(sender), *self._commit.seek(now)]
         view.failed_attempt = max(view.failed_attempt, message.attempt)
+        view.decision = message.decision
         self.hosts.accuse(sender, message.suspects)
         attempt = self.attempts.current
-        if self.phase is Phase.AVERAGING and message.attempt >= attempt.number and sender in attempt.members:
-            # without the sender the attempt cannot succeed: join the retry instead of waiting for the timeout
-            return self._attempt.give_up(f"{sender} reported a failure", (), now)
-        return []
+        if message.attempt < attempt.number or sender not in attempt.members:
+            return []
+        if sender not in message.suspects:
+            if message.is_question:  # of a host without a part in the attempt, if it is honest
+                return []
+            self.note_failure(sender, message.suspects, message.because)
+        if self.phase is not Phase.AVERAGING:
+            return []
+        # without the sender the attempt cannot succeed: join the retry instead of waiting for the timeout
+        return self._attempt.give_up(f"{sender} reported a failure", (), now, because=sender)
 
     def _start_received(self, sender: PeerId, message: AttemptStart, now: float) -> list[Effect]:
         if self.votes.have_own or self.is_past:
             return self._commit.answer(sender)
-        if not self.attempts.is_news(sender, message):
+        if sender in self.hosts.unreliable or not self.attempts.is_news(sender, message):
             return []
         is_member, failed_here = self.me in message.members, self.hosts.failed_here(message.members)
         if is_member and failed_here:  # the leader is one of them, did not see what this host saw, or is not honest
@@ -198,6 +221,8 @@ class OuterRound(RoundState):
         ):  # the leader does not know of their votes, or is not honest
             failed = AttemptFailed(instance=self.instance, round=self.round, attempt=message.attempt, suspects=voters)
             return [Send(peer=sender, message=failed)]
+        if is_member and message.completes is not None and message.completes != self.attempts.decision:
+            return self.report_failure(message.attempt, (), because=sender)
         if sender in failed_here or not (is_member or self.attempts.is_worth_waiting(message)):
             return []
         if self.phase in (Phase.TRAINING, Phase.TRAINED):

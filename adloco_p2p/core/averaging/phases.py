@@ -2,8 +2,6 @@
 
 from enum import StrEnum
 
-from adloco_p2p.core.model.events import Evaluated, InnerFinished, OuterApplied, StepMeasured
-
 
 class Phase(StrEnum):
     """Where a round of one instance stands. The table below names every step from one phase to another."""
@@ -34,10 +32,3 @@ STEPS: dict[Phase, frozenset[Phase]] = {
     Phase.EVALUATING: frozenset({Phase.DONE}),
     Phase.DONE: frozenset(),
 }
-DEVICE_ENDS = {
-    Phase.TRAINING: InnerFinished,
-    Phase.APPLYING: OuterApplied,
-    Phase.MEASURING: StepMeasured,
-    Phase.EVALUATING: Evaluated,
-}
-"""Events that end the device's work for a phase."""

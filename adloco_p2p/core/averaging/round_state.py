@@ -3,13 +3,15 @@
 The parts of an `OuterRound` share it.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.attempt import Attempts
 from adloco_p2p.core.averaging.commit_votes import CommitVotes, Voter
+from adloco_p2p.core.averaging.failed_attempts import Ended, FailedAttempts
 from adloco_p2p.core.averaging.host_views import HostViews
-from adloco_p2p.core.averaging.phases import DEVICE_ENDS, STEPS, Phase
+from adloco_p2p.core.averaging.phases import STEPS, Phase
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import AverageFinished, CancelAverage, Effect, InnerResult, OuterApplied, Send, Totals
 from adloco_p2p.core.model.messages import AttemptFailed, AveragingMessage
@@ -37,6 +39,8 @@ class Assignment:
     instance: InstanceId
     adaptive_timeout: AdaptiveTimeout
     """Learns from all rounds of this peer."""
+    failed_attempts: FailedAttempts = field(default_factory=FailedAttempts)
+    """Of all rounds of this peer."""
     voter: Voter
     work: WorkRules = field(default_factory=WorkRules)
     is_late: bool = False
@@ -88,6 +92,7 @@ class RoundState:
         self.repaired = 0
         """The attempt whose average is being fetched, or was last."""
         self.adaptive_timeout = assignment.adaptive_timeout
+        self.failed_attempts = assignment.failed_attempts
         self._begin_parts(assignment)
 
     def _begin_parts(self, assignment: Assignment) -> None:
@@ -145,9 +150,9 @@ class RoundState:
         return not self.is_contributor and self.is_waiting
 
     @property
-    def device_end(self) -> type | None:
-        """The event that ends the device's work for this round, if it has any now."""
-        return DEVICE_ENDS.get(self.phase)
+    def is_applying(self) -> bool:
+        """The device takes the outer step, or has taken it and is measuring: the state is on its way to the next boundary."""
+        return self.phase in (Phase.APPLYING, Phase.MEASURING, Phase.EVALUATING)
 
     @property
     def has_diverged(self) -> bool:
@@ -240,9 +245,28 @@ class RoundState:
     def send_all(self, message: AveragingMessage) -> list[Effect]:
         return [Send(peer=share.peer, message=message) for share in self.instance_plan.hosts if share.peer != self.me]
 
-    def report_failure(self, attempt: int, suspects: tuple[PeerId, ...], *, is_question: bool = False) -> list[Effect]:
+    def note_failure(self, member: PeerId, suspects: Collection[PeerId], because: PeerId | None) -> None:
+        """A member of the current attempt, or this host, reports that it is over."""
+        ended = Ended(suspects=frozenset(suspects).intersection(self.attempts.current.members) - {member}, because=because)
+        self.failed_attempts.note(self.round, self.instance, self.attempts.current.number, member, ended)
+        self.hosts.unreliable = self.failed_attempts.repeated(self.round, self.instance)
+
+    def report_failure(
+        self,
+        attempt: int,
+        suspects: tuple[PeerId, ...],
+        because: PeerId | None = None,
+        *,
+        is_question: bool = False,
+    ) -> list[Effect]:
         failed = AttemptFailed(
-            instance=self.instance, round=self.round, attempt=attempt, suspects=suspects, is_question=is_question
+            instance=self.instance,
+            round=self.round,
+            attempt=attempt,
+            suspects=suspects,
+            because=because,
+            is_question=is_question,
+            decision=self.attempts.decision,
         )
         return self.send_all(failed)
 

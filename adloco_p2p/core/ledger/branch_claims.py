@@ -1,9 +1,11 @@
 """Which claims about the state of a losing branch are credible.
 
 A claim counts where reports show a certificate of its side: votes by which electors of the last common plan made the first
-value of the branch final. How many of them did bounds what its states weigh (`core/planning/branch_merge.py`). An elector that
-reported the first plan of this history after the fork was not apart, and does not count. (Its vote for that plan would show the
-same, but of the votes that made a plan final each peer keeps those that it saw.) The state itself is a claim: no votes name it.
+value of the branch final. How many of them did bounds what its states weigh (`core/planning/branch_merge.py`). A vote counts
+only of an elector that was apart, as this history shows: a plan since the fork took it off the roster, and it did not report
+the first plan after the fork. (Its vote for that plan would show the same, but of the votes that made a plan final each peer
+keeps those that it saw.) A peer that was cut off alone has no vote but its own, so one that pretends to have been cut off has
+to give up its seat. The state itself is a claim: no votes name it.
 """
 
 from collections import Counter
@@ -27,6 +29,7 @@ from adloco_p2p.core.model.types import (
     PendingBranch,
     Report,
     RoundPlan,
+    roster_of,
 )
 
 MAX_ROUNDS_APART = 256
@@ -80,23 +83,28 @@ class _Proofs:
         about = (branch_state.branch, branch_state.fork)
         if about not in self._backing:
             fork = self._history.plan(self._history.position[branch_state.fork])
-            here, shown = self._reporters_after(branch_state.fork), self._shown.get(branch_state.branch, {})
+            apart, shown = self._apart_since(branch_state.fork), self._shown.get(branch_state.branch, {})
             found = [
-                backing(proof, fork=fork, fork_digest=branch_state.fork, here=here, verify=self._verify)
+                backing(proof, fork=fork, fork_digest=branch_state.fork, apart=apart, verify=self._verify)
                 for proof in shown
-                if here is not None
+                if apart
             ]
             self._backing[about] = max(found, default=0.0)
         return self._backing[about]
 
-    def _reporters_after(self, fork: Digest) -> frozenset[PeerId] | None:
-        """Those that reported the plan after the fork in this history; None as long as they still may."""
-        position = self._history.position[fork] + 1 + REPORT_LAG
-        end = len(self._history.position)
-        if position > end:
-            return None
-        signed = [item for entry in self._history.between(position, position + 1) for item in entry.reports]
-        return frozenset(report.peer for report in ([item.report for item in signed] if position < end else self._reports))
+    def _apart_since(self, fork: Digest) -> frozenset[PeerId]:
+        """Those that had no seat for a while and did not report the plan after the fork; none as long as they still may."""
+        first, end = self._history.position[fork] + 1, len(self._history.position)
+        if first + REPORT_LAG > end:
+            return frozenset()
+        reporting: Sequence[Report] = self._reports
+        seated = set(roster_of(self._history.plan(first - 1)))
+        apart: set[PeerId] = set()
+        for position, entry in enumerate(self._history.between(first, end), start=first):
+            apart |= seated.difference(roster_of(entry.plan))
+            if position == first + REPORT_LAG:
+                reporting = [item.report for item in entry.reports]
+        return frozenset(apart.difference(report.peer for report in reporting))
 
 
 def _of_one_branch(history: History, report: Report, pending: Collection[InstanceId], proofs: _Proofs) -> list[BranchState]:
@@ -162,7 +170,8 @@ def _given_before(branch_state: BranchState, fork: RoundPlan, entries: Sequence[
     """What the entries, which follow the fork, gave to states of its branch, and of its fork."""
     given, plan = tuple[GivenWeight, ...](), fork
     for entry in entries:
-        given = given_after(given, branch_state, entry.plan.merges, [item.branch_state for item in plan.branches])
+        states = [item.branch_state for item in plan.branches]
+        given = given_after(given, branch_state, forks=entry.plan.forks, merges=entry.plan.merges, states=states)
         plan = entry.plan
     return given
 

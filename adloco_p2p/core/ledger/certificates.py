@@ -58,9 +58,9 @@ def check_certificate(
     return ""
 
 
-def backing(proof: BranchProof, *, fork: RoundPlan, fork_digest: Digest, here: Collection[PeerId], verify: Verify) -> float:
-    """The part of the electors of `fork` whose votes made another value than ours its successor; 0 where the proof is none. The
-    votes of those that were `here` do not count.
+def backing(proof: BranchProof, *, fork: RoundPlan, fork_digest: Digest, apart: Collection[PeerId], verify: Verify) -> float:
+    """The part of the electors of `fork` whose votes made another value than ours its successor; 0 where the proof is none.
+    Only the votes of those that were `apart` count.
 
     A side of a partition counts the others as absent, and one elector can do so alone. That its side had a certificate says
     little therefore; how many electors signed it says how much of the run went that way.
@@ -69,4 +69,4 @@ def backing(proof: BranchProof, *, fork: RoundPlan, fork_digest: Digest, here: C
         return 0.0
     full = electorate(fork)
     voters = {cast.peer for cast in proof.certificate.votes if not cast.abstains}
-    return len(voters.intersection(full).difference(here)) / len(full)
+    return len(voters.intersection(full, apart)) / len(full)

@@ -48,6 +48,8 @@ class Average:
     """How much of the vector each of them reduces; empty: equally much."""
     lost: tuple[LostShare, ...] = ()
     """Of a retry, which cuts the vector as the first attempt did: what its members reduce besides."""
+    completes: Digest | None = None
+    """The decision of an earlier attempt: only the parts that its lost members were to reduce are averaged."""
     quorum: Quorum | None = None
     """When it ends without its slowest contributors; none: it waits for all of them."""
     is_strict: bool = False

@@ -135,6 +135,16 @@ class InnerFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AverageDecided:
+    """The attempt has all contributions, and what decides their coefficients. Should it fail now, a retry can complete it."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+    decision: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AverageFinished:
     """The average lies in a scratch buffer; nothing was applied."""
 
@@ -163,6 +173,8 @@ class AverageFailed:
     attempt: int
     reason: str
     suspects: tuple[PeerId, ...] = ()
+    because: PeerId | None = None
+    """The member whose report ended the attempt here, where it names no suspects."""
     is_repair: bool = False
     upload_bytes_per_second: float = 0.0
     """Throughput of the own uplink, where the others went on without this host because it still sent; else 0."""
@@ -282,6 +294,7 @@ Event = (
     | Ticked
     | TransitionApplied
     | InnerFinished
+    | AverageDecided
     | AverageFinished
     | AverageFailed
     | OuterApplied

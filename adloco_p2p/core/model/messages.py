@@ -260,14 +260,19 @@ class AverageDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
-    """'My attempt ended without a result; these members did not answer.' A sender that names itself will not contribute."""
+    """'My attempt ended without a result; these members did not answer.' A sender that names itself will not contribute. See
+    `core/averaging/failed_attempts.py`."""
 
     instance: InstanceId
     round: Count
     attempt: Count
     suspects: Members
+    because: PeerId | None = None
+    """The member whose report ended the attempt here, where the sender has no suspects of its own."""
     is_question: bool = False
     """The sender waits for an average of others: a receiver answers with its vote, or with its own refusal."""
+    decision: HexDigest | None = None
+    """Of an attempt in which the sender had all that decides the average: it can take part in a retry that completes that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +284,8 @@ class AttemptStart:
     round: Count
     attempt: Count
     members: Members
+    completes: HexDigest | None = None
+    """The decision of the attempt that this one completes: see `swarm/allreduce/completion.py`."""
 
 
 AveragingMessage = AverageDigest | AttemptFailed | AttemptStart
@@ -288,10 +295,11 @@ AveragingMessage = AverageDigest | AttemptFailed | AttemptStart
 class RunComplete:
     """'I have carried out the last plan.'"""
 
+    plan: Digest | None
+    """The last plan of the sender's history. None in an answer: the sender has not come to one yet, and may need the receiver
+    for that."""
     is_answer: bool = False
     """An answer to the same message of the receiver; it asks for no answer itself."""
-    is_pending: bool = False
-    """Of an answer: the sender has not carried it out yet, and may need the receiver for that."""
 
 
 WireMessage = Message | AveragingMessage | RunComplete

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from adloco_p2p.core.model import telemetry, types
 from adloco_p2p.core.model.ledger_entry import Decree, Statement
 from adloco_p2p.core.model.run_progress import planned_samples
-from adloco_p2p.core.model.telemetry import InstanceLine, Joined, Plan, RosterLine, Ruled, TaskScores, shared
+from adloco_p2p.core.model.telemetry import HeldOut, InstanceLine, Joined, Plan, RosterLine, Ruled, TaskScores, shared
 from adloco_p2p.core.model.types import Digest, Report, RoundPlan
 
 
@@ -38,6 +38,21 @@ def fork_line(fork: types.Fork, round: int) -> telemetry.Fork:
 def task_lines(reports: Sequence[Report]) -> list[TaskScores]:
     """What the reports claim of tasks."""
     return [TaskScores(peer=report.peer, **shared(report.tasks, TaskScores)) for report in reports if report.tasks is not None]
+
+
+def heldout_lines(report: Report) -> list[HeldOut]:
+    """What the report claims of held-out losses."""
+    return [
+        HeldOut(
+            round=report.round,
+            instance=item.instance,
+            peer=report.peer,
+            heldout_loss=item.heldout_loss,
+            heldout_losses=item.heldout_losses,
+        )
+        for item in report.instances
+        if item.heldout_loss is not None
+    ]
 
 
 def joined_lines(previous: RoundPlan | None, plan: RoundPlan) -> list[Joined]:

@@ -6,11 +6,12 @@ fails cannot make a run longer.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import ceil
 
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import BranchState, Digest, GivenWeight, InstanceId, Merge, PeerId, RoundPlan
+from adloco_p2p.core.model.types import BranchState, Digest, Fork, GivenWeight, InstanceId, Merge, PeerId, RoundPlan
 
 
 def planned_samples(plan: RoundPlan) -> int:
@@ -113,10 +114,18 @@ def merged_weights(merges: Sequence[Merge], states: Iterable[BranchState]) -> di
 
 
 def given_after(
-    given: Iterable[GivenWeight], state: BranchState, merges: Sequence[Merge], states: Iterable[BranchState]
+    given: Iterable[GivenWeight],
+    state: BranchState,
+    *,
+    forks: Iterable[Fork],
+    merges: Sequence[Merge],
+    states: Iterable[BranchState],
 ) -> tuple[GivenWeight, ...]:
-    """What states of the branch and of the fork of `state` have in each instance once a plan with these merges is carried out;
-    `given` is what they had before, `states` are those that could be merged. An instance inherits what its sources had."""
+    """What states of the branch and of the fork of `state` have in each instance once a plan with these copies and merges is
+    carried out; `given` is what they had before, `states` are those that could be merged. An instance inherits what its sources
+    had, and a copy what its source had."""
+    copies = {fork.source: (fork.source, *fork.targets) for fork in forks}
+    given = [replace(item, instance=copy) for item in given for copy in copies.get(item.instance, (item.instance,))]
     if not merges:
         return tuple(given)
     totals = [(moved(item.instance, merges), item.branch_weight, item.fork_weight) for item in given]

@@ -292,6 +292,17 @@ class Round(Log):
     """Of this peer, that did the inner steps."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut(Log):
+    """Another host evaluated an instance after a round, as it claims in its signed report."""
+
+    round: int
+    instance: InstanceId
+    peer: PeerId
+    heldout_loss: float
+    heldout_losses: tuple[float, ...] = ()
+
+
 MAX_SAMPLE_TEXT = 2000
 """Characters."""
 
@@ -321,7 +332,9 @@ class AverageRetried(Log):
     instance: InstanceId
     attempt: int
     without: tuple[PeerId, ...]
-    """Contributors of the attempt before that this one leaves out."""
+    """Contributors of the attempt before that are not in this one."""
+    completes: bool = False
+    """The attempt before had decided: they stay in the mean, and only what they were to reduce is averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

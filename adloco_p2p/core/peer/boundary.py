@@ -90,12 +90,11 @@ class Boundary:
         for fork in plan.forks:
             for target in fork.targets:
                 if target in mine and fork.source in self._state.held:
-                    self._state.instance(target).boundary = event.round
+                    self._state.instance(target).arrive(event.round)
             effects.append(fork_line(fork, plan.round))
         for merge in plan.merges:
             if merge.target in mine:
-                merged = self._state.instance(merge.target)
-                merged.boundary, merged.is_carried = event.round, False
+                self._state.instance(merge.target).arrive(event.round)
             effects.append(merge_line(merge, plan.round))
         effects += self._gone_back(plan, mine, event.missing)
         self._state.opening, self._state.opened = None, event.round

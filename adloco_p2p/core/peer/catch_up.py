@@ -4,11 +4,10 @@ from collections.abc import Collection
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluated, OuterApplied, StepMeasured
+from adloco_p2p.core.model.events import DiscardRound, Effect
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, ROUNDS_KEPT, Digest, InstanceId, InstanceReport, RoundPlan
 from adloco_p2p.core.peer.fetching import Fetching
-from adloco_p2p.core.peer.hosted_instance import HostedInstance
 from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
 
@@ -46,7 +45,7 @@ class CatchingUp:
 
         A donor stays where it is, for others to fetch its state.
         """
-        in_wait = [number for (number, _), outer in self._state.rounds.items() if outer.is_waiting]
+        in_wait = [outer.round for outer in self._state.rounds if outer.is_waiting]
         self._watch(in_wait, now)
         if self._state.opening is not None or is_donor or not (self._is_far_behind(in_wait) or self._is_stuck(now)):
             return []
@@ -81,7 +80,7 @@ class CatchingUp:
         if not self._lacking() and not any(number < self._present for number in in_wait):
             self._waiting = None
             return
-        num_done = sum(outer.is_done for outer in self._state.rounds.values())
+        num_done = sum(outer.is_done for outer in self._state.rounds)
         if self._waiting is None or self._waiting[:2] != (self._state.opened, num_done):
             self._waiting = (self._state.opened, num_done, now)
 
@@ -98,7 +97,7 @@ class CatchingUp:
 
     def _has_no_donor(self, instance: InstanceId, boundary: int) -> bool:
         """Its state is to come from another peer, and none is known to have it."""
-        item = self._state.instances.get(instance, HostedInstance())
+        item = self._state.known(instance)
         is_awaited = item.boundary is None and item.fetch is None and not item.is_lost
         return is_awaited and not self._book.outlook(instance, boundary, self._state.gone).donors
 
@@ -107,10 +106,7 @@ class CatchingUp:
         the own state, if it is at this boundary and no outer step is under way."""
         boundaries = self._boundaries()
         keeping = [i for i in agreeing if self._state.held.get(i) == boundaries.get(i) == boundary and not self._state.opening]
-        effects: list[Effect] = []
-        for key, outer in sorted(self._state.rounds.items()):
-            if not outer.is_done:
-                effects += [*outer.abandon(), DiscardRound(instance=key[1])]
+        effects = self._state.abandon_rounds()
         effects += [DiscardRound(instance=instance) for instance in self._fetching.under_way]
         effects.append(telemetry.FastForwarded(from_round=self._state.opened + 1, to_round=boundary))
         self._state.move_to(boundary, keeping=keeping)
@@ -141,10 +137,9 @@ class CatchingUp:
             here = {*self._state.held, *(target for fork in opening.forks for target in fork.targets)}
             return {instance: opening.round for instance in self._book.mine(opening) if instance in here}
         state = dict(self._state.held)
-        for number, instance in self._state.rounds:
-            is_applying = self._state.rounds[number, instance].device_end in (OuterApplied, StepMeasured, Evaluated)
-            if is_applying and self._state.held.get(instance) == number:
-                state[instance] = number + 1
+        for outer in self._state.rounds:
+            if outer.is_applying and self._state.held.get(outer.instance) == outer.round:
+                state[outer.instance] = outer.round + 1
         return state
 
     def check_own_state(self, plan: RoundPlan) -> list[Effect]:
@@ -171,7 +166,7 @@ class CatchingUp:
 
     def _state_after(self, number: int, reported: InstanceReport) -> Digest:
         """What this peer has: it may have gone through the round once more, from the others' state, since it reported it."""
-        outer = self._state.rounds.get((number, reported.instance))
+        outer = self._state.round_of(number, reported.instance)
         applied = outer.applied if outer is not None and outer.is_done else None
         return applied.state_digest if applied is not None else reported.state_digest
 

@@ -4,9 +4,12 @@ Neither touches the outer state, so the newest checkpoint is always one that tra
 refused by all hosts alike: it follows from the state and the average, which are equal everywhere.
 """
 
+from collections.abc import Mapping
+
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.peer.hosted_instance import HostedInstance
 
 FRUITLESS_ROUNDS = 4
 """After so many rounds in a row a peer gives up. A single bad batch, or an average with a liar in it, passes in one or two;
@@ -14,32 +17,25 @@ with a learning rate that is too high, or faulty memory, no later round is bette
 REMEDY = "lower inner.learning_rate; on one machine only: faulty memory or an overclocked GPU"
 
 
-class Divergence:
-    """`note` every round of an instance that ended."""
+def note_round(hosted: HostedInstance, outer: OuterRound) -> list[telemetry.Log]:
+    """Count a round that ended; what the user is told of it."""
+    instance, key = outer.instance, f"diverged {outer.instance}"
+    if not outer.has_diverged:
+        was_fruitless, hosted.fruitless_rounds = hosted.fruitless_rounds > 0, 0
+        return [telemetry.Warning(key=key, message=f"instance {instance} trains again", active=False)] if was_fruitless else []
+    hosted.fruitless_rounds += 1
+    if outer.applied is not None and outer.applied.is_refused:
+        what = "the outer step would have led to parameters that are not finite or far too large, and was not taken"
+    else:
+        what = "the inner steps diverged, and nothing was sent"
+    message = f"round {outer.round}, instance {instance}: {what}; going on from the state before ({REMEDY})"
+    return [telemetry.Warning(key=key, message=message, active=True)]
 
-    def __init__(self) -> None:
-        self._fruitless: dict[InstanceId, int] = {}
-        """Instance -> rounds in a row that led nowhere."""
 
-    def note(self, outer: OuterRound) -> list[telemetry.Log]:
-        """What the user is told of the round."""
-        instance, key = outer.instance, f"diverged {outer.instance}"
-        if not outer.has_diverged:
-            if not self._fruitless.pop(instance, 0):
-                return []
-            return [telemetry.Warning(key=key, message=f"instance {instance} trains again", active=False)]
-        self._fruitless[instance] = self._fruitless.get(instance, 0) + 1
-        if outer.applied is not None and outer.applied.is_refused:
-            what = "the outer step would have led to parameters that are not finite or far too large, and was not taken"
-        else:
-            what = "the inner steps diverged, and nothing was sent"
-        message = f"round {outer.round}, instance {instance}: {what}; going on from the state before ({REMEDY})"
-        return [telemetry.Warning(key=key, message=message, active=True)]
-
-    @property
-    def reason_to_stop(self) -> str:
-        """Why this peer should give up; empty while it should not."""
-        for instance, count in sorted(self._fruitless.items()):
-            if count >= FRUITLESS_ROUNDS:
-                return f"training has diverged: {count} rounds in a row of instance {instance} led nowhere; {REMEDY}"
-        return ""
+def reason_to_stop(instances: Mapping[InstanceId, HostedInstance]) -> str:
+    """Why this peer should give up; empty while it should not."""
+    for instance, hosted in sorted(instances.items(), key=lambda item: item[0]):
+        if hosted.fruitless_rounds >= FRUITLESS_ROUNDS:
+            count = hosted.fruitless_rounds
+            return f"training has diverged: {count} rounds in a row of instance {instance} led nowhere; {REMEDY}"
+    return ""

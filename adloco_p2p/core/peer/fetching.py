@@ -33,14 +33,10 @@ class Fetching:
         self._book = at.book
         self._branches = at.branches
         self._kept_vote = kept_vote
-        self._missed_branches: dict[InstanceId, float] = {}
-        """Branch states that the next transition needs and this peer lacks -> since when."""
-        self._late: dict[InstanceId, None] = {}
-        """Instances whose first round others count on this peer for no longer: their state comes too late."""
 
     @property
     def next_deadline(self) -> float | None:
-        deadlines = [since + NO_DONOR_SECONDS for key, since in self._missed_branches.items() if self._fetch(key) is None]
+        deadlines: list[float] = []
         for item in self._state.instances.values():
             if item.fetch is not None and item.fetch.retry_at is not None:
                 deadlines.append(item.fetch.retry_at)
@@ -48,6 +44,8 @@ class Fetching:
                 deadlines.append(item.decline_at)
             if item.no_donor_since is not None:
                 deadlines.append(item.no_donor_since + NO_DONOR_SECONDS)
+            if item.missed_since is not None and item.fetch is None:
+                deadlines.append(item.missed_since + NO_DONOR_SECONDS)
         return min(deadlines, default=None)
 
     @property
@@ -61,14 +59,12 @@ class Fetching:
         return fetch is not None and not fetch.is_under_way
 
     def _fetch(self, instance: InstanceId) -> Fetch | None:
-        item = self._state.instances.get(instance)
-        return item.fetch if item is not None else None
+        return self._state.known(instance).fetch
 
     def tick(self, now: float) -> None:
-        for instance, item in self._state.instances.items():
+        for item in self._state.instances.values():
             if item.decline_at is not None and item.decline_at <= now:
-                item.decline_at = None
-                self._late[instance] = None
+                item.decline_at, item.is_late = None, True
             if item.fetch is not None and item.fetch.retry_at is not None and item.fetch.retry_at <= now:
                 item.fetch = None
 
@@ -80,7 +76,7 @@ class Fetching:
     def takes_part(self, instance: InstanceId, number: int) -> bool:
         """Whether this peer has, or will have, the instance's state after round `number`. What a round that is done has led to,
         and is not here, was given up."""
-        outer = self._state.rounds.get((number, instance))
+        outer = self._state.round_of(number, instance)
         return instance in self._state.held or self._fetch(instance) is not None or (outer is not None and not outer.is_done)
 
     # --- asking ------------------------------------------------------------------------------------------------------
@@ -93,11 +89,12 @@ class Fetching:
         for instance, item in self._state.instances.items():
             if instance not in wanted:
                 item.no_donor_since, item.decline_at, item.is_lost, item.failed_fetches = None, None, False, 0
-        late, self._late = self._late, {}
+                item.is_late = False
         effects: list[Effect] = []
         for instance, at in sorted(wanted.items()):
             item = self._state.instance(instance)
-            if instance in late:
+            if item.is_late:
+                item.is_late = False
                 effects += self._decline_round(instance, at)
             if item.fetch is not None:
                 continue
@@ -126,20 +123,24 @@ class Fetching:
         following, mine = self._book.get(self._state.opened + 1), self._book.mine(self._book.newest)
         needed = self._book.sources(following) if following is not None and self._state.opening is None else []
         missing = self._branches.missing(mine, needed)
-        self._missed_branches = {key: self._missed_branches.get(key, now) for key in missing if key in needed}
+        for key, item in self._state.instances.items():
+            if key not in missing or key not in needed:
+                item.missed_since = None
         for key in missing:
-            if self._fetch(key) is not None:
+            item, pending = self._state.instance(key), self._branches.pending(key)
+            if item.missed_since is None and key in needed:
+                item.missed_since = now
+            if item.fetch is not None:
                 continue
-            item = self._branches.pending(key)
-            holders = item.holders if item is not None else ()
+            holders = pending.holders if pending is not None else ()
             donors = [peer for peer in holders if peer != self._state.me and peer not in self._state.gone]
-            if self._missed_branches.get(key, now) + NO_DONOR_SECONDS <= now:
-                del self._missed_branches[key]
+            if item.missed_since is not None and item.missed_since + NO_DONOR_SECONDS <= now:
+                item.missed_since = None
                 self._branches.give_up(key)
                 effects.append(fetch_warning(key, "no peer has this state of a lost history; merging without it", active=True))
-            elif item is not None and donors:
-                branch_state = item.branch_state
-                self._state.instance(key).fetch = Fetch(boundary=branch_state.round)
+            elif pending is not None and donors:
+                branch_state = pending.branch_state
+                item.fetch = Fetch(boundary=branch_state.round)
                 effects.append(
                     FetchState(instance=key, round=branch_state.round, digest=branch_state.state, from_peers=tuple(donors))
                 )
@@ -190,7 +191,8 @@ class Fetching:
         if may_come or not item.is_stale:
             item.is_lost = item.is_lost or not may_come
             return [fetch_warning(instance, f"{message}; waiting for one that has it", active=True)]
-        item.boundary, item.is_stale, item.no_donor_since = boundary, False, None
+        item.arrive(boundary)
+        item.no_donor_since = None
         warning = fetch_warning(instance, f"{message}; going on from an older one", active=True)
         return [warning, DiscardRound(instance=instance)]
 
@@ -203,7 +205,7 @@ class Fetching:
         item.fetch, item.decline_at, item.failed_fetches = None, None, 0
         if event.instance >= FIRST_BRANCH_ID:
             return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
-        item.boundary, item.is_stale, item.is_carried = event.round, False, False
+        item.arrive(event.round)
         return [_fetch_ended(event.instance)]
 
     def failed(self, event: FetchFailed, now: float) -> list[Effect]:
@@ -225,9 +227,10 @@ class Fetching:
         if instance not in self._book.mine(plan) or not self._book.has_company(plan, instance, self._state.gone):
             return []
         shares = {share.peer: share.contributes(number) for share in plan.instance(instance).hosts}
-        if not shares[self._state.me] or (number, instance) in self._state.declined:
+        item = self._state.instance(instance)
+        if not shares[self._state.me] or number in item.declined:
             return []
-        self._state.declined[number, instance] = None
+        item.declined.add(number)
         refusal = AttemptFailed(instance=instance, round=number, attempt=0, suspects=(self._state.me,))
         return [Send(peer=peer, message=refusal) for peer in shares if peer != self._state.me]
 
@@ -246,7 +249,7 @@ class Fetching:
         if _asks_nothing(sender, message) or sender not in shares or not shares.get(self._state.me, False):
             return []
         refusal = AttemptFailed(instance=message.instance, round=message.round, attempt=0, suspects=(self._state.me,))
-        self._state.declined[message.round, message.instance] = None
+        self._state.instance(message.instance).declined.add(message.round)
         return [Send(peer=sender, message=refusal)]
 
     def _answer_from_later(

@@ -1,6 +1,9 @@
-"""What one peer has of one instance: how far its state has come, and the transfer of a state that it waits for."""
+"""What one peer keeps of one instance: its state, the transfer that it waits for, its rounds, and what was saved of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.model.complaints import PartNotShown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,17 +21,38 @@ class Fetch:
 
 @dataclass(slots=True)
 class HostedInstance:
-    """Of an instance that this peer hosts or needs for a merge, or of a branch state that it fetches."""
+    """Of an instance that this peer hosts or needs for a merge, or of a branch state that it fetches.
+
+    Rounds and boundaries are keys here, never the instance. `keep` prunes all of them.
+    """
 
     boundary: int | None = None
     """That the state has reached; None where it is not here."""
+    rounds: dict[int, OuterRound] = field(default_factory=dict)
+    """Under way, or done and not forgotten yet."""
+    declined: set[int] = field(default_factory=set)
+    """Rounds in which other hosts do not wait for this one: it asked them not to."""
+    untrained: set[int] = field(default_factory=set)
+    """Rounds that others were to train, and all of them are gone: the state here went through them as it was."""
+    saved: set[int] = field(default_factory=set)
+    """Boundaries at which it was saved, for a checkpoint that is not complete yet."""
+    served: set[int] = field(default_factory=set)
+    """Boundaries whose state others have fetched from this peer."""
+    not_shown: PartNotShown | None = None
+    """The last one since this peer's last report on the instance."""
+    fruitless_rounds: int = 0
+    """Rounds in a row that led nowhere; see `divergence.py`."""
     fetch: Fetch | None = None
     failed_fetches: int = 0
     """Transfers running that failed since the state is needed."""
     no_donor_since: float | None = None
     """The state is needed since then, and no other peer is known to have it."""
+    missed_since: float | None = None
+    """Of a branch state: the next transition needs it since then, and it is not here."""
     decline_at: float | None = None
     """Until then others may count on this peer in its first round, although its state is still to come."""
+    is_late: bool = False
+    """That instant has passed: this peer is to withdraw from the round."""
     is_carried: bool = False
     """Its local parameters hold the inner steps of rounds that were void; the next pseudo-gradient spans them."""
     is_stale: bool = False
@@ -36,8 +60,21 @@ class HostedInstance:
     is_lost: bool = False
     """No peer has the state: this one reports without it, until plans end the instance or the state is found."""
 
+    def arrive(self, boundary: int) -> None:
+        """A whole state of this boundary is here: no inner steps are carried over, and none of an earlier boundary matters."""
+        self.boundary, self.is_stale, self.is_carried = boundary, False, False
+
     def give_up(self) -> None:
         """Before a fast-forward: what is here is of an earlier boundary, and no transfer under way is wanted."""
         self.is_stale = self.is_stale or self.boundary is not None
         self.boundary = self.fetch = self.no_donor_since = self.decline_at = None
         self.failed_fetches = 0
+
+    def keep(self, rounds: range) -> None:
+        """Forget all other rounds, and the boundaries that are not between them: boundary n lies before round n."""
+        boundaries = range(rounds.start, rounds.stop + 1)
+        self.rounds = {number: outer for number, outer in self.rounds.items() if number in rounds}
+        self.declined = {number for number in self.declined if number in rounds}
+        self.untrained = {number for number in self.untrained if number in rounds}
+        self.saved = {boundary for boundary in self.saved if boundary in boundaries}
+        self.served = {boundary for boundary in self.served if boundary in boundaries}

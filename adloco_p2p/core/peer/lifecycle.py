@@ -1,7 +1,8 @@
 """Whether this peer trains, ends, pauses or stops: what the user asks, and the end of the run.
 
 `STEPS` names every step from one stage to another. A peer that ends begins no round after `last_round`; where it alone hosts
-an instance it then waits for others to fetch the state. A peer that has the finished model waits for the others.
+an instance it then waits for others to fetch the state. A peer that has the finished model waits for the others; where another
+history wins meanwhile, the model is not that of the run, and the peer goes on.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -11,17 +12,13 @@ from math import isfinite
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.events import (
     Commanded,
-    DiscardRound,
     Effect,
-    Evaluated,
     Outcome,
-    OuterApplied,
     StateServed,
-    StepMeasured,
     Stop,
 )
 from adloco_p2p.core.model.messages import RunComplete
-from adloco_p2p.core.model.types import InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.model.types import PeerId, RoundPlan
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.catch_up import CatchingUp
 from adloco_p2p.core.peer.completion import CompletionBarrier
@@ -63,7 +60,9 @@ STEPS: dict[Stage, frozenset[Stage]] = {
     Stage.HANDING_OVER: frozenset({Stage.WAITING, Stage.STOPPED}),
     Stage.HANDING_OVER_TO_PAUSE: frozenset({Stage.TRAINING, Stage.HANDING_OVER, Stage.PAUSED, Stage.WAITING, Stage.STOPPED}),
     Stage.PAUSED: frozenset({Stage.TRAINING, Stage.STOPPED}),
-    Stage.WAITING: frozenset({Stage.STOPPED}),
+    Stage.WAITING: frozenset(
+        {Stage.TRAINING, Stage.PAUSING, Stage.DRAINING, Stage.HANDING_OVER, Stage.HANDING_OVER_TO_PAUSE, Stage.STOPPED}
+    ),
     Stage.STOPPED: frozenset(),
 }
 HANDOVERS = {Stage.DRAINING: Stage.HANDING_OVER, Stage.PAUSING: Stage.HANDING_OVER_TO_PAUSE}
@@ -97,10 +96,9 @@ class Lifecycle:
         self._checkpoints = checkpoints
         self._outcomes = outcomes
         self._completion = CompletionBarrier(at.me)
+        self._before_waiting = self.stage
         self._handover_until = 0.0
         """While handing over: successors have until this instant to fetch what only this peer has."""
-        self._served: set[tuple[InstanceId, int]] = set()
-        """State that others have fetched from this peer: instance and boundary."""
 
     @property
     def next_deadline(self) -> float | None:
@@ -135,7 +133,7 @@ class Lifecycle:
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def served(self, event: StateServed) -> None:
-        self._served.add((event.instance, event.round))
+        self._state.instance(event.instance).served.add(event.round)
 
     def received(self, sender: PeerId, message: RunComplete) -> list[Effect]:
         return self._completion.received(sender, message)
@@ -180,7 +178,7 @@ class Lifecycle:
         make room for."""
         self._reporting.offer(is_leaving=self._book.has_others(self._book.newest, self._state.gone))
         if self.last_round is None:
-            begun = max([self._state.opened, *(key[0] for key in self._state.rounds)])
+            begun = max([self._state.opened, *(outer.round for outer in self._state.rounds)])
             handed_over_after = last_before_handover(self._book, self._state.opened, self._state.own_reports, self._state.gone)
             self.last_round = max(begun, handed_over_after)
         return f"{event.reason}; ends after round {self.last_round}"
@@ -192,7 +190,8 @@ class Lifecycle:
         was_paused = self.is_paused
         self._enter(Stage.TRAINING)
         self.last_round = None
-        self._served.clear()
+        for item in self._state.instances.values():
+            item.served.clear()
         self._checkpoints.withdraw_request()
         capacity = self._reporting.offer(is_leaving=False)
         log = telemetry.Resumed(round=self._state.opened + 1)
@@ -210,10 +209,8 @@ class Lifecycle:
         plan = self._book.get(self._state.opened)
         # The device may hold merged or half applied state, which belongs to no boundary that a restart could begin from.
         is_between = self._state.opening is not None or plan is None or bool(plan.merges)
-        for key, outer in sorted(self._state.rounds.items()):
-            if not outer.is_done:
-                is_between = is_between or outer.device_end in (OuterApplied, StepMeasured, Evaluated)
-                effects += [*outer.abandon(), DiscardRound(instance=key[1])]
+        is_between = is_between or any(outer.is_applying for outer in self._state.rounds)
+        effects += self._state.abandon_rounds()
         for boundary in range(self._state.opened + 1, min([self._state.opened, *self._state.held.values()]) - 1, -1):
             if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
                 effects += self._checkpoints.save_present(boundary, now)
@@ -221,11 +218,9 @@ class Lifecycle:
 
     def give_up(self, reason: str, now: float) -> list[Effect]:
         """Training leads nowhere here. What was saved stays, and nothing more is."""
-        effects: list[Effect] = []
-        for key, outer in sorted(self._state.rounds.items()):
-            if not outer.is_done:
-                effects += [*outer.abandon(), DiscardRound(instance=key[1])]
-        return effects + self._stop(Stop(reason=reason, is_finished=False, is_urgent=True, error="E503"), now)
+        return self._state.abandon_rounds() + self._stop(
+            Stop(reason=reason, is_finished=False, is_urgent=True, error="E503"), now
+        )
 
     # --- what has become possible ------------------------------------------------------------------------------------
 
@@ -253,8 +248,7 @@ class Lifecycle:
         return effects + self._stop(Stop(reason=reason, is_finished=False), now)
 
     def _is_busy(self) -> bool:
-        rounds = self._state.rounds.values()
-        is_in_round = any(not (outer.is_done or self._state.is_deserted(outer)) for outer in rounds)
+        is_in_round = any(not (outer.is_done or self._state.is_deserted(outer)) for outer in self._state.rounds)
         return self._state.opening is not None or is_in_round or self._reporting.is_probing
 
     def _has_rounds_left(self) -> bool:
@@ -275,7 +269,8 @@ class Lifecycle:
         sole = [instance for instance in self._book.mine(plan) if not self._book.successors(instance, opened, gone)]
         is_undecided = boundary not in self._book.plans and bool(sole)
         return is_undecided or any(
-            self._book.successors(instance, boundary, gone) and (instance, boundary) not in self._served for instance in sole
+            self._book.successors(instance, boundary, gone) and boundary not in self._state.known(instance).served
+            for instance in sole
         )
 
     def _hand_over(self, now: float) -> list[Effect]:
@@ -298,25 +293,36 @@ class Lifecycle:
 
     def have_others_ended(self) -> bool:
         newest = self._book.newest
-        return newest.is_last and self._completion.are_all_done(_peers_of(newest), self._state.gone)
+        digest = self._book.digests[newest.round]
+        return newest.is_last and self._completion.are_all_done(digest, _peers_of(newest), self._state.gone)
 
     def finish(self, now: float) -> list[Effect]:
         """Once the last plan is applied and its instance evaluated, save the model and tell the others."""
         plan = self._book.get(self._state.opened)
         if plan is None or self._state.opening is not None or not plan.is_last:
             return []
-        loss, mine = self._state.final_loss, self._book.mine(plan)
-        if mine and not self._state.is_evaluated:
+        final, mine = self._state.final, self._book.mine(plan)
+        if mine and final is None:
             return []
+        loss = final.heldout_loss if final is not None else None
         if loss is not None and not isfinite(loss):
             return self.give_up(f"training has diverged: the held-out loss after round {plan.round} is not finite", now)
         effects: list[Effect] = [self._checkpoints.save(instance, plan.round) for instance in mine]
         effects += self._checkpoints.complete(plan.round, now, is_finished=True)
         totals = canonical.to_plain(self._checkpoints.totals(now))
-        losses = self._state.final_losses
+        losses = final.heldout_losses if final is not None else ()
         log = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
+        self._before_waiting = self.stage
         self._enter(Stage.WAITING)
-        return [*effects, log, *self._completion.begin(_peers_of(plan), now)]
+        return [*effects, log, *self._completion.begin(self._book.digests[plan.round], _peers_of(plan), now)]
+
+    def reopen(self) -> list[Effect]:
+        """Another history has won. Where the run was complete in the one that lost, it goes on."""
+        if not self.is_waiting:
+            return []
+        self._enter(self._before_waiting)
+        self._completion.withdraw()
+        return [telemetry.Resumed(round=self._state.opened + 1)]
 
     def wait(self, now: float) -> list[Effect]:
         """The run is complete here: stop once the others have the model too."""

@@ -24,11 +24,13 @@ from math import isfinite
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.commit_votes import Voter
+from adloco_p2p.core.averaging.failed_attempts import FailedAttempts
 from adloco_p2p.core.averaging.outer_round import OuterRound, round_line
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import Assignment
 from adloco_p2p.core.model.course import work_at
 from adloco_p2p.core.model.events import (
+    AverageDecided,
     AverageFailed,
     AverageFinished,
     Commanded,
@@ -58,7 +60,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
-from adloco_p2p.core.model.plan_telemetry import ruled_lines, task_lines
+from adloco_p2p.core.model.plan_telemetry import heldout_lines, ruled_lines, task_lines
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
 from adloco_p2p.core.model.task_scores import TasksScored
@@ -67,7 +69,7 @@ from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.boundary import Boundary
 from adloco_p2p.core.peer.catch_up import CatchingUp
-from adloco_p2p.core.peer.divergence import Divergence
+from adloco_p2p.core.peer.divergence import note_round, reason_to_stop
 from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.lifecycle import Lifecycle, Stage
 from adloco_p2p.core.peer.reporting import Reporting
@@ -114,7 +116,7 @@ class Peer:
         self._branches = self._state.branches
         self._checkpoints = Checkpoints(self._state, is_on_schedule=cadence.saves, least_seconds=cadence.checkpoint_seconds)
         self._adaptive_timeout = AdaptiveTimeout()
-        self._divergence = Divergence()
+        self._failed_attempts = FailedAttempts()
         self._fetching = Fetching(self._state, kept_vote=agreement.kept_vote)
         self._reporting = Reporting(self._state, submit=self._submit, task_period=cadence.task_period)
         self._boundary = Boundary(self._state, fetching=self._fetching)
@@ -140,7 +142,7 @@ class Peer:
 
     @property
     def next_deadline(self) -> float | None:
-        deadlines = [outer.next_deadline for outer in self._state.rounds.values()]
+        deadlines = [outer.next_deadline for outer in self._state.rounds]
         deadlines += [self._agreement.next_deadline, self._next_wait]
         return min([instant for instant in deadlines if instant is not None], default=None)
 
@@ -174,7 +176,15 @@ class Peer:
                 return self._receive(event, now)
             case Ticked():
                 return self._tick(now)
-            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | StepMeasured() | Evaluated():
+            case (
+                InnerFinished()
+                | AverageDecided()
+                | AverageFinished()
+                | AverageFailed()
+                | OuterApplied()
+                | StepMeasured()
+                | Evaluated()
+            ):
                 shortages = self._reporting.trained(event) if isinstance(event, InnerFinished) else []
                 return [*shortages, *self._step(event, now)]
             case TransitionApplied():
@@ -220,7 +230,7 @@ class Peer:
     def _receive(self, event: Received, now: float) -> list[Effect]:
         message = event.message
         if isinstance(message, (AverageDigest, AttemptFailed, AttemptStart)):
-            outer = self._state.rounds.get((message.round, message.instance))
+            outer = self._state.round_of(message.round, message.instance)
             if outer is None:
                 return self._fetching.decline(event.sender, message)
             effects = self._state.stamped(outer.received(event.sender, message, now, self._state.gone))
@@ -234,8 +244,8 @@ class Peer:
 
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for key in sorted(self._state.rounds):
-            effects += self._state.stamped(self._state.rounds[key].tick(now, self._state.gone))
+        for outer in self._state.rounds:
+            effects += self._state.stamped(outer.tick(now, self._state.gone))
         self._fetching.tick(now)
         effects += self._lifecycle.tick(now)
         outcomes = self._agreement.tick(now)
@@ -244,20 +254,23 @@ class Peer:
         return effects + self._outcomes(outcomes, now)
 
     def _step(
-        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated, now: float
+        self,
+        event: InnerFinished | AverageDecided | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated,
+        now: float,
     ) -> list[Effect]:
-        outer = self._state.rounds.get((event.round, event.instance))
+        outer = self._state.round_of(event.round, event.instance)
         if outer is None:
             plan = self._book.get(event.round)
             if isinstance(event, Evaluated) and plan is not None and plan.is_last:
-                self._state.final_loss, self._state.is_evaluated = event.heldout_loss, True
-                self._state.final_losses = event.heldout_losses
+                self._state.final = event
             return []
         was_done = outer.is_done
         match event:
             case InnerFinished():
                 is_ahead = self._state.held.get(event.instance, event.round) < event.round
                 effects = outer.inner_finished(event.result, now, self._state.gone, is_ahead=is_ahead)
+            case AverageDecided():
+                effects = outer.average_decided(event)
             case AverageFinished():
                 effects = outer.average_finished(event, now, self._state.gone)
             case AverageFailed():
@@ -280,8 +293,8 @@ class Peer:
         else:
             self._state.gone.pop(event.peer, None)
             effects = [Returned(peer=event.peer)]
-        for key in sorted(self._state.rounds):
-            effects += self._state.stamped(self._state.rounds[key].roster_changed(now, self._state.gone))
+        for outer in self._state.rounds:
+            effects += self._state.stamped(outer.roster_changed(now, self._state.gone))
         return effects
 
     def _submit(self, report: Report, now: float) -> list[Effect]:
@@ -303,11 +316,12 @@ class Peer:
                     effects += self._state.plan_lines(plan)
                     effects += self._catching_up.check_own_state(plan)
                 case Reorg():
-                    effects += self._catching_up.rewrite(outcome)
+                    effects += [*self._catching_up.rewrite(outcome), *self._lifecycle.reopen()]
                 case PeerGone() | PeerBack():
                     effects += self._roster_changed(outcome, now)
                 case ReportHeard(report=report):
                     self._book.note_states(report)
+                    effects += heldout_lines(report)
                 case _:
                     effects.append(outcome)
         return effects
@@ -321,8 +335,8 @@ class Peer:
             return self._lifecycle.wait(now)
         effects = [*self._catching_up.catch_up(now, is_donor=self._lifecycle.is_donor), *self._go_on_alone(now)]
         effects += self._reporting.report_rounds(now)
-        if self._divergence.reason_to_stop:
-            return [*effects, *self._lifecycle.give_up(self._divergence.reason_to_stop, now)]
+        if reason := reason_to_stop(self._state.instances):
+            return [*effects, *self._lifecycle.give_up(reason, now)]
         effects += [*self._checkpoints.complete_due(now), *self._lifecycle.finish(now)]
         if self._lifecycle.is_waiting or self._lifecycle.is_stopped:
             return effects
@@ -336,14 +350,15 @@ class Peer:
         """The hosts that were to send an average are all gone: train the round after all, or, where the plan gives this peer
         no work, go on with the state as it is."""
         effects: list[Effect] = []
-        for key, outer in sorted(self._state.rounds.items()):
+        for outer in self._state.rounds:
             if self._state.is_deserted(outer) and not self._lifecycle.have_others_ended():
+                hosted = self._state.instance(outer.instance)
                 effects += outer.abandon()
-                del self._state.rounds[key]
-                self._state.declined.pop(key, None)
+                del hosted.rounds[outer.round]
+                hosted.declined.discard(outer.round)
                 if not outer.share.contributes(outer.round):
                     effects += [DiscardRound(instance=outer.instance)] if outer.keeps_own else []
-                    self._state.untrained[key] = None
+                    hosted.untrained.add(outer.round)
                     effects += self._arrive(outer.instance, outer.round + 1, now)
         return effects
 
@@ -352,19 +367,19 @@ class Peer:
         effects: list[Effect] = []
         for instance, number in sorted(self._state.held.items()):
             effects += self._start_round(instance, number, now)
-            if (number + 1, instance) in self._state.declined:
+            if number + 1 in self._state.instance(instance).declined:
                 continue  # it only receives that round: nothing of it can come before the outer step of this one
             if self._state.runs_ahead(instance, number + 1):
                 effects += self._start_round(instance, number + 1, now, is_ahead=True)
         return effects
 
     def _start_round(self, instance: InstanceId, number: int, now: float, *, is_ahead: bool = False) -> list[Effect]:
-        key, plan = (number, instance), self._book.get(number)
+        hosted, plan = self._state.instance(instance), self._book.get(number)
         if plan is None or plan.is_last or number > self._state.opened or instance not in self._book.mine(plan):
             return []
-        if key in self._state.rounds:
+        if number in hosted.rounds:
             return []
-        is_over = self._book.newest.round >= number + 2 or key in self._state.declined
+        is_over = self._book.newest.round >= number + 2 or number in hosted.declined
         digest = self._book.digests[plan.round]
         assignment = Assignment(
             me=self.me,
@@ -372,6 +387,7 @@ class Peer:
             plan_digest=digest,
             instance=instance,
             adaptive_timeout=self._adaptive_timeout,
+            failed_attempts=self._failed_attempts,
             voter=Voter(
                 sign=self._agreement.sign,
                 verify=self._agreement.verify,
@@ -379,11 +395,11 @@ class Peer:
                 kept=self._agreement.kept_vote(digest, instance),
             ),
             work=self.cadence.work,
-            is_carried=self._state.instance(instance).is_carried,
+            is_carried=hosted.is_carried,
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
         outer = OuterRound(assignment)
-        self._state.rounds[key] = outer
+        hosted.rounds[number] = outer
         progress_end = progress_after(plan, work_at(self.cadence.work, plan.course, number))
         return self._state.stamped(outer.start(now, progress_end=progress_end, is_ahead=is_ahead))
 
@@ -392,12 +408,12 @@ class Peer:
         self._checkpoints.count(outer)
         if outer.heldout_loss is not None and not isfinite(outer.heldout_loss):
             self._checkpoints.rule_out(outer.round + 1)
-        effects = [round_line(outer), *self._divergence.note(outer), *self._arrive(outer.instance, outer.round + 1, now)]
-        is_carried = (outer.is_void or outer.keeps_own) and not outer.has_diverged
-        self._state.instance(outer.instance).is_carried = is_carried
-        following = self._state.rounds.get((outer.round + 1, outer.instance))
+        hosted = self._state.instance(outer.instance)
+        effects = [round_line(outer), *note_round(hosted, outer), *self._arrive(outer.instance, outer.round + 1, now)]
+        hosted.is_carried = (outer.is_void or outer.keeps_own) and not outer.has_diverged
+        following = hosted.rounds.get(outer.round + 1)
         if following is not None:
-            following.is_carried = is_carried
+            following.is_carried = hosted.is_carried
         if following is not None and following.phase is Phase.TRAINED:
             effects += self._state.stamped(following.hand_over(now, self._state.gone))
         return effects

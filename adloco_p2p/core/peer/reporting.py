@@ -28,8 +28,6 @@ class Reporting:
         self._branches = at.branches
         self._submit = submit
         self._task_scoring = TaskScoring(at.me, period_rounds=task_period)
-        self._not_shown: dict[InstanceId, PartNotShown] = {}
-        """The last one of each instance since this peer's last report on it."""
 
     @property
     def is_probing(self) -> bool:
@@ -38,7 +36,7 @@ class Reporting:
     def measured(self, event: Probed | TasksScored | PartNotShown) -> list[Effect]:
         """Keep it for the report."""
         if isinstance(event, PartNotShown):
-            self._not_shown[event.instance] = event
+            self._state.instance(event.instance).not_shown = event
             return []
         if isinstance(event, TasksScored):
             return self._task_scoring.scored(event)
@@ -71,15 +69,12 @@ class Reporting:
     def report_rounds(self, now: float) -> list[Effect]:
         """Report a round once all hosted instances, and the probe if there is one, have ended it; without those that no host
         trained."""
-        untrained = self._state.untrained
         effects: list[Effect] = []
-        numbers = {key[0] for key in (*self._state.rounds, *untrained)}
-        numbers.update(self._idle())
+        numbers = {*self._idle()}.union(*((*item.rounds, *item.untrained) for item in self._state.instances.values()))
         for number in sorted(numbers - self._state.own_reports.keys()):
             plan = self._book.plans[number]
             hosted = self._state.ending(plan)
-            trained = [instance for instance in hosted if (number, instance) not in untrained]
-            outers = [self._state.rounds.get((number, instance)) for instance in trained]
+            outers = [self._state.round_of(number, instance) for instance in hosted if not self._is_untrained(number, instance)]
             done = [outer for outer in outers if outer is not None and outer.is_done]
             if len(done) < len(outers):
                 continue
@@ -135,7 +130,8 @@ class Reporting:
         return [*self._task_scoring.ended(plan), *self._submit(report, now)]
 
     def _with_complaint(self, report: InstanceReport, plan: RoundPlan) -> InstanceReport:
-        event = self._not_shown.pop(report.instance, None)
+        hosted = self._state.instance(report.instance)
+        event, hosted.not_shown = hosted.not_shown, None
         if event is None or event.round > plan.round:
             return report
         return replace(report, complaint=complaint_of(event, plan.instance(report.instance)))
@@ -148,8 +144,11 @@ class Reporting:
         return [
             InstanceReport.without_work(item.instance, digest=item.digest, state_digest=item.state_digest)
             for item in before.instances
-            if (plan.round, item.instance) in self._state.untrained
+            if self._is_untrained(plan.round, item.instance)
         ]
+
+    def _is_untrained(self, number: int, instance: InstanceId) -> bool:
+        return number in self._state.known(instance).untrained
 
 
 def pass_samples(result: InnerResult) -> int:

@@ -29,8 +29,6 @@ class Checkpoints:
         """At the first boundary from this one on the user wants a checkpoint."""
         self._ruled_out = -1
         """The newest boundary whose state is known to have no finite loss: it is not saved."""
-        self._saved: dict[int, dict[InstanceId, None]] = {}
-        """Boundary -> instances that were saved there."""
         self._totals = Totals()
         self._started_at = 0.0
 
@@ -50,7 +48,7 @@ class Checkpoints:
 
     def request(self) -> None:
         """The user wants a checkpoint: it is due at the next boundary that no hosted instance has passed yet."""
-        has_passed = any(outer.is_done and outer.round == self._state.opened for outer in self._state.rounds.values())
+        has_passed = any(outer.is_done and outer.round == self._state.opened for outer in self._state.rounds)
         self._requested_at = self._state.opened + (2 if has_passed else 1)
 
     def rule_out(self, boundary: int) -> None:
@@ -81,7 +79,7 @@ class Checkpoints:
     # --- saving ------------------------------------------------------------------------------------------------------
 
     def save(self, instance: InstanceId, boundary: int) -> SaveInstance:
-        self._saved.setdefault(boundary, {})[instance] = None
+        self._state.instance(instance).saved.add(boundary)
         return SaveInstance(instance=instance, round=boundary)
 
     def complete_due(self, now: float) -> list[Effect]:
@@ -103,8 +101,8 @@ class Checkpoints:
         return [*(self.save(instance, boundary) for instance in unsaved), *self.complete(boundary, now)]
 
     def _unsaved(self, boundary: int) -> list[InstanceId]:
-        saved = self._saved.get(boundary, {})
-        return [instance for instance in self._book.mine(self._book.plans[boundary - 1]) if instance not in saved]
+        hosted = self._book.mine(self._book.plans[boundary - 1])
+        return [instance for instance in hosted if boundary not in self._state.known(instance).saved]
 
     def complete(self, boundary: int, now: float, *, is_finished: bool = False) -> list[Effect]:
         """Everything as it was at the boundary, for the instances that were saved there."""
@@ -114,22 +112,22 @@ class Checkpoints:
         self._next_at = now + self._least_seconds
         plans, reports = self._book.plans, self._state.own_reports
         totals = self.totals(now)
-        for outer in self._state.rounds.values():
+        for outer in self._state.rounds:
             if outer.round >= boundary and outer.is_done:  # done again after a resume, so not counted yet
                 totals -= outer.totals()
         durable = Durable(
             round=boundary,
             plans=tuple(plans[number] for number in sorted(plans) if number >= boundary - 1),
             reports=tuple(report for number, report in sorted(reports.items()) if number >= boundary - 2),
-            held=tuple(sorted(self._saved.get(boundary, {}))),
+            held=tuple(sorted(key for key, item in self._state.instances.items() if boundary in item.saved)),
             totals=totals,
             is_finished=is_finished,
         )
-        self._saved = {saved: instances for saved, instances in self._saved.items() if saved > boundary}
+        for item in self._state.instances.values():
+            item.saved = {saved for saved in item.saved if saved > boundary}
         return [SaveCheckpoint(durable=durable), Checkpoint(round=boundary)]
 
     def cut(self, *, after: int) -> None:
-        """Forget what was saved after this boundary: another history counts."""
-        self._saved = {boundary: saved for boundary, saved in self._saved.items() if boundary <= after}
+        """Another history counts after this boundary."""
         self._is_time = {boundary: is_time for boundary, is_time in self._is_time.items() if boundary <= after}
         self.newest = min(self.newest, after)

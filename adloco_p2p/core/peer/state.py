@@ -3,22 +3,17 @@
 The parts of a `Peer` share it.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import TypeVar
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
-from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, Effect
+from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, DiscardRound, Effect, Evaluated
 from adloco_p2p.core.model.plan_telemetry import joined_lines, plan_line
 from adloco_p2p.core.model.telemetry import Log
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, InstanceId, PeerId, ProbeVerdict, Report, RoundPlan
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID, LARGEST_COUNT, InstanceId, PeerId, ProbeVerdict, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.peer.hosted_instance import HostedInstance
 from adloco_p2p.core.peer.plan_book import PlanBook
-
-RoundKey = tuple[int, InstanceId]
-_Key = TypeVar("_Key", int, RoundKey)
-_Item = TypeVar("_Item")
 
 
 class PeerState:
@@ -31,7 +26,6 @@ class PeerState:
         self.is_delayed = is_delayed
         self.book = PlanBook(me)
         self.branches = BranchStore()
-        self.rounds: dict[RoundKey, OuterRound] = {}
         self.instances: dict[InstanceId, HostedInstance] = {}
         self.opened = -1
         """The last boundary whose transition, if it had one, is applied."""
@@ -44,16 +38,9 @@ class PeerState:
         """Round -> what this peer measured of the possible merge."""
         self.probing: dict[int, None] = {}
         """Rounds whose possible merge the device was asked to measure."""
-        self.declined: dict[RoundKey, None] = {}
-        """Rounds in which other hosts do not wait for this one: it asked them not to."""
-        self.untrained: dict[RoundKey, None] = {}
-        """Rounds that others were to train, and all of them are gone: the state here went through them as it was."""
         self.gone: dict[PeerId, None] = {}
-        self.final_loss: float | None = None
-        self.final_losses: tuple[float, ...] = ()
-        """Held-out loss of an instance after the last plan, nats per predicted token; None where nothing measures it."""
-        self.is_evaluated = False
-        """Whether the device has answered for that instance."""
+        self.final: Evaluated | None = None
+        """The held-out loss of an instance after the last plan, once the device has answered."""
         self.epoch = 0
         """Counts the times at which everything under way on the device was given up."""
 
@@ -66,8 +53,24 @@ class PeerState:
         return end.epoch < self.epoch
 
     def instance(self, instance: InstanceId) -> HostedInstance:
-        """For changes; `held` and `lost` answer questions."""
-        return self.instances.setdefault(instance, HostedInstance())
+        """For changes."""
+        if instance not in self.instances:
+            self.instances[instance] = HostedInstance()
+        return self.instances[instance]
+
+    def known(self, instance: InstanceId) -> HostedInstance:
+        """For questions: nothing is kept of an instance that is not here yet."""
+        return self.instances.get(instance) or HostedInstance()
+
+    def round_of(self, number: int, instance: InstanceId) -> OuterRound | None:
+        item = self.instances.get(instance)
+        return item.rounds.get(number) if item is not None else None
+
+    @property
+    def rounds(self) -> list[OuterRound]:
+        """Of all instances, by number."""
+        rounds = [outer for item in self.instances.values() for outer in item.rounds.values()]
+        return sorted(rounds, key=lambda outer: (outer.round, outer.instance))
 
     @property
     def held(self) -> dict[InstanceId, int]:
@@ -83,27 +86,30 @@ class PeerState:
 
     def forget_before(self, number: int) -> None:
         """Earlier rounds are needed no longer."""
-
-        def is_kept(other: int) -> bool:
-            return other >= number
-
         self.book.forget(before=number)
-        self._keep(is_kept)
-        self.probing = _kept(self.probing, is_kept)
-        self.declined = _kept(self.declined, is_kept)
-        self.instances = {instance: item for instance, item in self.instances.items() if item != HostedInstance()}
+        self._keep(range(number, LARGEST_COUNT))
+        self.probing = {other: None for other in self.probing if other >= number}
+        nothing = HostedInstance()
+        self.instances = {instance: item for instance, item in self.instances.items() if item != nothing}
 
     def cut(self, *, at: int) -> None:
         """Another history counts from this round on. What was declined in the one that lost means nothing in it."""
         self.book.cut(at=at)
-        self._keep(lambda number: number < at)
-        self.declined = _kept(self.declined, lambda number: number < at)
+        self._keep(range(at))
 
-    def _keep(self, is_kept: Callable[[int], bool]) -> None:
-        self.rounds = _kept(self.rounds, is_kept)
-        self.own_reports = _kept(self.own_reports, is_kept)
-        self.verdicts = _kept(self.verdicts, is_kept)
-        self.untrained = _kept(self.untrained, is_kept)
+    def _keep(self, rounds: range) -> None:
+        self.own_reports = {number: report for number, report in self.own_reports.items() if number in rounds}
+        self.verdicts = {number: verdict for number, verdict in self.verdicts.items() if number in rounds}
+        for item in self.instances.values():
+            item.keep(rounds)
+
+    def abandon_rounds(self) -> list[Effect]:
+        """Everything under way on the device and in the network ends."""
+        effects: list[Effect] = []
+        for outer in self.rounds:
+            if not outer.is_done:
+                effects += [*outer.abandon(), DiscardRound(instance=outer.instance)]
+        return effects
 
     def move_to(self, boundary: int, *, keeping: Collection[InstanceId] = ()) -> None:
         """Go on at the boundary without any state but that of the instances in `keeping`, which is at this boundary: nothing
@@ -112,14 +118,13 @@ class PeerState:
         if self.opening is not None:
             opening = self.book.plans[self.opening]
             self.branches.merged(opening, self.book.mine(opening))
-        again = {key: None for key, outer in self.rounds.items() if key[0] >= boundary and outer.has_voted}
-        self.declined = {**self.declined, **again}
-        self.rounds = {key: outer for key, outer in self.rounds.items() if outer.is_done and key[0] < boundary}
         for instance, item in self.instances.items():
+            item.declined |= {number for number, outer in item.rounds.items() if number >= boundary and outer.has_voted}
+            item.rounds = {number: outer for number, outer in item.rounds.items() if outer.is_done and number < boundary}
             item.is_carried = False
             if instance not in keeping:
                 item.give_up()
-        self.probing, self.opening, self.final_loss, self.is_evaluated = {}, None, None, False
+        self.probing, self.opening, self.final = {}, None, None
         self.opened = self.skipped = boundary - 1
 
     # --- what is known -----------------------------------------------------------------------------------------------
@@ -139,7 +144,7 @@ class PeerState:
 
     def working(self) -> list[int]:
         """Rounds that this peer trains or averages: its reports of them are still to come."""
-        return sorted({number for (number, _), outer in self.rounds.items() if outer.is_contributor and not outer.is_done})
+        return sorted({outer.round for outer in self.rounds if outer.is_contributor and not outer.is_done})
 
     def mine_of(self, number: int) -> list[InstanceId]:
         plan = self.book.get(number)
@@ -163,14 +168,14 @@ class PeerState:
 
     def _was_before(self, instance: InstanceId, number: int) -> bool:
         """The round of the instance was begun here, or its state before the round is here or on its way."""
-        item = self.instances.get(instance, HostedInstance())
+        item = self.known(instance)
         boundaries = [item.boundary, item.fetch.boundary if item.fetch is not None else None]
-        return (number, instance) in self.rounds or any(at is not None and at <= number for at in boundaries)
+        return number in item.rounds or any(at is not None and at <= number for at in boundaries)
 
     def runs_ahead(self, instance: InstanceId, boundary: int) -> bool:
         """The round after the boundary may begin while the one before it is being averaged: updates are delayed, and nothing
         but this instance is hosted, so that the device would wait."""
-        outer, plan = self.rounds.get((boundary - 1, instance)), self.book.get(boundary)
+        outer, plan = self.round_of(boundary - 1, instance), self.book.get(boundary)
         if not self.is_delayed or outer is None or not outer.is_hidden or plan is None:
             return False
         is_next = self.held.get(instance) == boundary - 1 and self.book.newest.round < boundary + 2
@@ -187,8 +192,3 @@ class PeerState:
     def is_deserted(self, outer: OuterRound) -> bool:
         """It waits for an average of other hosts, and they are all gone."""
         return outer.is_deserted and not self.book.has_company(self.book.plans[outer.round], outer.instance, self.gone)
-
-
-def _kept(items: dict[_Key, _Item], is_kept: Callable[[int], bool]) -> dict[_Key, _Item]:
-    """What is kept of items by round, or by round and instance."""
-    return {key: item for key, item in items.items() if is_kept(key if isinstance(key, int) else key[0])}

@@ -26,6 +26,7 @@ from adloco_p2p.core.model.types import (
     ROUNDS_OPEN,
     BranchState,
     Digest,
+    Fork,
     InstanceId,
     InstancePlan,
     Merge,
@@ -63,7 +64,7 @@ class Settlement:
 def settle(
     previous: RoundPlan,
     received: Mapping[PeerId, Report],
-    merges: Sequence[Merge],
+    planned: tuple[Sequence[Fork], Sequence[Merge]],
     staying: Sequence[PeerId],
     new: Sequence[PendingBranch],
     *,
@@ -71,9 +72,12 @@ def settle(
     may_probe: bool,
     rules: MergeRules,
 ) -> Settlement:
-    """The next plan has `merges` anyway, and the peers `staying` on its roster; `new` were accepted for the first time.
-    `may_probe`: it measures nothing else, nothing is being measured, and the run lasts until the verdict."""
-    carried = {item.branch_state.key: _carried(item, previous, received, merges, staying) for item in previous.branches}
+    """The next plan has the `planned` copies and merges anyway, and the peers `staying` on its roster; `new` were accepted for
+    the first time. `may_probe`: it measures nothing else, nothing is being measured, and the run lasts until the verdict."""
+    forks, merges = planned
+    instances = [*(plan.instance for plan in previous.instances), *(target for fork in forks for target in fork.targets)]
+    change = _Change(instances=instances, forks=forks, merges=merges, states=())
+    carried = {item.branch_state.key: _carried(item, previous, received, change, staying) for item in previous.branches}
     busy = {source for merge in merges for source in merge.sources}
     verdict = verdict_on_branches(previous, received, rules) if rules.guard else None
     ripe: dict[InstanceId, list[PendingBranch]] = {}
@@ -94,8 +98,10 @@ def settle(
         elif key not in done:
             open_ones.append(item)
     states = [item.branch_state for item in carried.values()]
-    open_ones = [_with_merged(item, previous, healing, states) for item in open_ones]
-    named = [_with_merged(item, previous, [*merges, *healing], states) for item in ([] if is_last else new)]
+    healed = replace(change, forks=(), merges=healing, states=states)
+    open_ones = [_changed(item, healed) for item in open_ones]
+    whole = replace(healed, forks=forks, merges=[*merges, *healing])
+    named = [_changed(item, whole) for item in ([] if is_last else new)]
     reasons += [f"{_told(item)} is to be fetched for a merge into instance {item.target}" for item in named]
     return Settlement(
         pending=tuple(sorted([*open_ones, *named], key=lambda item: item.branch_state.key)),
@@ -137,7 +143,7 @@ def _carried(
     item: PendingBranch,
     previous: RoundPlan,
     received: Mapping[PeerId, Report],
-    merges: Sequence[Merge],
+    change: "_Change",
     staying: Sequence[PeerId],
 ) -> PendingBranch:
     """One round later: the winners have trained on, others hold the state, or hold it no longer."""
@@ -151,7 +157,7 @@ def _carried(
         for peer in staying
     }
     return replace(
-        _with_merged(item, previous, merges, ()),
+        _changed(item, change),
         won_samples=item.won_samples + given_samples(previous, item.target),
         holders=tuple(sorted(peer for peer in staying if held[peer])),
     )
@@ -219,14 +225,23 @@ def _fork_room(item: PendingBranch) -> float:
     return LARGEST_SHARE - item.fork_weight
 
 
-def _with_merged(
-    item: PendingBranch, previous: RoundPlan, merges: Sequence[Merge], states: Sequence[BranchState]
-) -> PendingBranch:
-    """After these merges, of which the plan before, `previous`, has the instances; they may take in these states. An instance
-    that ends otherwise takes along what it was given."""
-    living = {moved(plan.instance, merges) for plan in previous.instances}
-    given = [weight for weight in given_after(item.given, item.branch_state, merges, states) if weight.instance in living]
-    return replace(item, target=moved(item.target, merges), given=tuple(given))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """What a plan does to instances, of which these are there; its merges may take in these states."""
+
+    instances: Sequence[InstanceId]
+    forks: Sequence[Fork]
+    merges: Sequence[Merge]
+    states: Sequence[BranchState]
+
+
+def _changed(item: PendingBranch, change: _Change) -> PendingBranch:
+    """After the change. An instance that ends otherwise takes along what it was given."""
+    merges, living = change.merges, {moved(instance, change.merges) for instance in change.instances}
+    given = given_after(item.given, item.branch_state, forks=change.forks, merges=merges, states=change.states)
+    return replace(
+        item, target=moved(item.target, merges), given=tuple(weight for weight in given if weight.instance in living)
+    )
 
 
 def _told(item: PendingBranch) -> str:

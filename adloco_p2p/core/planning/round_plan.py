@@ -164,7 +164,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     may_probe = probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end
     names = [roster_entry.peer for roster_entry in roster_entries]
     branches = settle(
-        previous, received, merges, names, change.branches, is_last=is_last, may_probe=may_probe, rules=rules.merge
+        previous, received, (forks, merges), names, change.branches, is_last=is_last, may_probe=may_probe, rules=rules.merge
     )
     is_plain = not (forks or merges or branches.merges)
     periods = _periods(previous, drafts, roster_entries, rules, is_last=is_last)

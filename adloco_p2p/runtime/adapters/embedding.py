@@ -8,18 +8,17 @@ from typing import Protocol
 
 import torch
 
-from adloco_p2p.config.local_files import with_shared_base
+from adloco_p2p.config.local_files import check_no_program, with_shared_base
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.tokenizer import open_tokenizer
 from adloco_p2p.runtime.adapters import signals
+from adloco_p2p.runtime.adapters.imports import collecting_nothing, import_training
 from adloco_p2p.runtime.node.loop import Node
 from adloco_p2p.runtime.node.ports import Engine
 from adloco_p2p.storage.workdir import Workdir
-from adloco_p2p.training.hosting import Hosting
-from adloco_p2p.training.model import check_no_program
 
 
 class LocalEngine(Engine, Protocol):
@@ -62,6 +61,8 @@ def build_hosting(run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: 
     sources = with_shared_base(run, workdir.path)
     feed = open_feed(sources, cache_dir=workdir.path / "data")
     workdir.enter("building the model")
+    with collecting_nothing():
+        from adloco_p2p.training.hosting import Hosting
     codec = open_tokenizer(sources.tokenizer) if run.evaluation.sample_tokens else None
     engine = Hosting(sources, peer_config, me, feed, codec=codec)
     if not isinstance(feed, IndexedFeed) or run.readers:
@@ -78,6 +79,8 @@ def steer_by_signals(node: Node, peer_config: PeerConfig) -> None:
 class Embedding:
     """One process around a node."""
 
+    prepare: Callable[[], None] = import_training
+    """Loads what `build` will need. Called in a thread of its own while the network is asked for the run."""
     build: Callable[[RunConfig, PeerConfig, PeerId, Workdir], Built] = build_hosting
     steer: Callable[[Node, PeerConfig], None] = steer_by_signals
     """Called in the node's loop just before it runs."""

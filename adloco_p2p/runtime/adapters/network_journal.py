@@ -79,12 +79,12 @@ class NetworkJournal:
         self._compact_at = max(LEAST_BYTES, 2 * self._journal.size_bytes)
 
 
-def journal_records(path: Path) -> list[object]:
+def journal_records(path: Path) -> list[JournalRecord]:
     """Every record of the journal at `path`, oldest first, which a running peer may be writing. Raises StorageError."""
     return [_record(data, where=str(path)) for _, data in read_records(path)]
 
 
-def _record(data: bytes, *, where: str) -> object:
+def _record(data: bytes, *, where: str) -> JournalRecord:
     """Of the kind's name, a space, and the canonical bytes of the value."""
     name, _, content = data.partition(b" ")
     kind = RECORD_KINDS.get(name[:MAX_KIND_BYTES].decode("ascii", errors="replace"))
@@ -92,5 +92,5 @@ def _record(data: bytes, *, where: str) -> object:
         raise StorageError(
             f"{where}: a record of unknown kind {name[:MAX_KIND_BYTES]!r}; written by another version?", code="E405"
         )
-    value: object = decode.decode(kind, content, max_bytes=MAX_RECORD_BYTES)
+    value: JournalRecord = decode.decode(kind, content, max_bytes=MAX_RECORD_BYTES)
     return value

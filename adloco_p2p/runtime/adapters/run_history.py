@@ -1,11 +1,12 @@
 """The history of a run as its views and programs read it: folded from a ledger, or from the events of one node."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.core.ledger.ledger import chain
-from adloco_p2p.core.model.telemetry import Round, Stamped, Started
+from adloco_p2p.core.model.telemetry import HeldOut, Round, Stamped, Started, shared
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.views.ledger_events import LedgerEvents
@@ -44,12 +45,16 @@ def contributions_alone(own: Status) -> list[Contribution]:
 
 
 def with_newest_rounds(status: Status, own_events: Iterable[Stamped]) -> Status:
-    """The status of a ledger with the rounds that only a node has: the reports of the last ones are not in the ledger yet."""
+    """The status of a ledger with what only a node has: the last rounds, whose reports are in no plan yet, and evaluations
+    whose report came too late for its plan."""
     known = status.results
     for stamped in own_events:
         event = stamped.event
-        if isinstance(event, Round) and (event.round, event.instance) not in known:
+        if isinstance(event, HeldOut) or (isinstance(event, Round) and (event.round, event.instance) not in known):
             status = apply(status, stamped)
+        elif isinstance(event, Round) and event.heldout_loss is not None:
+            own = HeldOut(peer=PeerId(status.peer), **shared(event, HeldOut))
+            status = apply(status, replace(stamped, event=own))
     return status
 
 

@@ -112,7 +112,12 @@ class NetworkAveraging:
         self._begin = begin
 
     async def average(
-        self, effect: Average, vector: torch.Tensor, *, on_not_shown: Callable[[PeerId, PeerId], None]
+        self,
+        effect: Average,
+        vector: torch.Tensor,
+        *,
+        on_decided: Callable[[Digest], None],
+        on_not_shown: Callable[[PeerId, PeerId], None],
     ) -> AveragedVector:
         shares = effect.shares or (1.0,) * len(effect.weights)
         missing = await self._out_of_reach([peer for (peer, _), share in zip(effect.weights, shares, strict=True) if share > 0])
@@ -132,9 +137,11 @@ class NetworkAveraging:
             instance=effect.instance,
             attempt=effect.attempt,
             lost=effect.lost,
+            completes=effect.completes,
             quorum=effect.quorum,
             is_strict=effect.is_strict,
             inspected=effect.inspected,
+            on_decided=on_decided,
             on_not_shown=on_not_shown,
         )
 

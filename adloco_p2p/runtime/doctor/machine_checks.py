@@ -25,7 +25,7 @@ DISTRIBUTION = "adloco-peer"
 LEAST_PYTHON = (3, 11)
 LEAST_DISK_BYTES, GOOD_DISK_BYTES = 1 << 30, 5 << 30
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = 1 << 29, 3 << 29
-BYTES_PER_TRAINED_PARAMETER, BOUNDED_BYTES_PER_PARAMETER = 48, 20
+BYTES_PER_TRAINED_PARAMETER, BOUNDED_BYTES_PER_PARAMETER = 52, 20
 """On a CPU, with AdamW and averages in float32: at any size, and of averages and contributions that are kept as far as they fit
 in KEPT_BYTES and HELD_BYTES. `adloco-peer plan` tells for a given run (training/memory_need.py)."""
 DRIVER_SECONDS = 5.0

@@ -15,6 +15,7 @@ from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     Average,
+    AverageDecided,
     AverageFailed,
     AverageFinished,
     Broadcast,
@@ -48,7 +49,7 @@ from adloco_p2p.core.model.events import (
 from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
 from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.core.model.telemetry import Log, StoodStill, Stopped
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import AveragingError, DeviceError, StateTransferFailed, TaskScoringFailed
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
@@ -283,6 +284,7 @@ class Node:
                 attempt=effect.attempt,
                 reason=str(error),
                 suspects=tuple(error.suspects),  # type: ignore[arg-type]
+                because=error.because,  # type: ignore[arg-type]
                 is_repair=isinstance(effect, RepairAverage),
                 upload_bytes_per_second=error.upload_bytes_per_second,
                 vector_bytes=error.vector_bytes,
@@ -313,10 +315,19 @@ class Node:
         match effect:
             case Average():
                 vector = self._worker.pseudo_gradient(effect.instance, effect.round)
-                return await self._ports.averaging.average(effect, vector, on_not_shown=partial(self._note_not_shown, effect))
+                return await self._ports.averaging.average(
+                    effect,
+                    vector,
+                    on_decided=partial(self._note_decided, effect),
+                    on_not_shown=partial(self._note_not_shown, effect),
+                )
             case RepairAverage():
                 kept = self._worker.kept_pseudo_gradient(effect.instance, effect.round)
                 return await self._ports.averaging.repair(effect, kept)
+
+    def _note_decided(self, effect: Average, decision: Digest) -> None:
+        event = AverageDecided(instance=effect.instance, round=effect.round, attempt=effect.attempt, decision=decision)
+        self._inbox.put_local(event)
 
     def _note_not_shown(self, effect: Average, contributor: PeerId, reducer: PeerId) -> None:
         event = PartNotShown(instance=effect.instance, round=effect.round, contributor=contributor, reducer=reducer)

@@ -133,10 +133,16 @@ class Averaging(Protocol):
     """Averages vectors with other peers. Called from the event loop; raises AveragingError."""
 
     async def average(
-        self, effect: Average, vector: Vector, *, on_not_shown: Callable[[PeerId, PeerId], None]
+        self,
+        effect: Average,
+        vector: Vector,
+        *,
+        on_decided: Callable[[Digest], None],
+        on_not_shown: Callable[[PeerId, PeerId], None],
     ) -> AveragedVector:
-        """As the effect says. `on_not_shown` is called, also later, with a contributor that did not show its part to a reducer,
-        and that reducer. The result is held for repairs until those of later rounds are there."""
+        """As the effect says. `on_decided` is called with the decision by which a retry can complete the attempt;
+        `on_not_shown`, also later, with a contributor that did not show its part to a reducer, and that reducer. The result is
+        held for repairs until those of later rounds are there."""
 
     async def repair(self, effect: RepairAverage, vector: Vector | None) -> AveragedVector:
         """Fetch a committed average from peers that hold it, verified against its digest. `vector`: this peer's own of that

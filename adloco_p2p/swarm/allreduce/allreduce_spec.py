@@ -8,7 +8,7 @@ shard. So every part is the same one in all attempts at an average. A part is su
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -76,6 +76,8 @@ class AllReduceSpec:
     lost: tuple[LostShare, ...] = ()
     """Of peers that were to reduce and are not members of this retry."""
 
+    completes: Digest | None = None
+    """The decision (`completion.py`) of an earlier attempt: only the parts of lost reducers are averaged."""
     quorum: Quorum | None = None
     """When it ends without its slowest contributors. Each reducer applies it for itself."""
 
@@ -137,7 +139,7 @@ class AllReduceSpec:
     def needs_gram(self) -> bool:
         """Whether parts wait for the inner products of all contributions: the rule decides by them, or only they give the
         statistics of the batch test, because what comes back is not the mean."""
-        return self.rule.needs_gram or not self.codec.returns_mean
+        return self.completes is None and (self.rule.needs_gram or not self.codec.returns_mean)
 
     @cached_property
     def num_parts(self) -> int:
@@ -193,7 +195,8 @@ class AllReduceSpec:
 
     @cached_property
     def shards(self) -> tuple[tuple[Part, ...], ...]:
-        """The parts that each member reduces, in order: its own stretch, and what it is dealt of the lost ones."""
+        """The parts that each member reduces, in order: its own stretch, unless this attempt completes an earlier one, and what
+        it is dealt of the lost ones."""
         owned: list[list[Part]] = [[] for _ in self.members]
         lost_parts: list[Part] = []
         for owner, stretch in self._stretches:
@@ -203,6 +206,8 @@ class AllReduceSpec:
         largest = self.size * largest_share(len(self.members), len(sizes))
         loads = [(size / whole[member], member) for member, size in sizes.items()]
         heapq.heapify(loads)
+        if self.completes is not None:
+            owned = [[] for _ in self.members]
         for part in lost_parts:  # each to the member that has least to reduce for its share, and room for it
             while len(loads) > 1 and sizes[loads[0][1]] + part.size > largest:
                 heapq.heappop(loads)
@@ -213,16 +218,14 @@ class AllReduceSpec:
         return tuple(tuple(sorted(parts, key=lambda part: part.index)) for parts in owned)
 
     @cached_property
-    def reducer_of(self) -> tuple[int, ...]:
-        """By part."""
-        found = {part.index: member for member, shard in enumerate(self.shards) for part in shard}
-        return tuple(found[index] for index in range(self.num_parts))
+    def reducer_of(self) -> Mapping[int, int]:
+        """By part, of those that are averaged."""
+        return {part.index: member for member, shard in enumerate(self.shards) for part in shard}
 
     @cached_property
-    def place_of(self) -> tuple[int, ...]:
+    def place_of(self) -> Mapping[int, int]:
         """By part: its place in the shard of its reducer."""
-        found = {part.index: place for shard in self.shards for place, part in enumerate(shard)}
-        return tuple(found[index] for index in range(self.num_parts))
+        return {part.index: place for shard in self.shards for place, part in enumerate(shard)}
 
     def lanes(self, reducer: int) -> tuple[tuple[Part, ...], ...]:
         """The streams between a member and this reducer: which parts travel on each, in order."""
@@ -250,6 +253,7 @@ class AllReduceSpec:
             "part_bytes": self.part_bytes,
             "rule": self.rule.name,
             "steps": self.steps,
+            "completes": self.completes,
         }
         return bytes.fromhex(canonical.digest(fields))
 

@@ -36,6 +36,9 @@ class AttemptEnd:
         self._local_fault, self._awaited = local_fault, awaited
         self._tasks: set[asyncio.Task[Any]] = set()
         self._lost: dict[int, str] = {}
+        self.late: dict[PeerId, str] = {}
+        """Members that failed after the end here: a retry that completes this attempt still needs what they return."""
+        self.on_late: Callable[[], None] = lambda: None
 
     def spawn(self, work: Coroutine[None, None, T], *, member: int | None) -> asyncio.Task[T]:
         """Run beside the others. Its exception ends the attempt; a lost stream only after the grace."""
@@ -66,13 +69,18 @@ class AttemptEnd:
         finally:
             alarm.cancel()
 
-    def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
+    def fail(self, reason: str, suspects: tuple[PeerId, ...] = (), because: PeerId | None = None) -> None:
         """End the attempt without a result; the first reason stands."""
         if not self.outcome.done():
-            self.outcome.set_exception(AveragingError(reason, suspects=suspects))
+            self.outcome.set_exception(AveragingError(reason, suspects=suspects, because=because))
+        elif suspects:
+            self.late.update(dict.fromkeys(suspects, reason))
+            self.on_late()
 
     def lose(self, member: int, reason: str) -> None:
         """A member is gone. It may have failed because of another one, so wait a moment for its note."""
+        if self.outcome.done():
+            self.fail(reason, (self._spec.members[member],))
         if self.outcome.done() or member in self._lost:
             return
         self._lost[member] = reason
@@ -89,14 +97,14 @@ class AttemptEnd:
     def told(self, teller: PeerId, spec: bytes, reply: HelloReply) -> None:
         """Another member reports that the average has failed. A report about another spec is ignored."""
         members = self._spec.members
-        if teller not in members:
+        if teller not in members or self.outcome.done():
             return
         if spec != self._spec.digest:
             self.fail(f"the members do not agree: {teller} means another average", (teller,))
         named = tuple(peer for peer in reply.suspects if peer in members)
         if 2 * len([peer for peer in named if peer != teller]) >= len(members) > 2:
             named = ()  # one member's report cannot make half of the members suspects
-        self.fail(f"{teller} reports: {reply.reason}", named)
+        self.fail(f"{teller} reports: {reply.reason}", named, because=teller)
 
     def _meet_deadline(self) -> None:
         if self.outcome.done():
@@ -106,6 +114,7 @@ class AttemptEnd:
 
     def close(self) -> None:
         """Stop what still runs. Idempotent."""
+        self._awaited = set  # it leads to the state of the attempt, which leads here
         if not self.outcome.done():
             self.outcome.cancel()
         for task in tuple(self._tasks):

@@ -10,12 +10,14 @@ from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.attempt_end import AttemptEnd
 from adloco_p2p.swarm.allreduce.awaited import Awaited
+from adloco_p2p.swarm.allreduce.completion import decision_digest
 from adloco_p2p.swarm.allreduce.gram_barrier import GramBarrier
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import CommitmentBook, ProductsBook, ReceiptBook
 from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts
+from adloco_p2p.swarm.allreduce.settled import Settled
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.stream_watch import StreamWatch
 from adloco_p2p.swarm.allreduce.topology import Surroundings
@@ -32,14 +34,26 @@ class AttemptState:
         encoded: np.ndarray,
         timeout_seconds: float,
         surroundings: Surroundings,
+        earlier: "AttemptState | None" = None,
     ) -> None:
-        """See `topology.Topology`."""
+        """See `topology.Topology`. `earlier`: of the attempt that this one completes; what has come in it is the result's."""
         self.spec = spec
+        self.earlier = earlier
         self.me = spec.members.index(surroundings.own_peer)
         self.around = surroundings
         self.vector = vector
         self.own = OwnContribution(spec, vector) if self.me in spec.contributors else None
-        self.assembly = PartAssembly(spec, self.own, encoded=encoded)
+        if earlier is not None and earlier.own is not None:
+            self.own = earlier.own.for_completion(spec)
+        self.assembly: PartAssembly = earlier.assembly if earlier is not None else PartAssembly(spec, self.own, encoded=encoded)
+        self.num_unsettled = sum(map(len, spec.shards))
+        """Parts of the result that this attempt is to bring and has not brought."""
+        self.left = frozenset(range(len(spec.members)))
+        """Members of the retry that completes this attempt, if there is one."""
+        self.checked: set[int] = set()
+        """And the reducers among them whose parts and receipts are here."""
+        self.on_checked: Callable[[], None] | None = None
+        """Called when `checked` has grown, or may have; set by that retry."""
         held_bytes = surroundings.limits.held_bytes
         self.returned = surroundings.held.returned(spec)
         """Averaged parts that came back in the attempt before."""
@@ -57,8 +71,16 @@ class AttemptState:
             timeout_seconds=timeout_seconds,
             grace_seconds=surroundings.limits.grace_seconds,
             local_fault=surroundings.local_fault,
-            awaited=self.awaited.by_result,
+            awaited=self._hold_up,
         )
+
+    def _hold_up(self) -> set[int]:
+        """The members that hold up the result here."""
+        found = self.awaited.by_result()
+        if self.earlier is not None:
+            names = {self.earlier.peer(member) for member in self.earlier.awaited.by_result()}
+            found |= {member for member, peer in enumerate(self.spec.members) if peer in names}
+        return found
 
     @property
     def remote_contributors(self) -> tuple[int, ...]:
@@ -75,23 +97,50 @@ class AttemptState:
         decision, roots = self.barrier.decision, self.commitments.roots
         return inputs_digest(spec.codec.code, spec.mean_codec.code, roots, decision.coefficients, decision.divisors)
 
+    @property
+    def decision(self) -> Digest | None:
+        """By which a retry can complete this attempt: once every reducer has all contributions to its parts."""
+        if not self.spec.needs_gram or self.barrier.decision is None or not self.commitments.is_complete.is_set():
+            return None
+        return decision_digest(self.spec, self.inputs)
+
     def roots_of(self, reducer: int) -> list[bytes]:
         """Of the reducer's parts that are here."""
         return [self.assembly.roots[part.index] for part in self.spec.shards[reducer]]
 
     def count_settled(self) -> None:
         """One more part of the result is in place. Raises BadPart."""
-        self.assembly.num_unsettled -= 1
+        self.num_unsettled -= 1
         self.check_outcome()
 
     def check_outcome(self) -> None:
         """Parts of others may be here before the last inner products are, receipts before the last parts. Raises BadPart."""
-        has_all = self.assembly.num_unsettled == 0 and self.barrier.decision is not None and self.receipts.is_complete
-        if not has_all or self.end.outcome.done():
+        if self.on_checked is not None:
+            self._check_rest(self.on_checked)
+        has_all = self.num_unsettled == 0 and self.barrier.decision is not None and self.receipts.is_complete
+        if not has_all or not self._has_rest or self.end.outcome.done():
             return
         for reducer in self.spec.reducers:
             self.receipts.check(reducer, self.inputs, self.roots_of(reducer), self.products.all)
         self.end.outcome.set_result(None)
+
+    @property
+    def _has_rest(self) -> bool:
+        """What the attempt that this one completes still had to bring is here."""
+        return self.earlier is None or self.earlier.checked.issuperset(self.earlier.reducers_left)
+
+    @property
+    def reducers_left(self) -> tuple[int, ...]:
+        """The reducers that have not been lost, in order."""
+        return tuple(reducer for reducer in self.spec.reducers if reducer in self.left)
+
+    def _check_rest(self, on_checked: Callable[[], None]) -> None:
+        """A retry completes this attempt: check the reducers whose parts are all here. Raises BadPart."""
+        for reducer in self.reducers_left:
+            if reducer not in self.checked and self.receipts.has(reducer) and all(self.roots_of(reducer)):
+                self.receipts.check(reducer, self.inputs, self.roots_of(reducer), self.products.all)
+                self.checked.add(reducer)
+        on_checked()
 
     def adopt_stream(self, stream: FramedStream, member: int, *, is_complete: Callable[[], bool]) -> None:
         """The stream's loss matters only while the other end still owes something."""
@@ -101,6 +150,26 @@ class AttemptState:
                 self.end.lose(member, str(error))
 
         self.watch.adopt(stream, member, on_lost=lost)
+
+    def settled(self, own: list[memoryview]) -> Settled:
+        """The end of the attempt as those need it that make its parts again; `own`: the own parts, where they are kept."""
+        assert self.barrier.decision is not None
+        spec = self.spec
+        gone = [member for member in spec.contributors if member not in self.left]
+        is_shown = self.around.keeps_contributions and self.reduction.parts
+        return Settled(
+            spec=spec,
+            me=self.me,
+            coefficients=self.barrier.decision.coefficients,
+            divisors=self.barrier.decision.divisors,
+            roots=tuple(self.commitments.roots),
+            receipts=self.receipts.of(self.reducers_left),
+            result_roots=self.assembly.roots,
+            own_leaves=self.commitments.own_leaves,
+            own=own,
+            gone=frozenset(gone),
+            held={m: self.commitments.held_of(m, self.reduction.of(m)) for m in gone if is_shown},
+        )
 
     def leave_returned(self) -> None:
         """The attempt has failed: keep the averaged parts that came back, for a retry of the same members."""
@@ -112,7 +181,8 @@ class AttemptState:
     def release(self) -> None:
         """Let go of the buffers, which are as large as the model."""
         self.reduction.release()
-        self.assembly.release()
+        if self.earlier is None:
+            self.assembly.release()
         if self.own is not None:
             self.own.release()
         self.vector = self.vector.new_empty(0)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -98,12 +99,14 @@ class Averager:
         self._receipts = ReceiptExchange(PeerId(p2p.peer_id.to_base58()), self._notary, self._connect)
         self._keeps_contributions = recheck > 0
         self._held = HeldUploads()
+        self._decided: dict[tuple[int, InstanceId], Attempt] = {}
+        """By round and instance: attempts that failed when they had decided, and that a retry may complete."""
         self._rechecks = Rechecks(
             rate=recheck,
             connect=self._connect,
             pace=pace,
             on_evidence=on_evidence,
-            is_coming=self._attempts.is_coming,
+            is_coming=self._is_coming,
         )
         self._acceptor = StreamAcceptor(
             p2p, HANDLER, self._serve, meter=self._meter, members=members, pace=pace, on_refused=self._note_refusal
@@ -173,9 +176,11 @@ class Averager:
         instance: InstanceId = NO_INSTANCE,
         attempt: int = 0,
         lost: tuple[LostShare, ...] = (),
+        completes: Digest | None = None,
         quorum: Quorum | None = None,
         is_strict: bool = False,
         inspected: Collection[PeerId] = (),
+        on_decided: Callable[[Digest], None] = lambda _: None,
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> Averaged:
         """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU. `vector` is written to
@@ -185,7 +190,8 @@ class Averager:
         steps that the plan gave each, by default equally many. `shares` is how much of the vector each member reduces; by
         default those that contribute share it equally. `plan` is the one of `round` that asks for it, for this `instance`.
         `attempt` counts the tries at this average, and `lost` says who was to reduce in the first one and is not in this one:
-        members of a retry send what the others do not hold. `quorum`: see `core/model/quorum.py`; by default all are
+        members of a retry send what the others do not hold. `completes`: the decision of an earlier attempt, whose own
+        vector counts; `on_decided` is called with that of this one. `quorum`: see `core/model/quorum.py`; by default all are
         waited for. `is_strict`: by `STRICT` instead of the run's rule. `inspected` and `on_not_shown`: see `Rechecks.begin`.
         The result is held for repairs until results of later rounds take its place.
 
@@ -213,6 +219,7 @@ class Averager:
             instance=instance,
             attempt=attempt,
             lost=lost,
+            completes=completes,
             quorum=quorum,
         )
         if self._around.own_peer not in spec.members:
@@ -220,13 +227,42 @@ class Averager:
         if self._attempts.is_used(key):
             raise AveragingError("this attempt was begun here before, and given up")  # the round was begun anew
         begun = asyncio.get_running_loop().time()
-        encoded = self._results.new_buffer(spec.num_result_bytes)
-        running = self._topology(spec, vector.detach(), encoded, timeout_seconds, self._around)
+        running = await self._new_attempt(spec, vector.detach(), timeout_seconds)
+        running.report_decision(on_decided)
         self._attempts.begin(running)
         self._rechecks.note_begun(round)
         result = await self._result_of(running)
         self._settle(running, result, inspected, on_not_shown)
         return _averaged(running, result, seconds=asyncio.get_running_loop().time() - begun)
+
+    async def _new_attempt(self, spec: AllReduceSpec, vector: torch.Tensor, timeout_seconds: float) -> Attempt:
+        """Raises AveragingError."""
+        if spec.completes is None:
+            self._let_go(spec.round, spec.instance)
+            encoded = self._results.new_buffer(spec.num_result_bytes)
+            return self._topology(spec, vector, encoded, timeout_seconds, self._around)
+        earlier = self._decided.get((spec.round, spec.instance))
+        if earlier is None or earlier.decision != spec.completes or not spec.reducers:
+            raise AveragingError("what this attempt completes is not here, or is missing nothing")
+        return await earlier.completed_by(replace(spec, rule=earlier.rule_of_rest(spec.members)), timeout_seconds)
+
+    def _let_go(self, round: int, instance: InstanceId) -> None:
+        """No retry completes an earlier attempt at this average, or one of another round of the instance."""
+        for key, attempt in tuple(self._decided.items()):
+            if key[1] == instance or key[0] < round - 1:
+                del self._decided[key]
+                attempt.let_go()
+                if key != (round, instance):
+                    self._held.drop(*key)
+                self._spawn(self._close(attempt))
+
+    async def _close(self, attempt: Attempt) -> None:
+        self._attempts.forget(attempt)
+        await attempt.closed()
+
+    def _is_coming(self, key: Digest) -> bool:
+        """The average with this key has begun here, or is being completed, and has not ended."""
+        return self._attempts.is_coming(key) or any(attempt.spec.key == key for attempt in self._decided.values())
 
     async def _result_of(self, attempt: Attempt) -> AttemptResult:
         try:
@@ -268,6 +304,7 @@ class Averager:
                 silence_seconds=self._around.stall_detector.limit_seconds,
             )
         self._results.hold(key, result, round=round, busy=self._attempts.running, is_fetched=True)
+        self._let_go(round, instance)
         self._held.drop(round, instance)
         left_out = left_out_by(result.binding, contributors)
         own = vector.detach() if vector is not None else None
@@ -302,13 +339,16 @@ class Averager:
         spec, encoded = attempt.spec, result.encoded
         self._attempts.end(attempt, refusal("this average has ended; its result can be fetched by its digest"))
         self._results.hold(spec.key, encoded, round=spec.round, busy=self._attempts.running)
-        self._receipts.hold(spec, encoded.receipts)
-        self._receipts.show_soon(spec, encoded.receipts)
-        self._rechecks.hold(result.settled)
-        self._rechecks.begin(
-            result.settled, encoded.part, self._around.executor, inspected=inspected, on_not_shown=on_not_shown
-        )
+        for settled in result.settled:
+            receipts = tuple(settled.receipts.values())
+            self._receipts.hold(settled.spec, receipts)
+            self._receipts.show_soon(settled.spec, receipts)
+            self._rechecks.hold(settled)
+            self._rechecks.begin(settled, encoded.part, self._around.executor, inspected=inspected, on_not_shown=on_not_shown)
         self._spawn(self._serve_stragglers(attempt))
+        earlier = self._decided.pop((spec.round, spec.instance), None)
+        if earlier is not None:
+            self._spawn(self._serve_stragglers(earlier))
         for peer, why in result.left_out.items():
             _LOG.info("averaging.left_out round=%d peer=%s reason=%s", spec.round, peer, why)
 
@@ -321,12 +361,16 @@ class Averager:
     # --- ends ---
 
     def _end_in_failure(self, attempt: Attempt, reply: HelloReply) -> None:
-        """Keep the reason, and send it to the others before the streams close, so that they do not suspect this peer."""
+        """Keep the reason, and send it to the others before the streams close, so that they do not suspect this peer. They stay
+        open where a retry may complete the attempt."""
         self._attempts.end(attempt, reply)
         self._rechecks.wake()
-        self._spawn(self._tell_and_close(attempt, reply))
+        is_decided = attempt.decision is not None
+        if is_decided:
+            self._decided[attempt.spec.round, attempt.spec.instance] = attempt
+        self._spawn(self._tell(attempt, reply, closes=not is_decided))
 
-    async def _tell_and_close(self, attempt: Attempt, reply: HelloReply) -> None:
+    async def _tell(self, attempt: Attempt, reply: HelloReply, *, closes: bool) -> None:
         turn, limit_seconds = asyncio.Semaphore(_NOTES_AT_ONCE), self._limits.note_seconds
         hello = Hello(purpose=Purpose.ABORT, key=attempt.spec.key, spec=attempt.spec.digest)
 
@@ -348,15 +392,14 @@ class Averager:
         except TimeoutError:
             _LOG.debug("averaging.notes_lost key=%.12s", attempt.spec.key)
         finally:
-            self._attempts.forget(attempt)
-            await attempt.closed()
+            if closes:
+                await self._close(attempt)
 
     async def _serve_stragglers(self, attempt: Attempt) -> None:
         try:
             await attempt.serve_stragglers()
         finally:
-            self._attempts.forget(attempt)
-            await attempt.closed()
+            await self._close(attempt)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

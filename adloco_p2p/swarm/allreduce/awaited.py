@@ -40,12 +40,14 @@ class Awaited:
             return tuple(member for member in self._commitments.missing if member != self._me)
         return tuple(member for member, count in counts.items() if count == least)
 
-    def by_means(self) -> tuple[int, ...]:
-        """Those that hold up what this member returns: contributors, and then reducers whose inner products are missing."""
+    def by_means(self, asker: int | None = None) -> tuple[int, ...]:
+        """Those that hold up what this member returns: contributors, and then reducers whose inner products are missing. A
+        reducer that is the `asker` is told its own name and not back what it said itself."""
         senders = self._senders()
         if senders:
             return senders
-        awaited = set[int]().union(*(self._behind(reducer, 0) for reducer in self._barrier.missing if reducer != self._me))
+        missing = [reducer for reducer in self._barrier.missing if reducer != self._me]
+        awaited = set[int]().union(*({reducer} if reducer == asker else self._behind(reducer, 0) for reducer in missing))
         return tuple(sorted(awaited))
 
     def by_result(self) -> set[int]:

@@ -40,23 +40,25 @@ the own vector as encoded: for float32 the caller's.
 
 import asyncio
 import logging
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from adloco_p2p.core.model.types import PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError
+from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.aggregation.statistics import gram_statistics
 from adloco_p2p.numerics.digest import blob_root, result_index
 from adloco_p2p.numerics.reduction import statistics_of
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.attempt_state import AttemptState
+from adloco_p2p.swarm.allreduce.completion import DecidedRule, decision_of_rest
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply
 from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.reducer_side import ReducerSide
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult
-from adloco_p2p.swarm.allreduce.settled import Settled
 from adloco_p2p.swarm.allreduce.topology import AttemptResult, Surroundings
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 
@@ -73,40 +75,116 @@ class Butterfly:
         encoded: np.ndarray,
         timeout_seconds: float,
         surroundings: Surroundings,
+        earlier: "Butterfly | None" = None,
     ) -> None:
-        """See `topology.Topology`."""
+        """See `topology.Topology`. `earlier`: the attempt that this one completes."""
         self.spec = spec
-        self._at = AttemptState(spec, vector, encoded, timeout_seconds, surroundings)
+        self._earlier = earlier
+        self._completion: Butterfly | None = None
+        """The newest retry that completes this attempt."""
+        self._at: AttemptState = AttemptState(
+            spec, vector, encoded, timeout_seconds, surroundings, earlier._at if earlier else None
+        )
         self._reducer = ReducerSide(self._at)
         self._member = MemberSide(self._at, put_products=self._reducer.put_products)
 
     async def run(self) -> AttemptResult:
-        """Until the whole result is here. Raises AveragingError; the caller then calls `closed`."""
+        """Until the whole result is here. Raises AveragingError; the caller then calls `closed`, or if there is a `decision`
+        lets others complete this attempt until it calls `let_go`."""
         at, executor = self._at, self._at.around.executor
         loop = asyncio.get_running_loop()
         at.end.spawn(at.watch.look_on(at.awaited.by_means, at.peer), member=None)
         self._member.begin()
         self._reducer.begin()
+        if self._earlier is not None:
+            self._follow(self._earlier)
         has_result = False
         try:
             await at.end.wait()
-            has_result = True
             if at.me in self._left_out:
                 await loop.run_in_executor(executor, at.assembly.take_back)
             own = at.own.all_encoded() if at.own is not None and at.around.keeps_contributions else []
             packed, lengths = await loop.run_in_executor(executor, at.assembly.packed)
+            has_result = True
         except AveragingError as error:
             if at.peer(at.me) in error.suspects and not self.spec.is_retry:
                 error.upload_bytes_per_second = self._member.sending_rate
                 error.vector_bytes = sum(part.num_sent_bytes for part in self.spec.parts)
             raise
         finally:
-            if not has_result:
-                at.around.held.keep(self.spec, self._reducer.uploads.kept())
-                at.leave_returned()
-            self._reducer.uploads.release()
-            at.release()
-        return self._result(own, packed, lengths)
+            if not has_result and self.decision is None:
+                self.let_go()
+        result = self._result(own, packed, lengths)
+        for attempt in (self, self._earlier):
+            if attempt is not None:
+                attempt._release()
+        return result
+
+    def let_go(self) -> None:
+        """The attempt has failed and is not completed: what came is kept for a retry."""
+        at = self._at
+        at.around.held.keep(self.spec, self._reducer.uploads.kept())
+        if at.earlier is None:
+            at.leave_returned()
+        self._release()
+
+    def _release(self) -> None:
+        self._reducer.uploads.release()
+        self._at.release()
+
+    # --- an attempt that a retry completes ---
+
+    @property
+    def decision(self) -> Digest | None:
+        """See `completion.py`; None where nothing is decided that another attempt could complete."""
+        return self._at.decision
+
+    def report_decision(self, on_decided: Callable[[Digest], None]) -> None:
+        """Call it as soon as there is a decision."""
+        if self.spec.needs_gram:
+            self._at.end.spawn(self._report_decision(on_decided), member=None)
+
+    async def _report_decision(self, on_decided: Callable[[Digest], None]) -> None:
+        await self._at.barrier.is_decided.wait()
+        await self._at.commitments.is_complete.wait()
+        if self.decision is not None:
+            on_decided(self.decision)
+
+    def rule_of_rest(self, members: Collection[PeerId]) -> AggregationRule:
+        """For the parts that are lost with all other contributors. Raises AveragingError."""
+        assert self.decision is not None and self._at.barrier.decision is not None
+        rest = [place for place, member in enumerate(self.spec.contributors) if self.spec.members[member] in members]
+        return DecidedRule(self.decision, decision_of_rest(self._at.barrier.decision, rest))
+
+    async def completed_by(self, spec: AllReduceSpec, timeout_seconds: float) -> "Butterfly":
+        """Begin the retry that completes this attempt, which has failed."""
+        at = self._at
+        if self._completion is not None:
+            await self._completion.closed()
+        await self._member.cut_off({member for member, peer in enumerate(self.spec.members) if peer not in spec.members})
+        self._completion = Butterfly(spec, at.vector, at.assembly.encoded, timeout_seconds, at.around, self)
+        return self._completion
+
+    def _follow(self, earlier: "Butterfly") -> None:
+        """End when what the earlier attempt still had to bring is here, or when one that has to return it has failed."""
+        at, before = self._at, earlier._at
+
+        def fail_with_it() -> None:
+            failed = [peer for peer in before.end.late if peer in self.spec.members and peer != at.around.own_peer]
+            if failed:
+                at.end.fail("; ".join(before.end.late[peer] for peer in failed), tuple(failed))
+
+        async def look(state: AttemptState) -> None:
+            state.check_outcome()
+
+        def look_again() -> None:
+            at.end.spawn(look(at), member=None)
+
+        before.left = frozenset(member for member, peer in enumerate(before.spec.members) if peer in self.spec.members)
+        before.end.on_late = fail_with_it
+        before.on_checked = look_again
+        fail_with_it()
+        before.end.spawn(look(before), member=None)
 
     def _result(self, own: list[memoryview], packed: np.ndarray, lengths: list[int]) -> AttemptResult:
         """`own`: the own parts as they were sent, where they are kept; `packed` and `lengths`: see `PartAssembly.packed`."""
@@ -130,18 +208,8 @@ class Butterfly:
             left_out={
                 names[place]: why for place, why in zip(barrier.decision.left_out, barrier.decision.reasons, strict=True)
             },
-            statistics=self._statistics(),
-            settled=Settled(
-                spec=spec,
-                me=at.me,
-                coefficients=barrier.decision.coefficients,
-                divisors=barrier.decision.divisors,
-                roots=tuple(at.commitments.roots),
-                receipts=encoded.receipts,
-                result_roots=assembly.roots,
-                own_leaves=at.commitments.own_leaves,
-                own=own,
-            ),
+            statistics=self._statistics() if self._earlier is None else None,
+            settled=(at.settled(own), *([self._earlier._at.settled(own)] if self._earlier else [])),
             residual=assembly.residual,
             upload_bytes_per_second=self._member.uplink.bytes_per_second,
         )
@@ -188,6 +256,9 @@ class Butterfly:
     def close(self) -> None:
         """End every stream and task, and every way from this object to itself: its buffers, as large as the model, must not
         wait for the garbage collector. Idempotent."""
+        earlier, self._earlier = self._earlier, None
+        if earlier is not None:
+            earlier._at.on_checked, earlier._at.end.on_late = None, lambda: None
         self._at.watch.close()
         self._at.end.close()
         self._reducer.uploads.close()

@@ -96,11 +96,13 @@ class GramBarrier:
         self.is_decided.set()
 
     def binding(self, roots: Sequence[Digest]) -> bytes:
-        """What the result is bound by: SHA-256 of the contributors' roots and of all products and, where there are products, a
-        bit for each contributor, sorted, that was left out. Once decided."""
+        """What the result is bound by: SHA-256 of the contributors' roots and of all products, or of the decision that is
+        completed, and, where there are any, a bit for each contributor, sorted, that was left out. Once decided."""
         assert self.decision is not None
         spec = self._spec
         payloads = [self._payloads[reducer] for reducer in spec.reducers] if spec.needs_gram else []
+        if spec.completes is not None:
+            payloads.append(bytes.fromhex(spec.completes))
         hashed = hashlib.sha256(b"".join([bytes.fromhex("".join(roots)), *payloads])).digest()
         names = [spec.members[member] for member in spec.contributors]
-        return hashed + (_encode_left_out(names, self.decision) if spec.needs_gram else b"")
+        return hashed + (_encode_left_out(names, self.decision) if payloads else b"")

@@ -13,7 +13,7 @@ from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES
 
-HANDLER = "adloco.average.8"
+HANDLER = "adloco.average.9"
 """Name of the binary stream handler; ends in the version, so that other versions cannot meet."""
 MAX_SUSPECTS = 16
 """Suspects that one note names."""
@@ -21,7 +21,7 @@ MAX_SUSPECTS = 16
 _HELLO = struct.Struct("<4sBBBB32s32sQI")
 THROUGHPUT = struct.Struct("<Qd")  # bytes, seconds: how fast a member's first parts came, as the reducer saw it
 _MAGIC = b"ADLO"
-_VERSION = 8
+_VERSION = 9
 
 
 class Purpose(IntEnum):

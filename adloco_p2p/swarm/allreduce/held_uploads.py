@@ -48,7 +48,7 @@ class HeldUploads:
 
     def keep(self, spec: AllReduceSpec, kept: Kept) -> None:
         """The attempt has failed, and leaves these."""
-        self._kept[spec.round, spec.instance] = kept
+        self._kept[spec.round, spec.instance] = {**self._kept.get((spec.round, spec.instance), {}), **kept}
 
     def returned(self, spec: AllReduceSpec) -> ReturnedParts | None:
         """Averaged parts that came back in the attempt before this one, which the caller has now, where its members are the

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 
@@ -42,6 +42,8 @@ class MemberSide:
         """Streams on which own parts go out now."""
         self._held_there: dict[int, asyncio.Future[frozenset[int]]] = {}
         """By reducer: places of the own parts that it holds of an earlier attempt, once it has said so."""
+        self._settling: dict[int, set[asyncio.Task[None]]] = {}
+        """By reducer: averaged parts that are being put in place."""
 
     def begin(self) -> None:
         """Open every stream."""
@@ -58,6 +60,17 @@ class MemberSide:
         """No stream brings anything any more."""
         self._at.reducers.clear()
         self._sinks.clear()
+
+    async def cut_off(self, members: Collection[int]) -> None:
+        """Nothing of these members is put in place any more."""
+        watch = self._at.watch
+        for stream, member in tuple(watch.streams.items()):
+            if member in members:
+                watch.forget(stream)
+                stream.abort()
+        settling = [task for member in members for task in self._settling.get(member, ())]
+        if settling:
+            await asyncio.wait(settling)
 
     @property
     def sending_rate(self) -> float:
@@ -217,7 +230,10 @@ class MemberSide:
         ).encode()
 
     def _on_averaged(self, member: int, part: Part) -> None:
-        self._at.end.spawn(self._settle_received(member, part), member=member)
+        task = self._at.end.spawn(self._settle_received(member, part), member=member)
+        settling = self._settling.setdefault(member, set())
+        settling.add(task)
+        task.add_done_callback(settling.discard)
 
     async def _settle_received(self, member: int, part: Part, returned: ReturnedParts | None = None) -> None:
         """An averaged part is in its room, or among those `returned` in the attempt before."""

@@ -36,11 +36,16 @@ def mean_root(spec: AllReduceSpec, part: Part, data: Buffer) -> bytes:
 class OwnContribution:
     """For one attempt. `encoded` may run in several threads; the work of two for one part comes to the same bytes."""
 
-    def __init__(self, spec: AllReduceSpec, vector: torch.Tensor) -> None:
-        """`vector`: float32 [P], written to by nobody while this, or what `all_encoded` gave, is there."""
+    def __init__(self, spec: AllReduceSpec, vector: torch.Tensor, encoded: list[memoryview | None] | None = None) -> None:
+        """`vector`: float32 [P], written to by nobody while this, or what `all_encoded` gave, is there. `encoded`: its encoded
+        parts, as far as they are known."""
         self._spec = spec
         self._vector = vector
-        self._encoded: list[memoryview | None] = [None] * spec.num_parts
+        self._encoded: list[memoryview | None] = [None] * spec.num_parts if encoded is None else encoded
+
+    def for_completion(self, spec: AllReduceSpec) -> "OwnContribution":
+        """The same contribution in a retry that completes this attempt; in the same memory."""
+        return OwnContribution(spec, self._vector, self._encoded)
 
     def values(self, part: Part) -> torch.Tensor:
         """As this host has them."""
@@ -74,4 +79,4 @@ class OwnContribution:
     def release(self) -> None:
         """Let go of the vector."""
         self._vector = self._vector.new_empty(0)
-        self._encoded.clear()
+        self._encoded = []

@@ -35,7 +35,6 @@ class PartAssembly:
         self.sums: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] * spec.num_parts
         """See `part_statistics`; zeros where the Gram matrix says it all."""
         self.residual = torch.empty(spec.size) if own is not None and spec.codec.needs_feedback else None
-        self.num_unsettled = spec.num_parts
         self._spec = spec
         self._own = own
 

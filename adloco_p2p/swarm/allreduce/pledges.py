@@ -16,7 +16,7 @@ is not signed by the accused itself is none: then the attempt fails with a suspe
 import asyncio
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -29,6 +29,7 @@ from adloco_p2p.core.model.types import MAX_HOSTS, Digest, HexDigest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.reduction import BadPart
+from adloco_p2p.numerics.tensor_codec import Buffer
 from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_PARTS, AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.own_contribution import root_of
 
@@ -48,6 +49,18 @@ class Commitment:
     """Roots of the shards, by reducer; together they are the root."""
     leaves: Annotated[tuple[HexDigest, ...], MaxLen(MAX_PARTS)]
     """Root of each part of this reducer."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldContribution:
+    """What a reducer can show of another member's contribution, which is in the parts that it reduces."""
+
+    leaves: tuple[bytes, ...]
+    """Root of each part of this reducer."""
+    shards: tuple[bytes, ...]
+    """Roots of the shards, by reducer."""
+    parts: Mapping[int, Buffer]
+    """As they came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +148,8 @@ class CommitmentBook:
         self._pledges: dict[int, Pledge] = {}
         self._leaves: dict[int, tuple[bytes, ...]] = {}
         """By contributor: roots of its parts for this reducer."""
+        self._shards: dict[int, tuple[bytes, ...]] = {}
+        """And of its shards, by reducer."""
         self.own_leaves: tuple[tuple[bytes, ...], ...] = ()
         """Roots of the own parts, by reducer; none of a member that only receives."""
         self._has_own = asyncio.Event()
@@ -183,7 +198,12 @@ class CommitmentBook:
         is_whole = len(shards) == len(spec.members) and len(leaves) == len(spec.shards[me])
         if not is_whole or tree_root(leaves) != shards[me] or root_of(spec, shards) != commitment.pledge.content:
             raise BadPart(member, "a commitment whose hashes are not those of its root")
+        self._shards[member] = tuple(shards)
         self._put(member, commitment.pledge, leaves)
+
+    def held_of(self, member: int, parts: Mapping[int, Buffer]) -> HeldContribution:
+        """Another contributor's, as far as this reducer has it."""
+        return HeldContribution(self._leaves[member], self._shards[member], parts)
 
     def frame(self) -> bytes:
         """All roots, as this reducer got them; only when complete."""
@@ -281,7 +301,11 @@ class ReceiptBook:
     @property
     def all(self) -> tuple[Pledge, ...]:
         """In the order of the reducers; only when complete."""
-        return tuple(self._receipts[reducer].pledge for reducer in self._spec.reducers)
+        return tuple(self.of(self._spec.reducers).values())
+
+    def of(self, reducers: Sequence[int]) -> dict[int, Pledge]:
+        """By reducer; only when theirs are here."""
+        return {reducer: self._receipts[reducer].pledge for reducer in reducers}
 
     def sign(self, me: int, inputs: Digest, parts: Sequence[bytes], products: tuple[Pledge, ...]) -> None:
         """All own parts are made; `parts` are their roots."""

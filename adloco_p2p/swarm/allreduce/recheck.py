@@ -5,9 +5,10 @@ few parts that others reduced (`recheck_draw.py`). It fetches the contributions 
 until an average of a later round has ended, checks them against the roots, makes the sums again, and compares the values. A
 slice of a sum that is another one, with the same slice of the contributions and their proofs, is evidence.
 
-    checker --HELLO, WANT (a part)--> contributor --PROOF, DATA (the part), NOTE--> checker --WANT ...
+    checker --HELLO, WANT (a part, whose)--> contributor --PROOF, DATA (the part), NOTE--> checker --WANT ...
 
-Contributors are asked, because a reducer that lied would withhold what proves it. It can withhold its own contribution to its
+Contributors are asked, because a reducer that lied would withhold what proves it. Only for a contributor that died, and stayed
+in the mean, the reducer is asked: it holds that one's part. It can withhold its own contribution to its
 own part all the same: a part that cannot be made again bans nobody, and is a complaint about the peer that did not show it.
 `core/planning/suspension.py` has what follows from complaints.
 """
@@ -39,7 +40,8 @@ _CONNECT_SECONDS = 20.0
 _PART_SECONDS = 120.0
 """For a part of one contributor, which may have to end the average first."""
 _ATTEMPTS_KEPT = 64
-_INDEX = struct.Struct("<I")
+_WANT = struct.Struct("<II")
+"""Index of the part, and the contributor's place."""
 
 
 class Rechecks:
@@ -92,20 +94,18 @@ class Rechecks:
             while hello.key not in self._held and self._is_coming(hello.key):
                 await self._has_more.wait()
         settled = self._held.get(hello.key)
-        if settled is None or not settled.own or stream.peer not in settled.spec.members or hello.spec != settled.spec.digest:
+        if settled is None or stream.peer not in settled.spec.members or hello.spec != settled.spec.digest:
             raise RemoteProtocolError(f"{stream.peer} asks for parts that are not here")
         if (hello.key, stream.peer) in self._asked:
             raise RemoteProtocolError(f"{stream.peer} asks for parts of one average again")
         self._asked.add((hello.key, stream.peer))
         stream.resume()
         drawn = most_drawn(self._rate, settled.spec.num_parts, len(settled.spec.members))
-        for _ in range(min(settled.spec.num_parts, drawn + MOST_INSPECTED)):
+        for _ in range(min(settled.spec.num_parts, drawn + MOST_INSPECTED) * (1 + len(settled.gone))):
             async with asyncio.timeout(_PART_SECONDS):
-                payload = await stream.receive(FrameKind.WANT)
-                index = _INDEX.unpack(payload)[0] if len(payload) == _INDEX.size else settled.spec.num_parts
-                if index >= settled.spec.num_parts:
-                    raise RemoteProtocolError(f"{stream.peer} asks for a part that is none")
-                shown = settled.own_part(settled.spec.parts[index])
+                shown = _wanted(settled, await stream.receive(FrameKind.WANT))
+                if shown is None:
+                    raise RemoteProtocolError(f"{stream.peer} asks for a part that is none, or not here")
                 stream.send(FrameKind.PROOF, canonical.encode(shown.proof))
                 await stream.send_data(memoryview(shown.data), self._pace)
                 stream.send(FrameKind.NOTE)
@@ -132,10 +132,10 @@ class Rechecks:
         if self._rate <= 0:
             return
         spec = settled.spec
-        others = [part.index for member in spec.reducers if member != settled.me for part in spec.shards[member]]
+        others = [part.index for member in settled.receipts if member != settled.me for part in spec.shards[member]]
         secret = secrets.token_bytes(16)
         drawn = drawn_parts(secret, others, rate=self._rate, num_parts=spec.num_parts, num_members=len(spec.members))
-        named = [member for member in spec.reducers if member != settled.me and spec.members[member] in inspected]
+        named = [member for member in settled.receipts if member != settled.me and spec.members[member] in inspected]
         shards = [[part.index for part in spec.shards[member]] for member in named]
         drawn = tuple(dict.fromkeys((*inspected_parts(secret, shards), *drawn)))
         if drawn:
@@ -169,12 +169,13 @@ class Rechecks:
                 if reducer in accused:
                     continue
                 shown = []
-                for place, member in enumerate(spec.contributors):
+                for place, contributor in enumerate(spec.contributors):
                     if settled.coefficients[place] == 0:
                         continue
+                    member = reducer if contributor in settled.gone else contributor
                     is_in_time = member in streams or self._newest_begun <= spec.round
                     try:
-                        shown.append(await self._part_of(settled, place, part, streams, stack))
+                        shown.append(await self._part_of(settled, place, member, part, streams, stack))
                     except (StreamLost, RemoteProtocolError, TimeoutError) as error:
                         who = f"peer={spec.members[member]} reducer={spec.members[reducer]}"
                         _LOG.warning("averaging.part_not_shown round=%d %s error=%s", spec.round, who, error)
@@ -190,12 +191,12 @@ class Rechecks:
         self,
         settled: Settled,
         place: int,
+        member: int,
         part: Part,
         streams: dict[int, FramedStream],
         stack: contextlib.AsyncExitStack,
     ) -> ShownPart:
-        """The part as that contributor sent it. Raises StreamLost, RemoteProtocolError, TimeoutError."""
-        member = settled.spec.contributors[place]
+        """The part as that contributor sent it, shown by this member. Raises StreamLost, RemoteProtocolError, TimeoutError."""
         if member == settled.me:
             return settled.own_part(part)
         async with asyncio.timeout(_PART_SECONDS):
@@ -207,11 +208,18 @@ class Rechecks:
             return await _receive(settled, streams[member], place, part)
 
 
+def _wanted(settled: Settled, payload: bytes) -> ShownPart | None:
+    """What a checker asks for; None where that is not here."""
+    index, place = _WANT.unpack(payload) if len(payload) == _WANT.size else (settled.spec.num_parts, 0)
+    is_known = index in settled.spec.reducer_of and place < len(settled.spec.contributors)
+    return settled.part_of(place, settled.spec.parts[index]) if is_known else None
+
+
 async def _receive(settled: Settled, stream: FramedStream, place: int, part: Part) -> ShownPart:
     data = bytearray(part.num_sent_bytes)
     sink = PartSink(stream.peer, (part,), room=lambda _: memoryview(data), on_part=lambda _: None, permitted=lambda: 1)
     stream.sink, stream.max_control_bytes = sink, MAX_PROOF_BYTES
-    stream.send(FrameKind.WANT, _INDEX.pack(part.index))
+    stream.send(FrameKind.WANT, _WANT.pack(part.index, place))
     proof = decode(PartProof, await stream.receive(FrameKind.PROOF), max_bytes=MAX_PROOF_BYTES)
     await stream.receive(FrameKind.NOTE)
     if not sink.is_complete:

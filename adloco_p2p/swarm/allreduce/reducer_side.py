@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from adloco_p2p.core.model.quorum import Quorum
@@ -44,9 +44,18 @@ class ReducerSide:
         watch = StragglerWatch(at.spec, quorum, self.uploads, self._loop.time())
         while not self.uploads.are_complete:
             await asyncio.sleep(LOOK_SECONDS)
-            if found := watch.look(self._loop.time()):
+            found = watch.look(self._loop.time())
+            if found and self._others_wait_for(found):
                 reason = "; ".join(f"{at.peer(member)} {why}" for member, why in found.items())
                 raise AveragingError(reason, suspects=tuple(at.peer(member) for member in found))
+
+    def _others_wait_for(self, late: Collection[int]) -> bool:
+        """Another reducer waits for one of these, too, by its keepalives, or there is none to compare with: else it may be this
+        host's downlink that is slow."""
+        at = self._at
+        others = set(at.spec.reducers) - {at.me, *late}
+        streams = [stream for (member, _), (stream, _) in at.reducers.items() if member in others]
+        return not others or any(not set(late).isdisjoint(stream.awaited_members) for stream in streams)
 
     async def serve(self, stream: FramedStream, hello: Hello) -> bool:
         """Take a member's parts and send it the means, until it has all. True: the stream is free for another average."""

@@ -1,8 +1,8 @@
 """An average that has ended, as one member keeps it: its own parts with their proofs, and what proves a reducer's sum wrong."""
 
 import base64
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
@@ -18,6 +18,7 @@ from adloco_p2p.numerics.reduction import BadPart, combination
 from adloco_p2p.numerics.tensor_codec import Buffer, TensorCodec
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.own_contribution import sent_root
+from adloco_p2p.swarm.allreduce.pledges import HeldContribution
 
 MAX_PROOF_BYTES = 2 * MAX_WAY_TEXT + 64
 
@@ -49,20 +50,38 @@ class Settled:
     """See `Decision`."""
     roots: tuple[Digest, ...]
     """Of the contributors, in order."""
-    receipts: tuple[Pledge, ...]
-    """Of the reducers, in order."""
+    receipts: Mapping[int, Pledge]
+    """By reducer; of an attempt that was completed without some, those of the others."""
     result_roots: Sequence[bytes]
     """Of the parts of the result."""
     own_leaves: tuple[tuple[bytes, ...], ...]
     """Roots of the own parts, by reducer; none of a member that only received."""
     own: Sequence[Buffer]
     """The own parts, by index, in the memory that they were sent from; none of a member that only received."""
+    gone: frozenset[int] = frozenset()
+    """Contributors that died before the attempt was completed: the reducers show their parts."""
+    held: Mapping[int, HeldContribution] = field(default_factory=dict)
+    """By member: theirs, as far as this member reduces them."""
 
     def own_part(self, part: Part) -> ShownPart:
+        shards = [tree_root(shard) for shard in self.own_leaves]
+        return self._shown(part, self.own[part.index], self.own_leaves[self.spec.reducer_of[part.index]], shards)
+
+    def part_of(self, place: int, part: Part) -> ShownPart | None:
+        """Of the contributor at that place, if it is this member's to show."""
+        member = self.spec.contributors[place]
+        if member == self.me:
+            return self.own_part(part) if self.own else None
+        held = self.held.get(member)
+        if held is None or part.index not in held.parts:
+            return None
+        return self._shown(part, held.parts[part.index], held.leaves, held.shards)
+
+    def _shown(self, part: Part, data: Buffer, leaves: Sequence[bytes], shards: Sequence[bytes]) -> ShownPart:
         reducer = self.spec.reducer_of[part.index]
-        within = proof(self.own_leaves[reducer], self.spec.place_of[part.index])
-        named = [shard_hash(peer, tree_root(shard)) for peer, shard in zip(self.spec.members, self.own_leaves, strict=True)]
-        return ShownPart(self.own[part.index], PartProof(to_shard=_text(within), to_root=_text(proof(named, reducer))))
+        within = proof(leaves, self.spec.place_of[part.index])
+        named = [shard_hash(peer, shard) for peer, shard in zip(self.spec.members, shards, strict=True)]
+        return ShownPart(data, PartProof(to_shard=_text(within), to_root=_text(proof(named, reducer))))
 
     def checked(self, place: int, part: Part, shown: ShownPart) -> ShownPart:
         """A part that is in the contribution of that place among the contributors. Raises RemoteProtocolError."""
@@ -100,7 +119,7 @@ class Settled:
             for item in shown
         )
         return WrongSum(
-            receipt=self.receipts[spec.reducers.index(reducer)],
+            receipt=self.receipts[reducer],
             sent_codec=spec.codec.code,
             mean_codec=spec.mean_codec.code,
             roots=self.roots,

@@ -81,6 +81,11 @@ class ShardReduction:
         whole = zip(self.parts, self._inbox, self._has_arrived, strict=True)
         return [(member, part, inbox[member]) for part, inbox, arrived in whole for member in arrived if member in inbox]
 
+    def of(self, member: int) -> dict[int, Buffer]:
+        """What is held of a member, by part."""
+        held = zip(self.parts, self._inbox, strict=True)
+        return {part.index: inbox[member].data[: part.num_sent_bytes] for part, inbox in held if member in inbox}
+
     def _contributions(self, index: int) -> list[tuple[int, Buffer]]:
         part, inbox = self.parts[index], self._inbox[index]
         encoded: dict[int, Buffer] = {member: room.data[: part.num_sent_bytes] for member, room in inbox.items()}

@@ -52,9 +52,9 @@ class StreamWatch:
             stream.abort()
         self._silence.reset()
 
-    async def look_on(self, awaited: Callable[[], tuple[int, ...]], name_of: Callable[[int], PeerId]) -> None:
-        """Show signs of life, which name the members `awaited` here, and look for them; for ever. A stream that is silent for
-        too long is ended."""
+    async def look_on(self, awaited: Callable[[int], tuple[int, ...]], name_of: Callable[[int], PeerId]) -> None:
+        """Show signs of life, which name the members `awaited` here as the member at the other end is told, and look for them;
+        for ever. A stream that is silent for too long is ended."""
         last = self._loop.time()
         while True:
             await asyncio.sleep(self._quiet_seconds)
@@ -67,8 +67,9 @@ class StreamWatch:
                 if was_suspended or stream.is_paced:
                     stream.last_received = now
             self._silence.look({stream: now - stream.last_received for stream in self.streams})
-            limit_seconds, names = self._stall_detector.limit_seconds, awaited()
+            limit_seconds = self._stall_detector.limit_seconds
+            names = {member: awaited(member) for member in set(self.streams.values())}
             for stream, member in tuple(self.streams.items()):
                 if now - stream.last_received > limit_seconds and stream.on_lost:
                     stream.end(StreamSilent(f"{name_of(member)} was silent for {limit_seconds:.3g} s"))
-                stream.show_life(names, quiet_seconds=self._quiet_seconds)
+                stream.show_life(names[member], quiet_seconds=self._quiet_seconds)

@@ -4,7 +4,7 @@ The averager knows this interface alone: it begins an attempt, hands it the stre
 result or its failure, lets it serve slower members, and closes it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from adloco_p2p.core.model.averages import HELD_BYTES, KEPT_BYTES, RESULTS_KEPT
-from adloco_p2p.core.model.types import PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply
 from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads
@@ -93,9 +94,10 @@ class AttemptResult:
     """The same, as every host holds it."""
     left_out: dict[PeerId, str]
     """Contributors whose vectors the aggregation rule left out, and why."""
-    statistics: PseudoGradientStatistics
-    settled: Settled
-    """For those that make parts again."""
+    statistics: PseudoGradientStatistics | None
+    """None where the parts are not all of the same contributions; see `completion.py`."""
+    settled: tuple[Settled, ...]
+    """For those that make parts again: of this attempt, and of the one that it completes."""
     residual: torch.Tensor | None
     """float32 [P]: this member's vector minus what of it the others could use; none where nothing is lost."""
     upload_bytes_per_second: float
@@ -111,8 +113,25 @@ class Attempt(Protocol):
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received until now."""
 
+    @property
+    def decision(self) -> Digest | None:
+        """Once a retry could complete the attempt; see `completion.py`."""
+
+    def report_decision(self, on_decided: Callable[[Digest], None]) -> None:
+        """Call it as soon as there is a decision."""
+
+    def rule_of_rest(self, members: Collection[PeerId]) -> AggregationRule:
+        """For a retry of these members that completes the attempt. Raises AveragingError."""
+
+    async def completed_by(self, spec: AllReduceSpec, timeout_seconds: float) -> "Attempt":
+        """Begin the retry that completes this attempt, which has failed."""
+
+    def let_go(self) -> None:
+        """No retry completes the attempt, which has failed: what came is kept for other ones."""
+
     async def run(self) -> AttemptResult:
-        """Until the whole result is here. Raises AveragingError, with suspects; the caller then calls `closed`."""
+        """Until the whole result is here. Raises AveragingError, with suspects; the caller then calls `closed`, where there is
+        a `decision` after `let_go` or the retry that completes it."""
 
     async def serve_stragglers(self) -> None:
         """After `run`: serve slower members until each is served or the deadline has come."""

@@ -13,8 +13,8 @@ from adloco_p2p.swarm.discovery.run_records import Discovery, RunRecord
 from adloco_p2p.swarm.p2p.addresses import leads_out
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
-DISCOVERY_SECONDS = 30.0
-"""How long a joiner looks for a run, and for its manifest, before it gives up."""
+DISCOVERY_SECONDS = 60.0
+"""How long a joiner looks for a run, and for its manifest, before it gives up: a first peer answers once its model is built."""
 LOOK_SECONDS = 1.0
 
 

@@ -158,7 +158,7 @@ def test_a_proposer_that_lets_a_ballot_run_out_comes_last_for_some_slots() -> No
     assert not context.run_out
 
 
-def test_who_lets_no_ballot_run_out_is_not_blamed() -> None:
+def test_a_proposer_whose_ballot_did_not_run_out_is_not_suspected() -> None:
     me = opened(5, peer(0))[1].order[4]
     context, slot = opened(5, me)
     timer = BallotTimer(context, slot)

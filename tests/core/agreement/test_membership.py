@@ -229,7 +229,7 @@ def test_a_farewell_counts_at_once_travels_on_and_can_be_taken_back_by_a_later_l
     assert made.lease_valid(C, 1.5)
 
 
-def test_a_forged_farewell_is_not_believed() -> None:
+def test_a_forged_leave_message_is_refused() -> None:
     made, liar = member(A), member(B)
     (leave,) = liar.leave(1.0)
     assert isinstance(leave, Broadcast) and isinstance(leave.message, Leave)

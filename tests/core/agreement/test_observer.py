@@ -98,7 +98,7 @@ def test_who_answers_is_alive_for_a_lease() -> None:
     assert not reader.is_alive(peer(0), swarm.now + 60), "the same beat again is no sign of life"
 
 
-def test_a_forged_entry_is_not_believed() -> None:
+def test_a_forged_entry_is_refused() -> None:
     swarm = trained(3, rounds=4)
     entries = members(swarm).ledger.entries
     for number, entry in enumerate(entries):

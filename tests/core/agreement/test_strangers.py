@@ -448,7 +448,7 @@ def test_free_names_do_not_stop_the_plans_of_those_that_work() -> None:
     assert verify_ledger(swarm.genesis, swarm.peers[peer(0)].ledger.entries, decide, verify) == []
 
 
-def test_a_newcomer_has_no_say_and_hears_the_plan_all_the_same() -> None:
+def test_a_newcomer_has_no_vote_and_gets_the_plan_all_the_same() -> None:
     swarm = Swarm(2)
     swarm.deliver()
     newcomer = peer(2)

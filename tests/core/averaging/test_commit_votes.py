@@ -83,7 +83,7 @@ def test_votes_that_are_passed_on_are_taken_up_to_the_first_that_is_not_signed()
     assert votes.voters == (B, C, D)
 
 
-def test_an_average_is_lost_where_no_voter_that_is_there_holds_it_and_one_says_so() -> None:
+def test_an_average_is_lost_where_no_present_voter_holds_it_and_one_reports_that() -> None:
     mine, empty = vote(A, "1", A, B, C, D), {peer: replace(vote(peer, "1", A, B, C, D), is_held=False) for peer in (B, C, D)}
     choice = choice_of(mine)
     kept = Voter(sign=lambda payload: sign(A, payload), verify=verify, keep=lambda _: [], kept=mine)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.attempt import Attempt
 from adloco_p2p.core.averaging.commit_phase import MAX_REPAIRS
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound
@@ -201,6 +202,22 @@ def test_a_repeated_accusation_is_not_counted_again_and_all_accusers_together_ac
     for accuser, suspects in ((B, ten[7:9]), (B, ten[7:9]), (C, ten[6:9]), (D, ten[9:]), (C, ten[4:6]), (D, ten[5:6])):
         outer.received(accuser, accusation(*suspects), 14.0, ())
     assert members_of_retry(outer, 60.0) == {ten[:6]}, "two accusers leave a majority, too"
+
+
+def test_a_member_ends_two_attempts_and_is_not_in_the_third() -> None:
+    """By nothing but a report that names nobody, or by the question of a host without a part in the attempt."""
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), is_question=True)
+    assert outer.received(B, question, 11.0, ()) == [] and outer.phase is Phase.AVERAGING
+    for attempt, members in enumerate([(A, B, C, D), (A, C, D)], start=1):
+        outer.received(B, replace(question, attempt=attempt - 1, is_question=False), 12.0 + 20.0 * attempt, ())
+        outer.received(C, replace(question, attempt=attempt - 1, is_question=False, because=B), 12.0 + 20.0 * attempt, ())
+        assert outer.phase is Phase.RETRYING
+        outer.tick(22.0 + 20.0 * attempt, ())
+        assert outer.attempts.current == Attempt(number=attempt, members=members)
+    assert outer.received(B, replace(question, attempt=9, is_question=False), 80.0, ()) == []
+    start = AttemptStart(instance=INSTANCE, round=0, attempt=10, members=(A, B, C, D))
+    assert outer.received(B, start, 81.0, ()) == [] and outer.phase is Phase.AVERAGING
 
 
 def test_an_accuser_that_names_itself_is_left_out_whatever_it_has_named_before() -> None:
@@ -436,7 +453,7 @@ def test_an_average_that_one_host_claims_is_not_fetched_and_a_fetched_one_gives_
     assert [peer for peer, _ in answer.message.backers] == [B, C, D] and not answer.message.signature
 
 
-def test_the_votes_of_a_majority_convince_a_host_that_heard_only_one_of_them() -> None:
+def test_the_votes_of_a_majority_suffice_for_a_host_that_received_only_one_of_them() -> None:
     """A host voted, and two of the others died after their votes: the third passes them on."""
     outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
     outer.average_finished(finished(outer, A, B, C, D), 14.0, ())
@@ -550,7 +567,7 @@ def test_the_wait_for_a_silent_voter_ends() -> None:
     assert outer.next_deadline is None
 
 
-def test_a_late_host_hears_all_that_live_before_it_calls_a_round_void() -> None:
+def test_a_late_host_has_the_answers_of_all_that_live_before_a_round_is_void() -> None:
     plan = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout()).plan
     outer = outer_round(A, plan, AdaptiveTimeout(), is_late=True)
     outer.start(20.0, progress_end=0.1)
@@ -587,7 +604,7 @@ def test_a_late_host_waits_for_no_average_where_most_have_declined() -> None:
     assert has(outer.tick(24.0, ()), CarryOver)
 
 
-def test_late_hosts_tell_each_other_that_they_have_no_vote_to_wait_for() -> None:
+def test_late_hosts_answer_each_other_that_they_have_no_vote() -> None:
     plan = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout()).plan
     asking, past = (outer_round(name, plan, AdaptiveTimeout(), is_late=True) for name in (A, C))
     for outer in (asking, past):

@@ -16,6 +16,7 @@ from adloco_p2p.core.model.types import (
     ROUNDS_OPEN,
     BranchState,
     Digest,
+    Fork,
     GivenWeight,
     InstanceId,
     Merge,
@@ -36,14 +37,17 @@ from tests.core.planning.test_round_plan import ONE, honest_reports, start
 INSTANCE = InstanceId(0)
 
 
-def history(rounds: int, *, unreported: int | None = 3) -> Ledger:
-    """Plans that follow each other, each from honest reports; of one round, the first after the fork of most tests, there are
-    none, so everybody may have been apart."""
+def history(rounds: int, *, unreported: int | None = 3, unseated: Sequence[int] = (0, 1, 2)) -> Ledger:
+    """Plans that follow each other, each from honest reports. In the plan of round 3, the first after the fork of most tests,
+    these peers have no seats, and no peer reports its round: so all of them may have been apart."""
     ledger = Ledger(start(ONE), recall=dict[Digest, LedgerEntry]().__getitem__)
+    parent = ledger.plans[-1]
     for _ in range(rounds):
-        parent, reported = ledger.plans[-1], ledger.reported
+        reported = ledger.reported
         reports = honest_reports(reported) if reported is not None and reported.round != unreported else []
-        grow(ledger, next_plan(parent, reports, ONE), reports)
+        parent = replace(next_plan(parent, reports, ONE), parent=ledger.digests[-1])
+        gone = [peer(index) for index in unseated] if parent.round == 3 else []
+        grow(ledger, replace(parent, roster=tuple(seat for seat in parent.roster if seat.peer not in gone)), reports)
     return ledger
 
 
@@ -124,7 +128,7 @@ def test_a_branch_of_a_branch_is_refused() -> None:
     assert accepted(ledger, bringing(ledger, (0, nested))) == ()
 
 
-def test_a_branch_is_believed_once_and_of_one_peer_one_branch() -> None:
+def test_a_branch_counts_once_and_one_branch_per_peer() -> None:
     ledger = history(5)
     good = branch_state(ledger)
     reports = bringing(ledger, (0, good))
@@ -162,12 +166,22 @@ def test_a_claim_without_a_certificate_of_its_side_is_nothing() -> None:
     assert item.backing == pytest.approx(2 / 3)
 
 
+def test_an_elector_that_kept_its_seat_was_not_apart() -> None:
+    """Peer 0 keeps back its report of the round after the fork, and signs alone; peers 1 and 2 were cut off."""
+    for unseated, part in (((), None), ((1,), 1 / 3), ((1, 2), 2 / 3)):
+        ledger = history(5, unseated=unseated)
+        good = branch_state(ledger)
+        assert accepted(ledger, bringing(ledger, (0, good), voters=(0,))) == ()
+        items = accepted(ledger, bringing(ledger, (0, good), voters=(0, 1, 2)))
+        assert [item.backing for item in items] == ([] if part is None else [pytest.approx(part)])
+
+
 @pytest.mark.parametrize("rounds", [4, 5, 9])
 def test_an_elector_that_reported_the_winners_first_plan_was_not_apart(rounds: int) -> None:
     """Peers 0 and 1 were there: with the reports at hand, and with those of any plan since."""
     ledger = history(4)
     good = branch_state(ledger)
-    signed = [report for report in honest_reports(ledger.plans[3]) if report.peer != peer(2)]
+    signed = honest_reports(replace(ledger.plans[3], roster=ledger.plans[2].roster))[:2]
     if rounds > 4:
         grow(ledger, next_plan(ledger.plans[-1], signed, ONE), signed)
     for _ in range(rounds - 5):
@@ -279,7 +293,12 @@ def two_targets() -> tuple[RoundPlan, PendingBranch, PendingBranch]:
 
 
 def settled(
-    plan: RoundPlan, *held: BranchState, merges: Sequence[Merge] = (), is_guarded: bool = False, loss: float | None = None
+    plan: RoundPlan,
+    *held: BranchState,
+    forks: Sequence[Fork] = (),
+    merges: Sequence[Merge] = (),
+    is_guarded: bool = False,
+    loss: float | None = None,
 ) -> Settlement:
     """The first host holds all states of the plan, the others these; `loss`: what all measured of the pending merge, and of its
     sources."""
@@ -295,7 +314,7 @@ def settled(
         for report in honest_reports(plan)
     }
     rules = MergeRules(guard=is_guarded)
-    return settle(plan, received, merges, roster_of(plan), (), is_last=False, may_probe=True, rules=rules)
+    return settle(plan, received, (forks, merges), roster_of(plan), (), is_last=False, may_probe=True, rules=rules)
 
 
 def test_a_target_that_is_merged_takes_along_what_its_fork_was_given() -> None:
@@ -306,6 +325,27 @@ def test_a_target_that_is_merged_takes_along_what_its_fork_was_given() -> None:
     assert [(item.target, item.fork_weight) for item in after.pending] == [(1, 0.0)]
     later = settled(replace(plan, branches=after.pending), second.branch_state, merges=[ONE_INTO_ZERO])
     assert later.merges == () and later.pending == () and "its fork 0.25" in "".join(later.reasons)
+
+
+@pytest.mark.parametrize("is_named_before", [True, False])
+def test_a_copy_of_an_instance_takes_along_what_its_fork_was_given(is_named_before: bool) -> None:
+    """A branch had a fifth of instance 0, which is then copied: another state of its fork has that less in the copy, whether
+    plans named it when the copy was made or name it for the first time later."""
+    ledger = history(5)
+    early, late = (branch_state(ledger, branch=Digest(name * 64), samples=10**9) for name in "de")
+    (item,) = accepted(ledger, bringing(ledger, (0, early)))
+    grown(ledger, named=[replace(item, backing=0.2)])
+    assert grown(ledger, early).merges[0].weights[1] == pytest.approx(0.2)
+    copied = (Fork(source=INSTANCE, targets=(InstanceId(1),)),)
+    if is_named_before:
+        (item,) = accepted(ledger, bringing(ledger, (1, late)))
+        (item,) = settled(replace(ledger.plans[-1], branches=(item,)), forks=copied).pending
+    else:
+        parent = ledger.plans[-1]
+        reports = honest_reports(ledger.plans[-2])
+        grow(ledger, replace(next_plan(parent, reports, ONE), forks=copied), reports)
+        (item,) = accepted(ledger, bringing(ledger, (1, late)))
+    assert [(given.instance, given.fork_weight) for given in item.given] == [(0, pytest.approx(0.2)), (1, pytest.approx(0.2))]
 
 
 def test_a_measured_merge_that_weighs_too_much_by_now_is_measured_again() -> None:
@@ -360,7 +400,7 @@ def test_of_one_report_one_branch_counts_and_all_together_weigh_a_quarter() -> N
 
 
 def test_samples_are_those_of_reports_and_at_the_end_those_of_plans() -> None:
-    ledger = history(6, unreported=None)
+    ledger = history(6, unreported=None, unseated=())
     fork, entries = ledger.plans[2], ledger.entries[2:]
     rounds = {number: given_samples(ledger.plans[number], INSTANCE) for number in range(2, 7)}
     assert trained_samples(fork, entries, INSTANCE, end=7) == sum(rounds.values())

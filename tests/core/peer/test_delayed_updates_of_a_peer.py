@@ -93,7 +93,7 @@ def test_without_the_setting_nothing_runs_ahead() -> None:
     assert ahead(Story(rules=rules(), peers=2).play()) == []
 
 
-def test_alone_there_is_nothing_to_hide() -> None:
+def test_a_peer_alone_runs_no_round_ahead() -> None:
     story = delayed(peers=1).play()
     assert ahead(story) == []
     assert story.is_finished(PEER0)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.model.events import OuterApplied
 from adloco_p2p.core.model.types import InstanceId
-from adloco_p2p.core.peer.divergence import FRUITLESS_ROUNDS, Divergence
+from adloco_p2p.core.peer.divergence import FRUITLESS_ROUNDS, note_round, reason_to_stop
+from adloco_p2p.core.peer.hosted_instance import HostedInstance
 from tests.core.core_values import STATE
 
 ZERO, SEVEN = InstanceId(0), InstanceId(7)
@@ -20,28 +21,29 @@ class Ended:
     applied: OuterApplied | None = None
 
 
-def note(divergence: Divergence, ended: Ended) -> list[tuple[str, bool]]:
-    return [(log.message, log.active) for log in divergence.note(ended)]  # type: ignore[arg-type, attr-defined]
+def note(instances: dict[InstanceId, HostedInstance], ended: Ended) -> list[tuple[str, bool]]:
+    hosted = instances.setdefault(ended.instance, HostedInstance())
+    return [(log.message, log.active) for log in note_round(hosted, ended)]  # type: ignore[arg-type, attr-defined]
 
 
-def test_the_warning_says_what_led_nowhere_and_ends_with_the_next_good_round() -> None:
-    divergence = Divergence()
-    ((message, active),) = note(divergence, Ended(SEVEN, 3))
+def test_the_warning_names_the_failure_and_ends_with_the_next_good_round() -> None:
+    instances: dict[InstanceId, HostedInstance] = {}
+    ((message, active),) = note(instances, Ended(SEVEN, 3))
     assert active and message.startswith("round 3, instance 7: the inner steps diverged, and nothing was sent; ")
     refused = OuterApplied(instance=SEVEN, round=4, digest=STATE, state_digest=STATE, is_refused=True)
-    ((message, active),) = note(divergence, Ended(SEVEN, 4, applied=refused))
+    ((message, active),) = note(instances, Ended(SEVEN, 4, applied=refused))
     assert active and message.startswith("round 4, instance 7: the outer step would have led to parameters")
-    assert note(divergence, Ended(SEVEN, 5, has_diverged=False)) == [("instance 7 trains again", False)]
-    assert note(divergence, Ended(SEVEN, 6, has_diverged=False)) == []  # said once
+    assert note(instances, Ended(SEVEN, 5, has_diverged=False)) == [("instance 7 trains again", False)]
+    assert note(instances, Ended(SEVEN, 6, has_diverged=False)) == []  # said once
 
 
 def test_only_so_many_rounds_in_a_row_of_one_instance_are_a_reason_to_stop() -> None:
-    divergence = Divergence()
+    instances: dict[InstanceId, HostedInstance] = {}
     for number in range(FRUITLESS_ROUNDS - 1):
-        note(divergence, Ended(ZERO, number))
-        note(divergence, Ended(SEVEN, number))
-    note(divergence, Ended(ZERO, FRUITLESS_ROUNDS, has_diverged=False))
-    note(divergence, Ended(ZERO, FRUITLESS_ROUNDS + 1))
-    assert divergence.reason_to_stop == ""
-    note(divergence, Ended(SEVEN, FRUITLESS_ROUNDS))
-    assert divergence.reason_to_stop.startswith("training has diverged: 4 rounds in a row of instance 7 led nowhere; ")
+        note(instances, Ended(ZERO, number))
+        note(instances, Ended(SEVEN, number))
+    note(instances, Ended(ZERO, FRUITLESS_ROUNDS, has_diverged=False))
+    note(instances, Ended(ZERO, FRUITLESS_ROUNDS + 1))
+    assert reason_to_stop(instances) == ""
+    note(instances, Ended(SEVEN, FRUITLESS_ROUNDS))
+    assert reason_to_stop(instances).startswith("training has diverged: 4 rounds in a row of instance 7 led nowhere; ")

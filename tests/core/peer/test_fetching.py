@@ -42,7 +42,7 @@ def state_at(boundary: int) -> PeerState:
         AverageDigest(instance=INSTANCE, round=1, attempt=0, contributors=(), digest=NO_AVERAGE),
     ],
 )
-def test_a_host_that_came_back_beyond_a_round_says_that_it_has_no_vote_in_it(question: AveragingMessage) -> None:
+def test_a_host_that_came_back_beyond_a_round_answers_that_it_has_no_vote_in_it(question: AveragingMessage) -> None:
     assert Fetching(state_at(3)).decline(PEER1, question) == [Send(peer=PEER1, message=OVER)]
 
 

@@ -49,7 +49,7 @@ def reported(capacity: Capacity) -> list[Report]:
     reporting.capacity = capacity
     reporting.remember(report(KEEPER, 0))
     state.instance(INSTANCE).boundary = 2
-    state.untrained[1, INSTANCE] = None
+    state.instance(INSTANCE).untrained.add(1)
     reporting.report_rounds(0.0)
     return sent
 

@@ -1,6 +1,7 @@
 """Peers that freeze, differ, come late, go early or learn of another history: whole peers in virtual time."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from adloco_p2p.core.model.events import (
     Commanded,
     Decided,
     Durable,
+    Evaluated,
     FetchFailed,
     FetchState,
     InnerFinished,
@@ -35,6 +37,7 @@ from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.telemetry import FastForwarded, Finished
 from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, InstanceReport, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, PENDING_SECONDS, RESEND_SECONDS, CompletionBarrier
+from adloco_p2p.core.peer.lifecycle import Stage
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.device import hashed
@@ -42,6 +45,7 @@ from adloco_p2p.sim.identities import RUN
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, PEER3, Story, Told, rules
 
 INSTANCE = InstanceId(0)
+LAST = hashed("the last plan")
 NEWS = Ping(target=PEER0, is_relayed=False)
 """Whatever it is: a scripted agreement answers what the test has put in."""
 
@@ -80,7 +84,7 @@ def test_a_peer_whose_state_differs_takes_that_of_the_others() -> None:
     assert all(own[key] == others[key] for key in later)
 
 
-def test_who_cannot_contribute_says_so_and_nobody_waits_for_its_vote() -> None:
+def test_a_host_that_cannot_contribute_refuses_and_its_vote_is_not_awaited() -> None:
     """Of three contributors one has no state at first: the average of the others counts without it."""
     story = Story(rules=rules(rounds=8), peers=3)
     story.machine(PEER1).disk.durable = Durable(round=0, plans=(story.world.genesis,))
@@ -93,7 +97,7 @@ def test_who_cannot_contribute_says_so_and_nobody_waits_for_its_vote() -> None:
 # --- leaving, ending -------------------------------------------------------------------------------------------------
 
 
-def test_who_is_asked_to_stop_says_goodbye_last_of_all() -> None:
+def test_a_peer_that_is_asked_to_stop_sends_its_leave_last() -> None:
     story = Story(rules=rules(rounds=8), peers=2)
     story.ask(PEER0, "drain", at=0.4)
     story.play()
@@ -121,27 +125,66 @@ def test_nobody_goes_before_the_slowest_has_ended_the_run() -> None:
 
 def test_a_farewell_ends_when_all_who_live_are_done_or_had_their_time() -> None:
     completion = CompletionBarrier(PEER0)
-    assert completion.received(PEER1, RunComplete()) == [Send(peer=PEER1, message=RunComplete(is_answer=True, is_pending=True))]
-    told = completion.begin([PEER0, PEER1, PEER2], 10.0)
-    assert told == [Send(peer=PEER1, message=RunComplete()), Send(peer=PEER2, message=RunComplete())]
-    assert completion.received(PEER1, RunComplete()) == [Send(peer=PEER1, message=RunComplete(is_answer=True))]
-    assert completion.received(PEER1, RunComplete(is_answer=True)) == []
+    done, answer, pending = (
+        RunComplete(plan=LAST),
+        RunComplete(plan=LAST, is_answer=True),
+        RunComplete(plan=None, is_answer=True),
+    )
+    assert completion.received(PEER1, done) == [Send(peer=PEER1, message=pending)]
+    told = completion.begin(LAST, [PEER0, PEER1, PEER2], 10.0)
+    assert told == [Send(peer=PEER1, message=done), Send(peer=PEER2, message=done)]
+    assert completion.received(PEER1, done) == [Send(peer=PEER1, message=answer)]
+    assert completion.received(PEER1, answer) == []
     assert not completion.is_over(11.0, {})
-    assert completion.tick(10.0 + RESEND_SECONDS, {}) == [Send(peer=PEER2, message=RunComplete())]
+    assert completion.tick(10.0 + RESEND_SECONDS, {}) == [Send(peer=PEER2, message=done)]
     assert completion.is_over(11.0, {PEER2: None})
     assert completion.is_over(10.0 + COMPLETION_SECONDS, {})
 
 
-def test_a_peer_that_says_it_still_comes_is_waited_for_longer_but_not_for_good() -> None:
+def test_a_peer_that_still_comes_is_waited_for_longer_but_not_for_good() -> None:
     completion = CompletionBarrier(PEER0)
-    completion.begin([PEER0, PEER1, PEER2], 10.0)
-    assert completion.received(PEER1, RunComplete(is_answer=True, is_pending=True)) == []
+    completion.begin(LAST, [PEER0, PEER1, PEER2], 10.0)
+    assert completion.received(PEER1, RunComplete(plan=None, is_answer=True)) == []
     assert not completion.is_over(10.0 + COMPLETION_SECONDS, {}), "it may be fetching the last state from here"
     assert completion.is_over(10.0 + COMPLETION_SECONDS, {PEER1: None}), "the other one says nothing"
     assert completion.is_over(10.0 + PENDING_SECONDS, {})
-    completion.received(PEER1, RunComplete())
+    completion.received(PEER1, RunComplete(plan=LAST))
     assert completion.is_over(10.0 + COMPLETION_SECONDS, {})
     assert not completion.is_over(10.0 + COMPLETION_SECONDS - 1.0, {})
+
+
+def test_a_peer_that_ended_another_history_is_not_done_in_this_one() -> None:
+    completion = CompletionBarrier(PEER0)
+    completion.received(PEER1, RunComplete(plan=hashed("another last plan")))
+    assert not completion.are_all_done(LAST, [PEER0, PEER1], {})
+    completion.begin(LAST, [PEER0, PEER1], 10.0)
+    assert not completion.is_over(11.0, {})
+    completion.received(PEER1, RunComplete(plan=LAST))
+    assert completion.are_all_done(LAST, [PEER0, PEER1], {}) and completion.is_over(11.0, {})
+    completion.received(PEER1, RunComplete(plan=None, is_answer=True))
+    assert not completion.is_over(11.0, {}), "it goes on in a history that has won"
+
+
+def test_a_peer_that_has_ended_a_history_goes_on_in_the_one_that_wins() -> None:
+    """Two sides of a partition: the smaller one ends the run by itself and waits for a peer of the larger one."""
+    whole = rules(rounds=2)
+    plans = [genesis(RUN, [(PEER0, CAPACITY), (PEER1, CAPACITY)], whole)]
+    plans += [first := next_plan(plans[0], (), whole), next_plan(first, (), whole)]
+    agreement = Scripted()
+    peer = Peer(me=PEER0, cadence=replace(_cadence(), work=whole.work), agreement=agreement)
+    peer.handle(Started(durable=Durable(round=2, plans=tuple(plans), held=(INSTANCE,)), capacity=CAPACITY), 0.0)
+    peer.handle(TransitionApplied(round=2), 0.0)
+    effects = peer.handle(Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0), 1.0)
+    done = RunComplete(plan=canonical.digest(plans[2]))
+    assert peer.stage is Stage.WAITING and Send(peer=PEER1, message=done) in effects
+
+    other = next_plan(plans[0], (), whole, roster=RosterChange(joined=((PEER2, CAPACITY),)))
+    agreement.outcomes = [Reorg(fork=plans[0], lost=(), won=(_entry(other),))]
+    effects = peer.handle(Received(sender=PEER1, message=NEWS), 2.0)
+    assert peer.stage is Stage.TRAINING and not any(isinstance(effect, Stop) for effect in effects)
+    assert [effect.round for effect in effects if isinstance(effect, Transition)] == [0]
+    (answer,) = peer.handle(Received(sender=PEER1, message=done), 3.0)
+    assert answer == Send(peer=PEER1, message=RunComplete(plan=None, is_answer=True))
 
 
 # --- another history -------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """What a peer keeps by round goes in one place."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 
+from adloco_p2p.core.model.events import Evaluated
 from adloco_p2p.core.model.types import InstanceId, ProbeVerdict
 from adloco_p2p.core.peer.hosted_instance import Fetch, HostedInstance
 from adloco_p2p.core.peer.state import PeerState
@@ -13,7 +15,8 @@ from tests.core.peer.test_peer_churn import CAPACITY, _report
 INSTANCE = InstanceId(0)
 VERDICT = ProbeVerdict(sources=(), target=INSTANCE, source_losses=(), merged_loss=1.0)
 BY_ROUND = ("own_reports", "verdicts", "probing")
-BY_ROUND_AND_INSTANCE = ("rounds", "declined", "untrained")
+OF_AN_INSTANCE = ("rounds", "declined", "untrained")
+BY_BOUNDARY = ("saved", "served")
 
 
 def filled(rounds: int) -> PeerState:
@@ -23,47 +26,61 @@ def filled(rounds: int) -> PeerState:
         state.learn(plan)
         state.own_reports[number] = _report(PEER0, plan, "state")
         state.verdicts[number], state.probing[number] = VERDICT, None
-        key = (number, INSTANCE)
-        state.rounds[key], state.declined[key], state.untrained[key] = None, None, None  # type: ignore[assignment]
+        hosted = state.instance(INSTANCE)
+        hosted.rounds[number] = None  # type: ignore[assignment]
+        for numbers in (hosted.declined, hosted.untrained, hosted.saved, hosted.served):
+            numbers.add(number)
         plan = next_plan(plan, (), rules(rounds=100))
     return state
 
 
-def held_rounds(state: PeerState, name: str) -> list[int]:
-    return [key if isinstance(key, int) else key[0] for key in getattr(state, name)]
+def kept(state: PeerState, name: str) -> list[int]:
+    return sorted(getattr(state if name in BY_ROUND else state.known(INSTANCE), name))
 
 
-def test_every_dictionary_by_round_is_pruned() -> None:
+def test_whatever_is_kept_by_round_is_pruned() -> None:
     state = filled(20)
     state.forget_before(15)
-    for name in (*BY_ROUND, *BY_ROUND_AND_INSTANCE):
-        assert held_rounds(state, name) == list(range(15, 20)), name
+    for name in (*BY_ROUND, *OF_AN_INSTANCE, *BY_BOUNDARY):
+        assert kept(state, name) == list(range(15, 20)), name
     by_round = {name for name, value in vars(state).items() if isinstance(value, dict) and set(value) & {*range(5, 20)}}
     assert by_round == set(BY_ROUND), "a dictionary by round that this test does not know"
+    of_an_instance = {
+        item.name for item in fields(HostedInstance) if isinstance(getattr(HostedInstance(), item.name), dict | set)
+    }
+    assert of_an_instance == {*OF_AN_INSTANCE, *BY_BOUNDARY}, "a collection that this test does not know"
 
 
 def test_a_lost_history_leaves_nothing_that_was_decided_or_done_in_it() -> None:
     state = filled(20)
     state.cut(at=15)
-    for name in ("own_reports", "verdicts", "rounds", "untrained"):
-        assert held_rounds(state, name) == list(range(15)), name
+    for name in ("own_reports", "verdicts", *OF_AN_INSTANCE):
+        assert kept(state, name) == list(range(15)), name
+    for name in BY_BOUNDARY:
+        assert kept(state, name) == list(range(16)), (
+            "the boundary before the first round that is lost belongs to both histories"
+        )
     assert max(state.book.plans) == 14
 
 
 def test_rounds_that_were_done_with_a_state_that_is_given_up_are_done_again() -> None:
     state = filled(9)
-    state.rounds = {key: SimpleNamespace(is_done=key[0] != 3, round=key[0], has_voted=False) for key in state.rounds}  # type: ignore[misc]
+    rounds = {number: SimpleNamespace(is_done=number != 3, has_voted=number == 8) for number in range(9)}
+    state.instance(INSTANCE).rounds = rounds  # type: ignore[assignment]
+    state.instance(INSTANCE).declined.clear()
     state.move_to(7)
-    assert held_rounds(state, "rounds") == [0, 1, 2, 4, 5, 6]
+    assert kept(state, "rounds") == [0, 1, 2, 4, 5, 6]
+    assert kept(state, "declined") == [8], "a round in which this peer has voted is not averaged a second time"
 
 
 def test_moving_to_another_boundary_raises_the_epoch() -> None:
     state = filled(3)
-    state.rounds.clear()
-    state.instance(INSTANCE).boundary, state.opened, state.final_loss = 2, 1, 2.0
+    state.instance(INSTANCE).rounds.clear()
+    state.instance(INSTANCE).boundary, state.opened = 2, 1
+    state.final = Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0)
     state.move_to(9)
     assert (state.epoch, state.opened, state.skipped, state.held, state.probing) == (1, 8, 8, {}, {})
-    assert state.opening is None and state.final_loss is None
+    assert state.opening is None and state.final is None
     assert state.instances[INSTANCE].is_stale, "what the device has is of an earlier boundary"
 
 
@@ -75,6 +92,9 @@ def test_a_fast_forward_keeps_of_an_instance_only_that_an_older_state_is_here() 
 
 def test_instances_that_left_this_peer_are_forgotten_and_others_are_not() -> None:
     state = filled(3)
+    state.instance(InstanceId(0)).keep(range(0))
+    state.instance(InstanceId(0)).saved.clear()
+    state.instance(InstanceId(0)).served.clear()
     state.instance(InstanceId(1)).boundary = 2
     state.instance(InstanceId(2)).is_lost = True
     state.instance(InstanceId(3)).boundary = 2

@@ -80,7 +80,7 @@ def test_one_scoring_at_a_time_and_its_claim_is_reported_once() -> None:
     assert TaskScoring(ALL[1], period_rounds=1).ended(alone[0]) == [], "another is drawn"
 
 
-def test_after_a_failure_a_peer_says_no_longer_that_it_can() -> None:
+def test_after_a_failure_a_peer_no_longer_offers_the_tasks() -> None:
     scoring = TaskScoring(ALL[0], period_rounds=1)
     assert scoring.capacity(ABLE) == ABLE
     scoring.ended(plan_of(0, seat(ALL[0])))

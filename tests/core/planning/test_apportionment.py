@@ -74,6 +74,7 @@ def test_a_newcomer_changes_nobody_elses_instance() -> None:
     before = allocate([40, 40], [1] * 4)
     after = allocate([40, 40], [1] * 5, {i: list(h) for i, h in before.items()})
     assert all(set(before[i]) <= set(after[i]) for i in before)
+    assert sum(len(after[i]) - len(before[i]) for i in before) == 1, "it has a seat itself"
 
 
 def test_an_instance_with_few_knowing_hosts_chooses_first() -> None:

@@ -212,7 +212,7 @@ def test_all_host_about_the_same_number_of_rounds(num_peers: int, places: int, t
 @given(st.integers(0, 10**9))
 @example(268359)  # a member comes off the bench before three that wait longer and never reported
 @settings(max_examples=8, deadline=None)
-def test_who_waits_longest_comes_first_whoever_comes_and_goes(seed: int) -> None:
+def test_the_longest_wait_comes_first_whatever_peers_come_and_go(seed: int) -> None:
     """In rosters that change, with reports that are missing: the cap holds, no place is free while a member waits that can
     work, and the order of the reports makes no difference."""
     chance = random.Random(seed)

@@ -39,7 +39,7 @@ def claiming(speed: float) -> Callable[[RoundPlan], list[Report]]:
     return say
 
 
-def test_speeds_that_differ_as_machines_do_are_believed() -> None:
+def test_speeds_that_differ_as_machines_do_are_taken() -> None:
     speeds = [10.0, 0.0, 40.0, 150.0, 2.0]
     assert credible_speeds(speeds) == speeds
     assert credible_speeds([0.0, 0.0]) == [0.0, 0.0]

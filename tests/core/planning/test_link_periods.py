@@ -179,7 +179,7 @@ def plans_of_a_slow_host(megabytes: float) -> list[RoundPlan]:
 
 
 @pytest.mark.parametrize(("megabytes", "every"), [(1.0, 2), (0.5, 4)])
-def test_plans_say_in_which_rounds_a_slow_host_contributes(megabytes: float, every: int) -> None:
+def test_plans_name_the_rounds_in_which_a_slow_host_contributes(megabytes: float, every: int) -> None:
     """Rounds of 240 s and more: 40 s and 85 s beyond the 5 s of the others are within 2 and 4 times 24.5 s."""
     plans = plans_of_a_slow_host(megabytes)[4:-1]
     for plan in plans:

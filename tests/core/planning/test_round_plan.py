@@ -127,7 +127,7 @@ def test_a_forking_run_starts_with_one_instance_and_copies_it() -> None:
     assert plans[4].merges == (), "copies that nobody has trained are not merged, though round 4 is a merge round"
 
 
-def test_reports_of_the_source_speak_for_fresh_copies() -> None:
+def test_reports_of_the_source_count_for_fresh_copies() -> None:
     plans = run(replace(THREE, instances=InstanceRules(count=3, start="fork", fork_round=3)))
     first, *others = plans[4].instances
     assert plans[4].round == 4 and first.history[-1].round == 2

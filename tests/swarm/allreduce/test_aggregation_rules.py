@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -19,7 +19,7 @@ from adloco_p2p.swarm.allreduce.gram_barrier import decode_products, encode_prod
 from adloco_p2p.swarm.allreduce.pledges import ProductsBook
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind
-from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, key_of, kill
+from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, averaged, key_of, kill, measured, residual_of
 
 SIZE = 20_003
 GRAM_RULES = [rule.name for rule in RULES if rule.needs_gram]
@@ -39,13 +39,13 @@ def alike(num_hosts: int, *, size: int = SIZE, seed: int = 0) -> list[torch.Tens
     return [common + torch.randn(size, generator=generator) for _ in range(num_hosts)]
 
 
-def results_of(results: list[Averaged | BaseException]) -> list[Averaged]:
+def results_of(results: Sequence[Averaged | BaseException]) -> list[Averaged]:
     """They are the same bytes, of one decision."""
-    for result in results:
-        assert isinstance(result, Averaged), result
-        assert (result.digest, result.left_out) == (results[0].digest, results[0].left_out)
-        assert torch.equal(result.vector.view(torch.int32), results[0].vector.view(torch.int32))
-    return results  # type: ignore[return-value]
+    first, *others = averaged(results)
+    for result in others:
+        assert (result.digest, result.left_out) == (first.digest, first.left_out)
+        assert torch.equal(result.vector.view(torch.int32), first.vector.view(torch.int32))
+    return [first, *others]
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_every_host_has_the_bytes_that_one_process_would_make(peers: Peers, rule
     assert results[0].left_out == tuple(sorted(list(names)[host] for host in in_memory.decision.left_out))
     for result, statistics, residual in zip(results, in_memory.statistics, in_memory.residuals, strict=True):
         if statistics is not None:
-            assert result.statistics.own_sqnorm == pytest.approx(statistics.own_sqnorm, rel=1e-12)
-            assert result.statistics.inner_product == pytest.approx(statistics.inner_product, rel=1e-9)
-            assert result.statistics.averaged_sqnorm == pytest.approx(statistics.averaged_sqnorm, rel=1e-12)
+            assert measured(result).own_sqnorm == pytest.approx(statistics.own_sqnorm, rel=1e-12)
+            assert measured(result).inner_product == pytest.approx(statistics.inner_product, rel=1e-9)
+            assert measured(result).averaged_sqnorm == pytest.approx(statistics.averaged_sqnorm, rel=1e-12)
         assert (residual is None) == (result.residual is None)
-        assert residual is None or torch.equal(result.residual, residual)
+        assert residual is None or torch.equal(residual_of(result), residual)
 
 
 @pytest.mark.parametrize("rule", [pytest.param("mean", marks=pytest.mark.heavy), "clip"])
@@ -86,7 +86,7 @@ def test_the_mean_per_place_is_that_of_one_process(peers: Peers, rule: str) -> N
     assert float((results[0].vector - plain.vector).norm() / plain.vector.norm()) > 0.5
     for result, statistics in zip(results, in_memory.statistics, strict=True):
         assert statistics is not None
-        assert result.statistics.averaged_sqnorm == pytest.approx(statistics.averaged_sqnorm, rel=1e-12)
+        assert measured(result).averaged_sqnorm == pytest.approx(statistics.averaged_sqnorm, rel=1e-12)
 
 
 def honest_mean(vectors: list[torch.Tensor], liar: int) -> torch.Tensor:
@@ -115,11 +115,11 @@ def test_the_own_vector_comes_back_to_a_host_that_was_left_out(peers: Peers, cod
     with peers.using(aggregation="robust", codec=codec):
         results = results_of(peers.average(f"left out {codec}", vectors, (1,) * 4))
     assert results[0].left_out == (peers[3].peer_id,)
-    assert torch.equal(results[3].residual, vectors[3])
+    assert torch.equal(residual_of(results[3]), vectors[3])
     coder = codec_named(codec)
-    assert torch.equal(results[0].residual, vectors[0] - coder.decode(coder.encode(vectors[0])))
-    assert (results[3].statistics.own_sqnorm, results[3].statistics.inner_product) == (0.0, 0.0)
-    assert results[3].statistics.averaged_sqnorm == results[0].statistics.averaged_sqnorm
+    assert torch.equal(residual_of(results[0]), vectors[0] - coder.decode(coder.encode(vectors[0])))
+    assert (measured(results[3]).own_sqnorm, measured(results[3]).inner_product) == (0.0, 0.0)
+    assert measured(results[3]).averaged_sqnorm == measured(results[0]).averaged_sqnorm
 
 
 def test_planned_steps_are_part_of_the_decision(peers: Peers) -> None:
@@ -138,7 +138,7 @@ def test_receivers_and_peers_that_reduce_nothing_take_part_in_the_decision(peers
     vectors = alike(5)
     with peers.using(aggregation="robust"):
         results = peers.average("shares", vectors, (1, 1, 1, 1, 0), shares=(1.0, 2.0, 0.0, 0.0, 0.0))
-    assert results_of(results)[4].statistics.own_sqnorm == 0.0
+    assert measured(results_of(results)[4]).own_sqnorm == 0.0
 
 
 def test_a_repair_knows_who_was_left_out_from_the_result_itself(peers: Peers) -> None:
@@ -161,7 +161,7 @@ def test_a_repair_knows_who_was_left_out_from_the_result_itself(peers: Peers) ->
         )
     assert fetched.left_out == (peers[1].peer_id,)
     assert torch.equal(fetched.vector, results[0].vector)
-    assert torch.equal(fetched.residual, results[0].residual)
+    assert torch.equal(residual_of(fetched), residual_of(results[0]))
     assert fetched.statistics is None, "they follow from the Gram matrix, which is gone"
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pytest
@@ -15,7 +15,7 @@ from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.transfer import download
-from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, key_of, vectors_of
+from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, averaged, key_of, measured, vectors_of
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +30,13 @@ def dumb_mean(vectors: list[torch.Tensor], weights: tuple[int, ...]) -> torch.Te
     return sum(v.double() * w for v, w in zip(vectors, weights, strict=True) if w) / total  # type: ignore[return-value]
 
 
-def assert_same_bytes(results: list[Averaged | BaseException]) -> Averaged:
-    for result in results:
-        assert isinstance(result, Averaged), result
-        assert result.digest == results[0].digest
-        assert torch.equal(result.vector.view(torch.int32), results[0].vector.view(torch.int32))
-        assert result.statistics.averaged_sqnorm == results[0].statistics.averaged_sqnorm
-    return results[0]
+def assert_same_bytes(results: Sequence[Averaged | BaseException]) -> Averaged:
+    first, *others = averaged(results)
+    for result in others:
+        assert result.digest == first.digest
+        assert torch.equal(result.vector.view(torch.int32), first.vector.view(torch.int32))
+        assert measured(result).averaged_sqnorm == measured(first).averaged_sqnorm
+    return first
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_repetition_gives_the_same_bits(peers: Peers) -> None:
 def test_narrow_codecs_also_give_the_same_bytes(peers: Peers, codec: str, tolerance: float) -> None:
     vectors, weights = vectors_of(3, 20_003), (1, 2, 3)
     with peers.using(codec=codec):
-        results = peers.average(f"codec {codec}", vectors, weights)
+        results = averaged(peers.average(f"codec {codec}", vectors, weights))
     result = assert_same_bytes(results)
     expected = dumb_mean(vectors, weights)
     assert torch.allclose(result.vector.double(), expected, rtol=tolerance, atol=tolerance)
@@ -82,8 +82,8 @@ def test_narrow_codecs_also_give_the_same_bytes(peers: Peers, codec: str, tolera
     dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}[codec]
     for vector, each in zip(vectors, results, strict=True):
         transmitted = vector.to(dtype).double()
-        assert each.statistics.own_sqnorm == pytest.approx(float(transmitted @ transmitted), rel=1e-12)
-        assert each.statistics.inner_product == pytest.approx(float(transmitted @ each.vector.double()), rel=1e-9)
+        assert measured(each).own_sqnorm == pytest.approx(float(transmitted @ transmitted), rel=1e-12)
+        assert measured(each).inner_product == pytest.approx(float(transmitted @ each.vector.double()), rel=1e-9)
 
 
 @pytest.mark.parametrize(("codec", "tolerance", "rounding"), [("int8", 0.02, 250), ("int4", 0.25, 250), ("topk2", 1.01, 15.9)])
@@ -92,7 +92,7 @@ def test_lossy_codecs_give_the_same_bytes_and_their_own_statistics(
 ) -> None:
     vectors, weights = vectors_of(3, 50_003), (1, 2, 3)
     with peers.using(codec=codec):
-        results = peers.average(f"codec {codec}", vectors, weights)
+        results = averaged(peers.average(f"codec {codec}", vectors, weights))
     mean = assert_same_bytes(results).vector.double()
     coder = codec_named(codec)
     sent = [coder.decode(coder.encode(vector)) for vector in vectors]  # cut as it may be: parts are whole groups
@@ -100,27 +100,27 @@ def test_lossy_codecs_give_the_same_bytes_and_their_own_statistics(
     assert float((mean - ideal).abs().max()) <= float(ideal.abs().max()) / rounding
     assert float((mean - dumb_mean(vectors, weights)).norm()) <= tolerance * float(dumb_mean(vectors, weights).norm())
     for own, result in zip(sent, results, strict=True):
-        assert result.statistics.own_sqnorm == pytest.approx(float(own.double() @ own.double()), rel=1e-12)
+        assert measured(result).own_sqnorm == pytest.approx(float(own.double() @ own.double()), rel=1e-12)
         statistics_of = mean if coder.returns_mean else ideal
-        assert result.statistics.inner_product == pytest.approx(float(own.double() @ statistics_of), rel=1e-9)
+        assert measured(result).inner_product == pytest.approx(float(own.double() @ statistics_of), rel=1e-9)
         least = 2 / 3 * (coder.num_bytes(50_003) + coder.mean_codec.num_bytes(50_003))
         assert result.bytes_received <= 1.1 * least + 10_000, "parts of 4 KiB, and what their hashes and pledges take"
 
 
 def test_statistics_are_those_of_the_vectors(peers: Peers) -> None:
     vectors, weights = vectors_of(3, 12_345), (2, 0, 1)
-    results = peers.average("statistics", vectors, weights)
+    results = averaged(peers.average("statistics", vectors, weights))
     mean = assert_same_bytes(results).vector.double()
     for vector, weight, result in zip(vectors, weights, results, strict=True):
         own = vector.double() * bool(weight)  # a receiver transmits nothing
-        assert result.statistics.own_sqnorm == pytest.approx(float(own @ own), rel=1e-12)
-        assert result.statistics.inner_product == pytest.approx(float(own @ mean), rel=1e-9)
-        assert result.statistics.averaged_sqnorm == pytest.approx(float(mean @ mean), rel=1e-12)
+        assert measured(result).own_sqnorm == pytest.approx(float(own @ own), rel=1e-12)
+        assert measured(result).inner_product == pytest.approx(float(own @ mean), rel=1e-9)
+        assert measured(result).averaged_sqnorm == pytest.approx(float(mean @ mean), rel=1e-12)
 
 
 def test_traffic_is_the_least_a_butterfly_needs(peers: Peers) -> None:
     size, n = 400_000, 4
-    for result in peers.average("traffic", vectors_of(n, size), (1,) * n):
+    for result in averaged(peers.average("traffic", vectors_of(n, size), (1,) * n)):
         least = 2 * (n - 1) / n * 4 * size
         assert result.bytes_received == pytest.approx(least, rel=0.02)
         assert result.bytes_sent <= 1.02 * least
@@ -129,7 +129,7 @@ def test_traffic_is_the_least_a_butterfly_needs(peers: Peers) -> None:
 def test_shares_place_the_reduction(peers: Peers) -> None:
     """A member with share 0 contributes and reduces nothing: it sends its vector and receives the mean, no more."""
     vectors, weights = vectors_of(3, 300_000), (1, 1, 1)
-    results = peers.average("shares", vectors, weights, shares=(1.0, 3.0, 0.0))
+    results = averaged(peers.average("shares", vectors, weights, shares=(1.0, 3.0, 0.0)))
     result = assert_same_bytes(results)
     assert torch.allclose(result.vector.double(), dumb_mean(vectors, weights), rtol=1e-6, atol=1e-6)
     assert results[2].bytes_sent == pytest.approx(4 * 300_000, rel=0.03), "parts of 4 KiB, and their hashes"
@@ -158,7 +158,7 @@ def test_two_averages_at_the_same_time_do_not_meet(peers: Peers) -> None:
 
 def test_a_peer_alone_gets_its_own_vector(peers: Peers) -> None:
     vectors = vectors_of(1, 10_000)
-    (result,) = peers.average("alone", vectors, (5,))
+    (result,) = averaged(peers.average("alone", vectors, (5,)))
     assert torch.equal(result.vector, vectors[0])
     assert (result.bytes_sent, result.bytes_received) == (0, 0)
 
@@ -173,7 +173,7 @@ def test_a_late_receiver_is_still_served(peers: Peers) -> None:
 def test_a_lost_result_is_fetched_from_those_who_hold_it(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "HELP_AFTER_SECONDS", float("inf"))  # a slow machine would fetch some parts from both
     vectors, weights = vectors_of(3, 100_000), (1, 2, 3)
-    results = peers.average("repair", vectors, weights)
+    results = averaged(peers.average("repair", vectors, weights))
     peers[0].averager.forget(key_of("repair"))
     contributors = results[0].contributors
     repaired = peers.run(
@@ -189,12 +189,12 @@ def test_a_lost_result_is_fetched_from_those_who_hold_it(peers: Peers, monkeypat
     )
     assert_same_bytes([results[1], repaired])
     assert repaired.contributors == contributors
-    assert repaired.statistics.inner_product == pytest.approx(results[0].statistics.inner_product, rel=1e-12)
+    assert measured(repaired).inner_product == pytest.approx(measured(results[0]).inner_product, rel=1e-12)
     assert repaired.bytes_received == pytest.approx(400_000, rel=0.05)  # every part once, from whichever donor
 
 
 def test_a_repair_that_nobody_can_serve_fails(peers: Peers) -> None:
-    results = peers.average("forgotten", vectors_of(2, 1_000), (1, 1))
+    results = averaged(peers.average("forgotten", vectors_of(2, 1_000), (1, 1)))
     for index in range(2):
         peers[index].averager.forget(key_of("forgotten"))
     donor = peers[1].peer_id
@@ -212,7 +212,7 @@ def test_a_repair_that_nobody_can_serve_fails(peers: Peers) -> None:
 
 
 def test_a_joiner_that_had_no_part_fetches_a_result_by_its_digest(peers: Peers) -> None:
-    results = peers.average("before the joiner", vectors_of(2, 1_000), (1, 1))
+    results = averaged(peers.average("before the joiner", vectors_of(2, 1_000), (1, 1)))
     fetched = peers.run(
         peers[3].averager.repair(
             key=key_of("joiner"),

@@ -22,6 +22,7 @@ from tests.swarm.averaging_peers import (
     TIMEOUT_SECONDS,
     Peer,
     Peers,
+    averaged,
     freeze,
     key_of,
     kill,
@@ -200,10 +201,9 @@ def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
         )
 
     vectors = vectors_of(3, 30_000)
-    results = peers.average("visited", vectors, (1, 1, 1), meanwhile=everything)
-    assert all(isinstance(result, Averaged) for result in results), results
-    assert torch.allclose(results[0].vector, sum(vectors) / 3, atol=1e-6)
-    unvisited = peers.average("unvisited", vectors, (1, 1, 1))
+    results = averaged(peers.average("visited", vectors, (1, 1, 1), meanwhile=everything))
+    assert torch.allclose(results[0].vector, torch.stack(vectors).mean(0), atol=1e-6)
+    unvisited = averaged(peers.average("unvisited", vectors, (1, 1, 1)))
     assert results[0].digest == unvisited[0].digest
     peers.run(until(lambda: stranger.peer_id not in target.averager._places.taken))
 
@@ -295,21 +295,21 @@ def test_a_peer_that_dies_in_the_middle_is_named_by_all_survivors(blow: object) 
     size = 6_000_000
     with Peers(4, part_bytes=1 << 16) as peers:
         victim = peers[1]
+        tasks: list[asyncio.Task[Averaged]] = []
 
         async def strike() -> None:
             await wait_for_traffic(peers[0], "struck", size // 4)
             assert callable(blow)
             blow(victim)
-            victim_task.cancel()
+            tasks[1].cancel()
             if blow is freeze:
                 survivors = [peers[index].attempt("struck") for index in (0, 2, 3)]
                 await peers.let_pass("struck", lambda: any(attempt._at.end._lost for attempt in survivors), dead=victim)
 
         vectors = vectors_of(4, size)
 
-        async def everybody() -> list[object]:
-            nonlocal victim_task
-            tasks = [
+        async def everybody() -> list[Averaged | BaseException]:
+            tasks[:] = [
                 asyncio.create_task(
                     peers[index].averager.average(
                         key=key_of("struck"), weights=peers.weights(1, 1, 1, 1), vector=vectors[index], timeout_seconds=1e4
@@ -317,11 +317,9 @@ def test_a_peer_that_dies_in_the_middle_is_named_by_all_survivors(blow: object) 
                 )
                 for index in range(4)
             ]
-            victim_task = tasks[1]
             await strike()
-            return await asyncio.gather(tasks[0], tasks[2], tasks[3], return_exceptions=True)
+            return await asyncio.gather(*(tasks[index] for index in (0, 2, 3)), return_exceptions=True)
 
-        victim_task: asyncio.Task[Averaged]
         try:
             survivors = peers.run(everybody())
             assert all(victim.peer_id in suspects_of(result) for result in survivors), survivors
@@ -352,6 +350,7 @@ def test_a_peer_whose_own_daemon_died_or_stands_still_blames_nobody(blow: Callab
         blow(peers[0])
         result, other_result = await asyncio.gather(task, other, return_exceptions=True)
         assert peers[0].peer_id in suspects_of(other_result)
+        assert isinstance(result, BaseException), result
         return result
 
     with Peers(3) as peers:  # thawed at the end
@@ -391,14 +390,14 @@ def test_a_stream_that_was_kept_was_silent_by_right(peers: Peers) -> None:
         begun = loop.time()
         await peers.let_pass("again", lambda: loop.time() > begun + 5.0)  # it has looked for signs of life more than once
         assert not early.done()
-        return await asyncio.gather(early, average(1))
+        return [*await asyncio.gather(early, average(1))]
 
     peers.average("before", vectors_of(2, 5_000), (1, 1))
     assert len({result.digest for result in peers.run(average_after_a_long_round())}) == 1
 
 
 @pytest.mark.parametrize("way", ["cancel", "stop"])
-def test_one_that_gives_up_tells_the_others(peers: Peers, way: str) -> None:
+def test_a_member_that_gives_up_notifies_the_others(peers: Peers, way: str) -> None:
     async def give_up() -> list[object]:
         tasks = [
             asyncio.create_task(
@@ -428,7 +427,7 @@ def test_one_that_gives_up_tells_the_others(peers: Peers, way: str) -> None:
     assert not any("deadline" in str(result) for result in (*others, late)), "nobody waited for it"
 
 
-def test_the_stream_of_a_note_is_closed_when_the_note_was_heard(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stream_of_a_note_is_closed_when_the_note_has_arrived(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is on its way is lost with a stream; without the note the others would take the one that gives up for dead."""
     told: list[str] = []
     register = peers[1].averager._attempts
@@ -506,9 +505,16 @@ def test_pace_governs_every_byte(peers: Peers) -> None:
         await peers[1].averager.stop()
         await averager.start()
         await other.start()
-        arguments = {"key": key_of("paced"), "weights": peers.weights(1, 1), "timeout_seconds": TIMEOUT_SECONDS}
         result, _ = await asyncio.gather(
-            averager.average(vector=torch.ones(700_000), **arguments), other.average(vector=torch.ones(700_000), **arguments)
+            *(
+                each.average(
+                    key=key_of("paced"),
+                    weights=peers.weights(1, 1),
+                    vector=torch.ones(700_000),
+                    timeout_seconds=TIMEOUT_SECONDS,
+                )
+                for each in (averager, other)
+            )
         )
         await averager.stop()
         await other.stop()

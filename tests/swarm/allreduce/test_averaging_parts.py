@@ -186,7 +186,7 @@ def sink_of(room: bytearray, arrived: list[Part]) -> PartSink:
 
 
 @pytest.mark.parametrize("piece", [1, 5, 8, 13, 4096])
-def test_a_part_that_tells_its_length_ends_there(piece: int) -> None:
+def test_a_part_with_a_length_ends_there(piece: int) -> None:
     """However it is cut in frames, and whatever lay in its room before."""
     codec = codec_named("topk2").mean_codec
     values = torch.zeros(4096)
@@ -201,7 +201,7 @@ def test_a_part_that_tells_its_length_ends_there(piece: int) -> None:
     assert len(arrived) == 1 and sink.is_complete and room[: len(data)] == data
 
 
-def test_a_part_that_tells_more_than_there_is_room_for_is_refused() -> None:
+def test_a_part_longer_than_its_room_is_refused() -> None:
     codec, arrived = codec_named("topk2").mean_codec, list[Part]()
     most = codec.num_bytes(4096)
     for claimed, sent in ((most + 1, 8), (7, 8), (20, 21)):

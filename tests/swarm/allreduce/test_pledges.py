@@ -8,13 +8,14 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.hash_tree import tree_root
-from adloco_p2p.core.model.ledger_entry import Equivocation, Pledge, inputs_digest, receipt_content
+from adloco_p2p.core.model.ledger_entry import Equivocation, Evidence, Pledge, inputs_digest, receipt_content
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import AveragingError
@@ -58,9 +59,10 @@ def suspects_of(result: object) -> tuple[str, ...]:
     return result.suspects
 
 
-def bans(evidence: Sequence[Equivocation]) -> set[PeerId]:
+def bans(evidence: Sequence[Evidence]) -> set[PeerId]:
     """Who is proven to have signed two things about one, checked by hand."""
     for found in evidence:
+        assert isinstance(found, Equivocation)
         first, second = found.first, found.second
         assert replace(first, content=second.content, signature=second.signature) == second
         assert first.content < second.content
@@ -130,13 +132,13 @@ def test_a_host_computes_its_norm_as_every_reducer_does(codec: str) -> None:
         assert diagonal_of(asyncio.run(measured(reducer)), 3)[0] == own.sqnorm(reducer)
 
 
-def books(spec: AllReduceSpec, evidence: list[Equivocation] | None = None) -> list[CommitmentBook]:
+def books(spec: AllReduceSpec, evidence: list[Evidence] | None = None) -> list[CommitmentBook]:
     """One of each member, which has committed itself to a vector of its own number."""
     made = []
     for me, peer in enumerate(MEMBERS):
         notary = Notary(
             peer,
-            sign=lambda payload, peer=peer: sign(peer, payload),
+            sign=partial(sign, peer),
             verify=lambda peer, payload, signature: sign(peer, payload) == signature,
             on_evidence=([] if evidence is None else evidence).append,
         )
@@ -149,7 +151,7 @@ def frame_of(book: CommitmentBook, reducer: int) -> bytes:
     return asyncio.run(book.own_frame(reducer))
 
 
-def altered(frame: bytes, **fields: object) -> bytes:
+def altered(frame: bytes, **fields: Any) -> bytes:
     return canonical.encode(replace(decode(Commitment, frame, max_bytes=1 << 20), **fields))
 
 
@@ -199,7 +201,7 @@ def test_the_commitments_of_all_are_awaited_and_passed_on() -> None:
 
 
 def test_a_reducer_cannot_make_up_what_another_member_committed_itself_to() -> None:
-    evidence: list[Equivocation] = []
+    evidence: list[Evidence] = []
     made = books(spec_of(), evidence)
     told = decode(pledges.Pledges, complete_frame(made), max_bytes=1 << 20)
     forged = replace(told.pledges[1], content=Digest("e" * 64))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from adloco_p2p.core.model.ledger_entry import MAX_EVIDENCE_BYTES, WrongSum
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.rule import Decision
-from adloco_p2p.numerics.codecs import Buffer
+from adloco_p2p.numerics.tensor_codec import Buffer
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
@@ -50,7 +51,7 @@ def made_again(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int,
     return made
 
 
-def average(peers: Peers, name: str, *, more: Mapping[str, object] | None = None, **settings: object) -> list[Averaged]:
+def average(peers: Peers, name: str, *, more: Mapping[str, Any] | None = None, **settings: object) -> list[Averaged]:
     """Once all drawn parts are made again, or could not be. `more`: of `Averager.average`."""
     generator = torch.Generator().manual_seed(0)
     common = torch.randn(SIZE, generator=generator)
@@ -234,7 +235,7 @@ def test_parts_of_an_average_that_is_not_here_and_not_coming_are_refused_at_once
         async def ask() -> None:
             stream = type("Stream", (), {"peer": peers[1].peer_id})()
             hello = Hello(purpose=Purpose.RECHECK, key=key_of("never"), spec=b"")
-            await averager._rechecks.serve(stream, hello)  # type: ignore[arg-type]
+            await averager._rechecks.serve(stream, hello)
 
         with pytest.raises(RemoteProtocolError, match="asks for parts that are not here"):
             peers.run(ask())

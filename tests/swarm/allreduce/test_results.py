@@ -75,15 +75,15 @@ def test_the_memory_of_what_is_dropped_serves_the_next_average_unless_the_last_o
 
 
 def test_to_find_a_part_does_not_take_longer_for_later_ones() -> None:
-    class CountingTable(tuple):  # type: ignore[type-arg]
+    class CountingTable(tuple):
         num_read = 0
 
-        def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        def __getitem__(self, index):
             found = super().__getitem__(index)
             CountingTable.num_read += len(found) if isinstance(index, slice) else 1
             return found
 
-        def __iter__(self):  # type: ignore[no-untyped-def]
+        def __iter__(self):
             CountingTable.num_read += len(self)
             return super().__iter__()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts
@@ -53,7 +53,7 @@ def after_failure(held_bytes: int) -> LinkedPeers:
     LinkedPeers(NUM_PEERS, limits=limits).average(spec, vectors, whole)
     failed = peers.average(spec, vectors, GiveUp(after_bytes=0.6 * whole.sent_bytes))
     assert all(isinstance(result, AveragingError) and not result.suspects for result in failed), failed
-    assert all(any(peers.held[name]._returned[0, 0][1].has_come) for name in peers.names)
+    assert all(any(peers.held[name]._returned[0, InstanceId(0)][1].has_come) for name in peers.names)
     return peers
 
 
@@ -92,7 +92,7 @@ def test_a_contributor_keeps_the_first_parts_whose_own_ones_are_held() -> None:
     assert parts.counts(spec, 0, None)[:3] == (15, 1, 15), "one that only receives has nothing to send ahead"
 
 
-def test_what_came_back_is_let_go_when_the_last_reducer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_came_back_is_released_when_the_last_reducer_has_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
     peers, keep = after_failure(LIMITS.held_bytes), MemberSide._keep_returned
     is_there: dict[int, list[bool]] = {}
 

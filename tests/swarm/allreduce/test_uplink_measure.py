@@ -52,7 +52,7 @@ def test_an_upload_that_is_cut_off_is_measured_while_it_sends_and_not_while_it_w
             assert measure.sending_rate == pytest.approx(1200 / 1000.0)
 
 
-def test_an_upload_that_was_cut_off_at_once_says_nothing() -> None:
+def test_an_upload_that_was_cut_off_at_once_measures_nothing() -> None:
     clock = Clock()
     measure = UplinkMeasure(clock)
     with measure.new_way().sending(600):

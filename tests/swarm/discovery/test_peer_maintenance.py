@@ -1,13 +1,15 @@
 """Clocks are compared and told; the first counted contribution is told once."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.averages import Average
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, SwarmError
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkAveraging
@@ -26,11 +28,20 @@ class FakeHost:
         return ("a", "b", "mute", "bootstrap")
 
 
-def test_a_wrong_clock_is_told_once_when_it_begins_and_once_when_it_ends(monkeypatch):
+def maintenance(
+    *, roster: Callable[[], Iterable[PeerId]] = list, write: Callable[[telemetry.Log], None] = lambda _: None
+) -> PeerMaintenance:
+    host: Any = FakeHost()
+    no_discovery: Any = None
+    return PeerMaintenance(host, no_discovery, run=RUN, roster=lambda: list(roster()), write=write)
+
+
+def test_a_wrong_clock_is_reported_once_when_it_begins_and_once_when_it_ends(monkeypatch):
     """Four surveys: right, 100 s behind twice, right."""
     offsets = iter([0.0, 100.0, 100.0, 0.0])
     current = [0.0]
-    surveys, told = [], []
+    surveys: list[telemetry.Clock] = []
+    told: list[Any] = []
 
     async def ping(p2p, peer):
         assert peer != "bootstrap"  # not of this run
@@ -48,8 +59,8 @@ def test_a_wrong_clock_is_told_once_when_it_begins_and_once_when_it_ends(monkeyp
         (surveys if isinstance(event, telemetry.Clock) else told).append(event)
 
     monkeypatch.setattr(peer_maintenance, "ping", ping)
-    monkeypatch.setattr(peer_maintenance.asyncio, "sleep", pause)
-    near = PeerMaintenance(FakeHost(), None, run=RUN, roster=lambda: ["a", "b", "gone", "mute"], write=write)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    near = maintenance(roster=lambda: map(PeerId, ("a", "b", "gone", "mute")), write=write)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(near.compare_clocks())
     assert [survey.offset_seconds for survey in surveys] == [0.0, 100.0, 100.0, 0.0]
@@ -65,12 +76,14 @@ class Written(list):
 
 def ended(round, *, samples, hosts):
     made = next(event for event in events() if event["event"] == "round")
-    return replace(stamped(made).event, round=round, samples=samples, hosts=hosts)
+    event = stamped(made).event
+    assert isinstance(event, telemetry.Round)
+    return replace(event, round=round, samples=samples, hosts=hosts)
 
 
-def test_the_first_round_that_holds_our_work_is_told_once():
+def test_the_first_round_with_own_work_is_reported_once():
     written = Written()
-    sink = ContributionSink(written, me="me", began=10.0, clock=lambda: 24.5)
+    sink = ContributionSink(written, me=PeerId("me"), began=10.0, clock=lambda: 24.5)
     sink.write(telemetry.Checkpoint(round=3))
     sink.write(ended(3, samples=0, hosts=("other",)))  # only received
     sink.write(ended(4, samples=8, hosts=("other",)))  # trained, and was left out
@@ -93,23 +106,25 @@ def test_the_start_of_this_process_is_known():
 
 def test_who_is_known_to_be_out_of_reach_ends_an_attempt_at_once():
     async def scenario():
-        near = PeerMaintenance(FakeHost(), None, run=RUN, roster=list, write=lambda *_: None)
-        assert await near.out_of_reach(["a", "z"]) == ()
-        near._unreached = frozenset({"a", "y", "z"})
-        assert await near.out_of_reach(["a", "b", "z"]) == ("z",)  # `a` has connected by itself since
-        averaging = NetworkAveraging(None, size=lambda round: 4, out_of_reach=near.out_of_reach, begin=lambda key: True)
+        near = maintenance()
+        a, b, y, z = map(PeerId, "abyz")
+        assert await near.out_of_reach([a, z]) == ()
+        near._unreached = frozenset({a, y, z})
+        assert await near.out_of_reach([a, b, z]) == (z,)  # `a` has connected by itself since
+        nothing: Any = None
+        averaging = NetworkAveraging(nothing, size=lambda round: 4, out_of_reach=near.out_of_reach, begin=lambda key: True)
         effect = Average(
-            instance=0,
+            instance=InstanceId(0),
             round=0,
             attempt=0,
             key=RUN,
             plan=RUN,
-            weights=(("a", 3), ("z", 4)),
+            weights=((a, 3), (z, 4)),
             steps=(1, 1),
             timeout_seconds=60.0,
         )
         with pytest.raises(AveragingError, match="no way from here to z") as raised:
-            await averaging.average(effect, None, on_not_shown=lambda *_: None)
+            await averaging.average(effect, nothing, on_decided=lambda _: None, on_not_shown=lambda *_: None)
         assert raised.value.suspects == ("z",)
 
     asyncio.run(scenario())

@@ -36,7 +36,7 @@ async def serving(workdir, *, run=RUN, wall_clock=lambda: 5000.0):
         yield asker, server
 
 
-def test_a_ping_tells_clock_run_and_where_we_are_seen(tmp_path):
+def test_a_ping_answers_with_clock_run_and_observed_address(tmp_path):
     async def scenario():
         async with serving(tmp_path) as (asker, server):
             reading = await ping(asker.p2p, server.me, wall_clock=lambda: 4000.0)
@@ -58,7 +58,7 @@ def test_a_peer_is_dialled_back_where_it_listens_and_nowhere_else(tmp_path):
             third = (await server.addresses())[0]
             found = await ask_to_dial_back(asker.p2p, server.me, [third, elsewhere, deaf, listening])
             assert set(found) == {listening, deaf}
-            assert found[listening] is None and "refused" in found[deaf]
+            assert found[listening] is None and "refused" in str(found[deaf])
             with pytest.raises(SwarmError, match="too often"):
                 await ask_to_dial_back(asker.p2p, server.me, [listening])
 
@@ -77,7 +77,7 @@ def test_speed_is_measured_and_bounded(tmp_path, monkeypatch):
     asyncio.run(scenario())
 
 
-def test_nobody_is_sent_to_third_parties():
+def test_only_an_askers_own_addresses_are_dialled_back():
     own = f"/ip4/198.51.100.7/tcp/4001/p2p/{ALICE}"
     others = [
         f"/ip4/198.51.100.8/tcp/4001/p2p/{ALICE}",  # another machine

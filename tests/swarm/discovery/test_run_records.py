@@ -6,7 +6,7 @@ import pytest
 
 from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.run_records import MAX_DHT_RECORD_BYTES, Discovery, PeerRecord
@@ -144,5 +144,5 @@ def test_a_well_signed_manifest_must_still_be_a_configuration(author):
 
 
 def test_the_largest_records_fit_into_the_dht():
-    record = PeerRecord(run=RUN, peer="p" * 64, addresses=("a" * 400,) * 16, protocol=PROTOCOL_VERSION, expiration=1e9)
+    record = PeerRecord(run=RUN, peer=PeerId("p" * 64), addresses=("a" * 400,) * 16, protocol=PROTOCOL_VERSION, expiration=1e9)
     assert len(canonical.encode(record)) + 100 < MAX_DHT_RECORD_BYTES

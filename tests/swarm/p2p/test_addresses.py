@@ -86,26 +86,26 @@ def test_a_link_leads_where_it_was_made_for():
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "reason"),
     [
-        "adloco:",
-        "adloco://short",
-        f"adloco://{'AB' * 32}",
-        f"http://{RUN}",
-        f"adloco://{RUN}/path",
-        f"adloco://{RUN}?peer=nowhere",
-        f"adloco://{RUN},nowhere",
-        f"adloco://{RUN},,/ip4/203.0.113.7/tcp/1/p2p/{ALICE}",
-        f"adloco://{RUN}?host=x",
-        f"adloco://{RUN}?peer",
-        f"adloco://{RUN}#part",
-        f"adloco://{RUN}?" + "peer=x&" * 100,
-        "adloco://[",
-        "adloco://" + "a" * 9000,
+        ("adloco:", "is not a join link"),
+        ("adloco://short", "64 hexadecimal digits"),
+        (f"adloco://{'AB' * 32}", "64 hexadecimal digits in lower case"),
+        (f"http://{RUN}", "is not a join link"),
+        (f"adloco://{RUN}/path", "64 hexadecimal digits"),
+        (f"adloco://{RUN}?peer=nowhere", "'nowhere': ends without /p2p/"),
+        (f"adloco://{RUN},nowhere", "'nowhere': ends without /p2p/"),
+        (f"adloco://{RUN},,/ip4/203.0.113.7/tcp/1/p2p/{ALICE}", "'': ends without /p2p/"),
+        (f"adloco://{RUN}?host=x", "is not a join link"),
+        (f"adloco://{RUN}?peer", "bad query field: 'peer'"),
+        (f"adloco://{RUN}#part", "64 hexadecimal digits"),
+        (f"adloco://{RUN}?" + "peer=x&" * 100, "is not a join link"),
+        ("adloco://[", "64 hexadecimal digits"),
+        ("adloco://" + "a" * 9000, "longer than 8192 characters"),
     ],
 )
-def test_bad_links_are_refused(text):
-    with pytest.raises(ConfigError):
+def test_a_bad_link_is_refused_with_its_reason(text, reason):
+    with pytest.raises(ConfigError, match=reason):
         parse_link(text)
 
 

@@ -55,6 +55,7 @@ def test_a_peer_whose_clock_is_ten_minutes_off_finds_others_and_is_found(tmp_pat
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", SHIFTED_PROCESS, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
+            assert process.stdin is not None and process.stdout is not None
             try:
                 correction_seconds, *seen = (await process.stdout.readline()).decode().split()
                 assert seen == [first.me]

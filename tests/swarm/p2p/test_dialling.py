@@ -41,7 +41,7 @@ def test_both_dialled_at_once_and_the_second_attempt_helps(monkeypatch):
     assert calls == [ALICE, BOB, ALICE]  # who was reached is left in peace
 
 
-def test_three_attempts_and_the_first_reason_is_told(monkeypatch):
+def test_three_attempts_and_the_first_reason_is_shown(monkeypatch):
     problems, calls = _dial(monkeypatch, {ALICE: ["connection refused", "dial backoff", "dial backoff", "never asked"]})
     assert problems == {ALICE: "[/ip4/127.0.0.1/tcp/1] connection refused"}
     assert calls == [ALICE] * 3

@@ -13,12 +13,13 @@ import psutil
 import pytest
 
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from tests.swarm.patience import PATIENCE_SECONDS
 from tests.swarm.swarm_hosts import LOCAL, started_hosts
 
-ALICE = "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
+ALICE = PeerId("12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL")
 
 HOST_PROCESS = """
 import asyncio, sys
@@ -48,7 +49,7 @@ def test_hosts_meet_and_leave(tmp_path):
             assert await second.connect(await third.addresses()) == {third.me: None}
             assert third.me in await second.peers_connected()
             nobody = await second.connect(["nonsense", f"/ip4/127.0.0.1/tcp/1/p2p/{ALICE}"], should_retry=False)
-            assert list(nobody) == [ALICE] and "refused" in nobody[ALICE]
+            assert list(nobody) == [ALICE] and "refused" in str(nobody[ALICE])
             daemons = [host.p2p._child.pid for host in hosts]
         assert not any(psutil.pid_exists(pid) for pid in daemons)
         assert not any(host._sockets.exists() for host in hosts)
@@ -101,6 +102,7 @@ def test_the_daemon_dies_with_a_killed_process_and_the_peer_returns_at_once(tmp_
             initial_peers = await other.addresses()
             command = [sys.executable, "-c", HOST_PROCESS, str(workdir), *initial_peers]
             process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+            assert process.stdout is not None
             line = await process.stdout.readline()
             pid, address = line.decode().split()
             daemon = os.pidfd_open(int(pid))
@@ -132,7 +134,8 @@ def test_unreachable_peers_are_named_and_cached_ones_help_the_next_time(tmp_path
     nobody = f"/ip4/127.0.0.1/tcp/1/p2p/{ALICE}"
 
     async def scenario():
-        alone, said = tmp_path / "alone", []
+        alone = tmp_path / "alone"
+        said: list[str] = []
         alone.mkdir()
         with pytest.raises(SwarmError, match=rf"(?s)/ip4/127.0.0.1/tcp/1 \({ALICE}\).*refused"):
             await SwarmNode.start(
@@ -193,7 +196,7 @@ def test_a_port_in_use_is_named(tmp_path):
     asyncio.run(scenario())
 
 
-def test_announced_addresses_are_what_others_are_told(tmp_path):
+def test_announced_addresses_are_those_that_others_get(tmp_path):
     async def scenario():
         announced = "/ip4/203.0.113.7/tcp/4001"
         config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",), announce_maddrs=(announced,))
@@ -214,6 +217,7 @@ def test_a_plain_hivemind_dht_process_is_a_bootstrap(tmp_path):
             program, "--host_maddrs", "/ip4/127.0.0.1/tcp/0", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         try:
+            assert process.stdout is not None
             address = None
             while address is None:
                 words = (await process.stdout.readline()).decode().split()

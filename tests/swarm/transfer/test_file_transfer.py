@@ -1,6 +1,7 @@
 """The files of a model as a blob: their root, what a download may hold, and what is refused before anything is written."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,6 @@ import pytest
 
 from adloco_p2p.errors import ConfigError, RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_index, chunk_digest
-from adloco_p2p.swarm.transfer import file_transfer
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
 from adloco_p2p.swarm.transfer.file_transfer import HEAD, _blob, _Room, _unpack, files_root, shared_files
 
@@ -24,7 +24,7 @@ def write(folder: Path, content: dict[str, bytes]) -> Path:
 
 
 def blob_of(listing: object, *content: bytes) -> list[memoryview]:
-    return [memoryview(json.dumps({"files": listing}, separators=(",", ":")).encode()), *map(memoryview, content)]
+    return [memoryview(json.dumps({"files": listing}, separators=(",", ":")).encode()), *(memoryview(one) for one in content)]
 
 
 def index_of(chunks: Sequence[memoryview], head: bytes = HEAD) -> ChunkIndex:
@@ -95,7 +95,7 @@ def test_other_blobs_and_too_large_ones_are_refused_before_anything_is_written(
     chunks = blob_of([["config.json", 2]], b"{}")
     with pytest.raises(RemoteProtocolError, match="something else"):
         room.make(index_of(chunks, b""))
-    monkeypatch.setattr(file_transfer.shutil, "disk_usage", lambda _: SimpleNamespace(free=40))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=40))
     with pytest.raises(RemoteProtocolError, match="half of the free disk"):
         room.make(index_of(chunks))
     assert room.too_large and not said and not (tmp_path / "base.part").exists()

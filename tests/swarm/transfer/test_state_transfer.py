@@ -39,7 +39,7 @@ def _state():
 class CountingPace:
     """No cap, but counts what passes, and does something once after so many bytes."""
 
-    up_piece_bytes = FRAME_BYTES
+    up_piece_bytes = down_piece_bytes = FRAME_BYTES
 
     def __init__(self, *, after_bytes=None, do=None):
         self.num_bytes = 0
@@ -51,6 +51,9 @@ class CountingPace:
         if self._after_bytes is not None and self.num_bytes >= self._after_bytes:
             self._after_bytes = None
             await self._do()
+
+    def received(self, num_bytes):
+        return 0.0
 
 
 @asynccontextmanager
@@ -129,7 +132,7 @@ def test_lying_dying_and_silent_donors_hold_nobody_up(tmp_path):
     asyncio.run(scenario())
 
 
-def test_when_no_donor_is_left_every_reason_is_told(tmp_path):
+def test_when_no_donor_is_left_every_reason_is_shown(tmp_path):
     async def scenario():
         async with swarm(tmp_path, 3) as ((joiner, *donors), (liar, forgetful, torn), (_, _, root)):
             await _lie(liar)
@@ -243,7 +246,8 @@ def _chunks(outer, momentum):
 
 def noted_refusals(monkeypatch):
     """What busy donors answer from now on."""
-    refusals, ask = asyncio.Queue(), ChunkFetcher._ask
+    refusals: asyncio.Queue[str] = asyncio.Queue()
+    ask = ChunkFetcher._ask
 
     async def noting(self, donor, fetch):
         is_worth_another_try = await ask(self, donor, fetch)
@@ -318,7 +322,9 @@ def test_streams_without_a_request_are_counted_and_dropped(tmp_path):
             readers = [asyncio.create_task(reader.read()) for _, reader, _ in streams]
             first, others = await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
             assert (len(first), len(others)) == (1, chunk_server.MAX_REQUESTS_PER_PEER)
-            asyncio.get_running_loop().ahead_seconds += chunk_server.REQUEST_SECONDS
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, Clock)
+            loop.ahead_seconds += chunk_server.REQUEST_SECONDS
             await asyncio.gather(*others)
             assert not server._server._requests.taken
             for _, _, writer in streams:

@@ -2,17 +2,20 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
 
 from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
-from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, ProbeVerdict, Report
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, ProbeVerdict, Report
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
 from adloco_p2p.swarm.transport import gossip, inbox
 from adloco_p2p.swarm.transport.gossip import MESSAGE_BURST, STRANGER_MESSAGE_BURST, AdlocoGossip, GossipWire
 from adloco_p2p.swarm.transport.inbox import MAX_STRANGER_MESSAGES, MEMBER_MESSAGES
+from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES
 from adloco_p2p.v1 import control_pb2, gossip_pb2
 from tests.swarm.swarm_hosts import started_hosts
 
@@ -31,7 +34,7 @@ class Ears:
     """What a wire heard: messages, and refusals of what it sent."""
 
     def __init__(self):
-        self.messages = asyncio.Queue()
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
         self.refusals = []
 
     async def on_message(self, sender, message):
@@ -85,7 +88,7 @@ def test_messages_arrive_in_order_with_their_sender(tmp_path):
     asyncio.run(scenario())
 
 
-def test_another_run_is_refused_and_the_sender_is_told(tmp_path):
+def test_another_run_is_refused_with_an_answer(tmp_path):
     async def scenario():
         other = Digest("cd" * 32)
         async with wires(tmp_path, RUN, other) as ((_a, wire_a, ears_a), (b, _wire_b, ears_b)):
@@ -99,7 +102,7 @@ def test_another_run_is_refused_and_the_sender_is_told(tmp_path):
     asyncio.run(scenario())
 
 
-def test_another_protocol_version_is_refused_and_the_sender_is_told(tmp_path):
+def test_another_protocol_version_is_refused_with_an_answer(tmp_path):
     async def scenario():
         async with wires(tmp_path, RUN, RUN) as ((_a, wire_a, ears_a), (b, _wire_b, ears_b)):
             (envelope,) = wire_a._envelopes(_report(b.me))
@@ -125,7 +128,8 @@ def test_a_lost_peer_is_no_error(tmp_path):
 
 def _lone_wire(**changes):
     ears = Ears()
-    options = {"run": RUN, "me": "me", "kinds": KINDS, "on_message": ears.on_message, "on_refused": ears.on_refused}
+    options: dict[str, Any] = {"run": RUN, "me": "me", "kinds": KINDS}
+    options |= {"on_message": ears.on_message, "on_refused": ears.on_refused}
     return GossipWire(None, **(options | changes))
 
 
@@ -135,7 +139,7 @@ def _envelope(**changes):
         "run": bytes.fromhex(RUN),
         "sender": "alice",
         "kind": "report",
-        "payload": gossip.canonical.encode(_report("alice")),
+        "payload": canonical.encode(_report("alice")),
     }
     return gossip_pb2.Envelope(**(fields | changes))
 
@@ -149,9 +153,9 @@ def _envelope(**changes):
         ({"kind": "verdict"}, "ProbeVerdict"),
         ({"kind": "unheard"}, "unknown kind"),
         ({"payload": b""}, "Report"),
-        ({"payload": gossip.canonical.encode(replace(_report("alice"), plan=Digest("zz")))}, "plan"),
-        ({"payload": gossip.canonical.encode(replace(_report("alice"), round=1 << 63))}, "round"),
-        ({"payload": b"x" * (gossip.MAX_PAYLOAD_BYTES + 1)}, "at most"),
+        ({"payload": canonical.encode(replace(_report("alice"), plan=Digest("zz")))}, "plan"),
+        ({"payload": canonical.encode(replace(_report("alice"), round=1 << 63))}, "round"),
+        ({"payload": b"x" * (MAX_PAYLOAD_BYTES + 1)}, "at most"),
         ({"protocol_version": 0}, "version 0"),
     ],
 )
@@ -172,7 +176,7 @@ def test_a_remote_peer_that_sends_too_much_is_refused_and_others_are_not(monkeyp
     assert answers[: int(MESSAGE_BURST)] == [None] * int(MESSAGE_BURST)
     assert answers[-1] == "too many messages"
     assert wire.accept("bob", _envelope(sender="bob")) is None
-    large = _envelope(sender="carol", payload=b"x" * gossip.MAX_PAYLOAD_BYTES)
+    large = _envelope(sender="carol", payload=b"x" * MAX_PAYLOAD_BYTES)
     answers = [wire.accept("carol", large) for _ in range(80)]
     assert answers[-1] == "too many messages"
 
@@ -236,7 +240,7 @@ def _verdict_of(sender):
     verdict = ProbeVerdict(
         sources=(InstanceId(0), InstanceId(1)), target=InstanceId(0), source_losses=(1.0, 2.5), merged_loss=1.25
     )
-    return _envelope(sender=sender, kind="verdict", payload=gossip.canonical.encode(verdict))
+    return _envelope(sender=sender, kind="verdict", payload=canonical.encode(verdict))
 
 
 def test_a_stranger_may_send_only_what_strangers_have_to(monkeypatch):
@@ -301,8 +305,8 @@ def test_strangers_get_no_work_done_whose_answer_could_not_be_sent(monkeypatch):
 
 def test_a_message_that_is_too_large_for_the_rate_does_not_cost_a_message():
     rates = gossip._Rates((1e-6, 2), (1e-6, 100))
-    assert not rates.try_take("alice", 1, 101)
-    assert [rates.try_take("alice", 1, 1) for _ in range(3)] == [True, True, False]
+    assert not rates.try_take(PeerId("alice"), 1, 101)
+    assert [rates.try_take(PeerId("alice"), 1, 1) for _ in range(3)] == [True, True, False]
 
 
 def test_the_rates_of_strangers_do_not_pile_up(monkeypatch):

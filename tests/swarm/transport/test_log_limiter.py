@@ -6,19 +6,19 @@ from adloco_p2p.swarm.transport.log_limiter import MAX_REASONS, MAX_REMOTES, PER
 BAD, OTHER = PeerId("bad"), PeerId("other")
 
 
-def test_the_first_is_told_at_once_and_the_rest_with_their_number_a_minute_later() -> None:
+def test_the_first_refusal_is_logged_at_once_and_the_number_of_the_rest_a_minute_later() -> None:
     refusals = Refusals()
     assert [refusals.count(BAD, "noise", now) for now in (0.0, 0.1, 30.0, 59.9)] == [1, 0, 0, 0]
     assert refusals.count(BAD, "noise", PERIOD_SECONDS) == 4
     assert refusals.count(BAD, "noise", PERIOD_SECONDS + 1.0) == 0
 
 
-def test_peers_and_reasons_are_told_apart() -> None:
+def test_peers_and_reasons_are_counted_separately() -> None:
     refusals = Refusals()
     assert [refusals.count(*what, now=5.0) for what in ((BAD, "noise"), (BAD, "shape"), (OTHER, "noise"))] == [1, 1, 1]
 
 
-def test_a_peer_that_words_its_refusals_anew_is_told_seldom_too() -> None:
+def test_refusals_in_ever_new_words_are_logged_seldom_too() -> None:
     refusals = Refusals()
     told = [refusals.count(BAD, f"noise {number}", 0.0) for number in range(1000)]
     assert sum(told) == MAX_REASONS + 1

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,8 @@ def wire(**changes):
     async def on_message(*_):
         raise AssertionError("nobody reads here")
 
-    options = {"run": RUN, "me": "me", "kinds": MESSAGE_KINDS, "on_message": on_message, "on_refused": lambda *_: None}
+    options: dict[str, Any] = {"run": RUN, "me": "me", "kinds": MESSAGE_KINDS}
+    options |= {"on_message": on_message, "on_refused": lambda *_: None}
     return GossipWire(None, **(options | changes))
 
 
@@ -88,7 +90,7 @@ def test_a_joiner_gets_entries_of_many_hosts_over_the_real_wire(tmp_path, monkey
             refused = []
             ends = {}
             for host, agreement in ((there, donor), (here, joiner)):
-                inbox = asyncio.Queue()
+                inbox: asyncio.Queue[Any] = asyncio.Queue()
 
                 async def on_message(sender, message, inbox=inbox):
                     await inbox.put(message)
@@ -112,6 +114,7 @@ def test_a_joiner_gets_entries_of_many_hosts_over_the_real_wire(tmp_path, monkey
             while joiner.ledger.head != donor.ledger.head:
                 assert await wire_here.send(there.me, pull)
                 (answer,) = donor.receive(joiner_name, await inbox_there.get(), now)
+                assert isinstance(answer, Send)
                 assert await wire_there.send(here.me, answer.message), refused
                 outcomes = joiner.receive(donor_name, await inbox_here.get(), now)
                 pulls = [o.message for o in outcomes if isinstance(o, Send) and isinstance(o.message, PullEntries)]
@@ -168,7 +171,8 @@ def test_a_sender_paces_pieces_by_what_their_receiver_counts(monkeypatch):
             answers.append(receiver.accept(ALICE, envelope))
             return answers[-1] is None
 
-    sender = Sender(None, run=RUN, me=ALICE, kinds=MESSAGE_KINDS, on_message=None, on_refused=None)
+    nothing: Any = None
+    sender = Sender(None, run=RUN, me=ALICE, kinds=MESSAGE_KINDS, on_message=nothing, on_refused=nothing)
     receiver._to_remote.try_take(ALICE, 1.0, 1.0)  # it asked for the message
     assert asyncio.run(sender._send_envelopes(BOB, sent)), answers
     assert answers == [None] * 12
@@ -178,7 +182,7 @@ def test_a_message_that_nobody_would_take_is_counted_and_not_sent(caplog, monkey
     monkeypatch.setattr(gossip, "MAX_MESSAGE_BYTES", 100)
 
     async def scenario():
-        failures = []
+        failures: list[BaseException] = []
         lone = wire()
         messenger = NetworkMessenger(lone, roster=lambda: [ALICE], fail=failures.append)
         messenger.send(ALICE, PullEntries(locator=(RUN,) * 4))
@@ -192,9 +196,10 @@ def test_a_message_that_nobody_would_take_is_counted_and_not_sent(caplog, monkey
 
 def test_what_fails_in_a_sending_task_ends_the_node():
     async def scenario():
-        failures = []
+        failures: list[BaseException] = []
         messenger = NetworkMessenger(wire(), roster=list, fail=failures.append)
-        messenger.send(ALICE, object())  # of no kind that the wire knows
+        unknown: Any = object()  # of no kind that the wire knows
+        messenger.send(ALICE, unknown)
         await messenger.drain()
         await asyncio.sleep(0)
         assert [type(error) for error in failures] == [AssertionError]
@@ -283,7 +288,7 @@ def test_a_sender_has_one_message_in_assembly_and_it_ends_when_the_next_piece_is
         (b"a", MAX_PAYLOAD_BYTES, "1 bytes do not inflate to the"),
     ],
 )
-def test_a_payload_is_what_its_envelope_says_or_refused(payload, plain_bytes, words):
+def test_a_payload_that_differs_from_its_envelope_is_refused(payload, plain_bytes, words):
     def take(envelope: gossip_pb2.Envelope) -> None:
         check_plain_bytes(envelope)
         inflate(envelope)

@@ -1,6 +1,7 @@
 """Caps that hold: under a virtual clock to the byte, and over real streams."""
 
 import asyncio
+from typing import Any
 
 import pytest
 import torch
@@ -109,7 +110,7 @@ def test_the_views_get_rates_caps_and_budget() -> None:
 def test_an_average_keeps_to_the_caps_of_each_peer(direction: str) -> None:
     """A cap only makes an average slower than it says, never faster: so this is no claim about the machine."""
     size, cap = 400_000, 800_000
-    caps = {f"{direction}_bytes_per_second": cap}
+    caps: dict[str, Any] = {f"{direction}_bytes_per_second": cap}
     with Peers(2, part_bytes=1 << 16, paces={0: RateLimiter(Traffic(), **caps)}) as peers:
         (capped, other) = peers.average("capped", vectors_of(2, size), (1, 1))
         assert isinstance(capped, Averaged) and isinstance(other, Averaged), (capped, other)

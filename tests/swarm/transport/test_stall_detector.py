@@ -32,7 +32,7 @@ def test_a_silence_that_goes_on_does_not_move_its_own_limit(stall_detector: Stal
     assert stall_detector.limit_seconds == 5.0
 
 
-def test_silences_of_streams_that_are_gone_or_that_nobody_heard_do_not_count(stall_detector: StallDetector) -> None:
+def test_silences_of_streams_that_are_gone_or_were_reset_do_not_count(stall_detector: StallDetector) -> None:
     watch = stall_detector.watch()
     watch.look({"dead": 4.0, "other": 0.1})
     watch.look({"other": 0.2})

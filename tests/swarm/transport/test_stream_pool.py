@@ -50,7 +50,7 @@ class Opened:
         return await self.pool.take(peer, 1.0)
 
 
-def run_with_clock(scenario) -> None:  # type: ignore[no-untyped-def]
+def run_with_clock(scenario) -> None:
     """`scenario` gets the loop whose clock it may put forward."""
     with asyncio.Runner(loop_factory=Clock) as runner:
         runner.run(scenario(runner.get_loop()))
