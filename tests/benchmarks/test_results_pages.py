@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import islands, muon, outer_state, own_data, presets
+from benchmarks import islands, muon, outer_state, own_data, presets, sizes
 from benchmarks.method import __main__ as method
 from benchmarks.method.report import Record, rewrite, write
 from benchmarks.method.store import read_records, records_by_key
@@ -53,6 +53,12 @@ def test_the_tables_of_muon_follow_from_their_records(tmp_path: Path) -> None:
     assert len(tables["muon"]) > 2, "no whole seed among the kept records"
     rewrite(page, tables)
     assert page.read_text() == (RESULTS / "muon.md").read_text()
+
+
+def test_the_tables_of_sizes_follow_from_their_records(tmp_path: Path) -> None:
+    page = Path(shutil.copy(RESULTS / "sizes.md", tmp_path))
+    rewrite(page, sizes.tables(sizes.Runs()))
+    assert page.read_text() == (RESULTS / "sizes.md").read_text()
 
 
 def test_the_tables_of_the_rules_follow_from_their_records(tmp_path: Path) -> None:
