@@ -1,11 +1,12 @@
 """A run under siege: honest real processes, liars that are admitted in the middle, strangers that flood.
 
   python -m benchmarks.besieged --workdir DIR                                 8 honest, 3 liars, 2 strangers, 30 minutes
-  python -m benchmarks.besieged --workdir DIR --peers 4 --minutes 5           what a small machine can carry
+  python -m benchmarks.besieged --workdir DIR --peers 4 --minutes 5           on a small machine
   python -m benchmarks.besieged --workdir DIR --liars 0 --strangers 0         the same run in peace: its last held-out loss
 
-After a third of the time the liars (`bad_peer.py`) join, one of each kind in turn, and the strangers (`stranger.py`) begin. At
-the end is printed, and checked (exit code 1 where one fails):
+After a third of the time the liars (`bad_peer.py`) join, one of each kind in turn, and the strangers (`stranger.py`) begin.
+They would have machines of their own, so here they get the processors that the others leave. At the end is printed, and checked
+(exit code 1 where one fails):
 
 - no honest process has ended,
 - rounds come at half the pace of before, or more,
@@ -82,7 +83,18 @@ class Siege:
             self.liars[-1].start()
         for index in range(self.arguments.strangers):
             workdir = self.folder / f"stranger-{index}"
-            command = [sys.executable, "-m", "benchmarks.stranger", "--initial-peers", *addresses, "--workdir", str(workdir)]
+            command = [
+                "nice",
+                "-n",
+                "19",
+                sys.executable,
+                "-m",
+                "benchmarks.stranger",
+                "--initial-peers",
+                *addresses,
+                "--workdir",
+                str(workdir),
+            ]
             command += ["--seconds", f"{0.75 * seconds:.0f}", "--seed", str(index)]
             with workdir.with_suffix(".log").open("wb") as output:
                 environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
@@ -122,7 +134,7 @@ class Siege:
                 process.kill()
                 process.wait()
 
-    # --- what it was worth -------------------------------------------------------------------------------------------
+    # --- the verdict --------------------------------------------------------------------------------------------------
 
     def judge(self) -> int:
         time.sleep(2.0)  # daemons see that their parents are gone

@@ -10,8 +10,6 @@ optimizer; `all` is the configuration over the hosts; `small` is the preset of d
 """
 
 import argparse
-import hashlib
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +29,7 @@ from adloco_p2p.numerics.batch import Batch, Feed, SampleStream
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.method.figures import Estimate, estimate
-from benchmarks.method.store import Record, append_record, command_line, pack, records_by_key
+from benchmarks.method.store import Record, append_record, command_line, digest_of, pack, records_by_key
 
 ROWS: dict[str, list[str]] = {
     "one": ["mode=localsgd", "averaging.codec=float32"],
@@ -118,7 +116,7 @@ def train(run: RunConfig, feed: Feed, num_hosts: int) -> Record:
 
 def key_of(config: Path, settings: Sequence[str], num_hosts: int) -> str:
     """Names a cell by all that its result depends on, beside the code and the bytes of model and data: their paths count."""
-    return hashlib.sha256(json.dumps([config.read_text("utf-8"), list(settings), num_hosts]).encode()).hexdigest()[:16]
+    return digest_of([config.read_text("utf-8"), list(settings), num_hosts])
 
 
 def train_cells(arguments: argparse.Namespace) -> None:

@@ -8,9 +8,9 @@ are those that go with H: the later one forgets, the longer counts what was roun
 """
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -19,19 +19,15 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import OuterConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.data.feed import IndexedFeed
-from adloco_p2p.numerics.outer_optimizer import outer_step_
-from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.hosted_instances import STATE_DTYPES
-from adloco_p2p.training.learning_rate import LearningRateSchedule
-from adloco_p2p.training.model import build_model, derived_seed
-from adloco_p2p.training.shell import ModelShell
+from adloco_p2p.training.model import derived_seed
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
-from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED, indexed
-from benchmarks.method.store import Record, append_record, command_line, pack, records_by_key
-from benchmarks.robustness.training import Trainees
+from benchmarks.method.run import BASE, indexed
+from benchmarks.method.store import Record, command_line, pack, records_by_key, train_missing
+from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
 
 STATES: tuple[str, ...] = get_args(get_type_hints(OuterConfig)["state"])
 HOSTS, STEPS = 8, 1024
@@ -54,37 +50,16 @@ def run_cell(inner_steps: int, outer_momentum: float, seed: int) -> Record:
     outers = [trainees.start.to(STATE_DTYPES[state][0], copy=True) for state in STATES]
     momenta = [torch.zeros_like(trainees.start, dtype=STATE_DTYPES[state][1]) for state in STATES]
     for number in range(rounds):
-        schedule = LearningRateSchedule(
-            inner=run.inner,
-            steps_before=number * inner_steps,
-            num_steps=inner_steps,
-            progress_start=number / rounds,
-            progress_end=(number + 1) / rounds,
-            batch_ratio=1.0,
-        )
-        taken = []
-        for host in range(HOSTS):
-            first, peer = (number * HOSTS + host) * inner_steps, PeerId(f"peer{host}")
-            taken.append(feed.open(instance=InstanceId(0), peer=peer, round=number, first_sample=first).take(inner_steps))
+        taken = [rows_of_host(run, feed, host, number, turn=number * HOSTS + host) for host in range(HOSTS)]
         starts = torch.stack([outer.float() for outer in outers]).repeat_interleave(HOSTS, dim=0)  # [states * hosts, P]
-        deltas = starts - trainees.inner_round(starts, taken * len(STATES), schedule)
+        deltas = starts - trainees.inner_round(starts, taken * len(STATES), schedule_of(run, number))
         averages = deltas.view(len(STATES), HOSTS, -1).mean(dim=1)
         for outer, momentum, averaged in zip(outers, momenta, averages, strict=True):
-            outer_step_(
-                outer,
-                momentum,
-                averaged,
-                kind=run.outer.kind,
-                learning_rate=run.outer.learning_rate,
-                momentum_factor=run.outer.momentum,
-                rounding_seed=derived_seed(run.seed, "outer rounding", InstanceId(0), number),
-            )
-    module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
-    heldout = IndexedFeed(rows, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
-    shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
-    losses = [heldout_loss(shell, outer.float(), heldout, micro_batch=64) for outer in outers]
+            rounding_seed = derived_seed(run.seed, "outer rounding", InstanceId(0), number)
+            apply_(run, outer, momentum, averaged, rounding_seed=rounding_seed)
+    measure = measure_of(run, rows, vocab_size)
+    losses = [measure(outer.float()) for outer in outers]
     return {
-        "key": key_of(inner_steps, outer_momentum, seed),
         "inner_steps": inner_steps,
         "momentum": outer_momentum,
         "seed": seed,
@@ -99,13 +74,8 @@ def key_of(inner_steps: int, outer_momentum: float, seed: int) -> str:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    done = records_by_key(KEPT, [arguments.output])
-    for seed in arguments.seeds:
-        for cell in CELLS:
-            if key_of(*cell, seed) not in done:
-                record = run_cell(*cell, seed)
-                append_record(arguments.output, record)
-                print(json.dumps(record), flush=True)
+    jobs = ((key_of(*cell, seed), partial(run_cell, *cell, seed)) for seed in arguments.seeds for cell in CELLS)
+    train_missing(KEPT, arguments.output, jobs)
 
 
 def table(records: Sequence[Record]) -> list[str]:

@@ -11,7 +11,6 @@ measured: that costs no training.
 
 import argparse
 import hashlib
-import json
 import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +41,7 @@ from benchmarks.method.clock import SMALL
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.run import BASE
-from benchmarks.method.store import Record, append_record, command_line, records_by_key
+from benchmarks.method.store import Record, append_record, command_line, digest_of, records_by_key
 from benchmarks.method.store import pack as keep
 from benchmarks.method.world import Setting, World
 from benchmarks.ngram import NgramTable, rows_of
@@ -243,7 +242,7 @@ def heldout_rows() -> tuple[Batch, ...]:
 def key_of(name: str, seed: int) -> str:
     """Names a run by what its result depends on, beside the code and the text."""
     settings = [*_COMMON, *ROWS[name], BASE.read_text("utf-8"), seed]
-    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+    return digest_of(settings)
 
 
 def train(arguments: argparse.Namespace) -> None:

@@ -9,11 +9,10 @@ Codec, feedback, reduction and outer step are the product's, by the preset; the 
 """
 
 import argparse
-import hashlib
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,21 +22,15 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import bytes_each_way, codec_named
-from adloco_p2p.numerics.outer_optimizer import outer_step_
-from adloco_p2p.training.evaluate import heldout_loss
-from adloco_p2p.training.learning_rate import LearningRateSchedule
-from adloco_p2p.training.model import build_model
-from adloco_p2p.training.shell import ModelShell
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
-from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED, indexed
-from benchmarks.method.store import append_record, command_line, pack, records_by_key
-from benchmarks.robustness.training import Trainees
+from benchmarks.method.run import BASE, indexed
+from benchmarks.method.store import command_line, digest_of, pack, records_by_key, train_missing
+from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
 
 Record = dict[str, Any]
 
@@ -86,7 +79,7 @@ def key_of(cell: Cell, seed: int) -> str:
         "inner": asdict(run.inner),
     }
     plain |= {"cell": asdict(replace(cell, way="")), "seed": seed, "model": asdict(run.model)}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+    return digest_of(plain)
 
 
 class Noise:
@@ -118,20 +111,8 @@ def run_cell(cell: Cell, seed: int) -> Record:
     residuals: list[torch.Tensor | None] = [None] * cell.hosts
     sent, made, num_back = Noise(), Noise(), 0
     for number in range(cell.rounds):
-        schedule = LearningRateSchedule(
-            inner=run.inner,
-            steps_before=number * INNER_STEPS,
-            num_steps=INNER_STEPS,
-            progress_start=number / cell.rounds,
-            progress_end=(number + 1) / cell.rounds,
-            batch_ratio=1.0,
-        )
-        first = [(number * cell.hosts + host) * INNER_STEPS for host in range(cell.hosts)]
-        streams = [
-            feed.open(instance=InstanceId(0), peer=PeerId(f"peer{host}"), round=number, first_sample=first[host])
-            for host in range(cell.hosts)
-        ]
-        vectors = list(outer - trainees.inner_round(outer, [stream.take(INNER_STEPS) for stream in streams], schedule))
+        taken = [rows_of_host(run, feed, host, number, turn=number * cell.hosts + host) for host in range(cell.hosts)]
+        vectors = list(outer - trainees.inner_round(outer, taken, schedule_of(run, number)))
         made.add([float(vector @ vector) for vector in vectors], float(torch.stack(vectors).mean(dim=0).square().sum()))
         for vector, residual in zip(vectors, residuals, strict=True):
             if residual is not None:
@@ -141,18 +122,12 @@ def run_cell(cell: Cell, seed: int) -> Record:
         sent.add([statistics.own_sqnorm for statistics in known], known[0].averaged_sqnorm)
         residuals = list(found.residuals)
         num_back += len(codec.mean_codec.encode(found.vector))
-        rules = run.outer
-        outer_step_(
-            outer, momentum, found.vector, kind=rules.kind, learning_rate=rules.learning_rate, momentum_factor=rules.momentum
-        )
-    module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
-    heldout = IndexedFeed(rows, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
-    shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
+        apply_(run, outer, momentum, found.vector)
     return {
         "cell": asdict(cell),
         "seed": seed,
         "parameters": len(outer),
-        "loss": round(heldout_loss(shell, outer, heldout, micro_batch=64), 5),
+        "loss": round(measure_of(run, rows, vocab_size)(outer), 5),
         "noise_sent": round(sent.ratio, 4),
         "noise_made": round(made.ratio, 4),
         "bytes_back": round(num_back / cell.rounds / len(outer), 4),
@@ -162,15 +137,9 @@ def run_cell(cell: Cell, seed: int) -> Record:
 
 def train(arguments: argparse.Namespace) -> None:
     """All ways of one seed before the next seed."""
-    done = records_by_key(KEPT, [arguments.output])
-    for seed in arguments.seeds:
-        for way in arguments.ways:
-            cell = Cell(way=way, hosts=arguments.hosts, rounds=arguments.rounds, width=arguments.width)
-            key = key_of(cell, seed)
-            if key not in done:
-                record = {"key": key, **run_cell(cell, seed)}
-                append_record(arguments.output, record)
-                print(json.dumps(record), flush=True)
+    cells = [Cell(way=way, hosts=arguments.hosts, rounds=arguments.rounds, width=arguments.width) for way in arguments.ways]
+    jobs = ((key_of(cell, seed), partial(run_cell, cell, seed)) for seed in arguments.seeds for cell in cells)
+    train_missing(KEPT, arguments.output, jobs)
 
 
 def table(records: Sequence[Record]) -> list[str]:

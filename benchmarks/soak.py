@@ -404,7 +404,7 @@ class Soak:
 
 def addresses_of(first: Peer) -> list[str]:
     """Under which the peer that began the run can be reached, once it says so."""
-    for _ in range(600):
+    for _ in range(3000):
         if match := ADDRESSES.search(first.log.read_text(errors="replace")):
             return match[1].split()
         time.sleep(0.1)

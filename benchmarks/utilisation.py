@@ -107,7 +107,13 @@ def by_state_machines(plan: Plan, *settings: str, num_rounds: int) -> float:
     setting = Setting(
         run=run,
         speeds=(1.0,) * plan.num_hosts,
-        profile=Profile(name="large", machine=machine, link=link, payload_bytes=plan.bytes_per_value * plan.num_parameters),
+        profile=Profile(
+            name="large",
+            machine=machine,
+            link=link,
+            payload_bytes=plan.bytes_per_value * plan.num_parameters,
+            state_bytes=8 * plan.num_parameters,
+        ),
     )
     torch.set_num_threads(1)
     world = World(setting, open_feed(run, cache_dir=CACHE), on_applied=lambda *_: None)

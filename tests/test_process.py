@@ -131,6 +131,22 @@ def test_a_node_imports_nothing_that_few_need_and_collects_no_garbage_meanwhile(
     assert ended.stdout.split("\n")[:2] == ["0", "[] True True"]
 
 
+@pytest.mark.heavy
+def test_the_text_is_read_when_the_models_libraries_are_all_imported(tmp_path: Path) -> None:
+    """Its tokenizer imports `transformers` too, and would find it half done."""
+    code = (
+        "import sys, threading\nfrom pathlib import Path\n"
+        "from adloco_p2p.config.peer_config import PeerConfig\nfrom adloco_p2p.config.run_config import RunConfig\n"
+        "from adloco_p2p.runtime.adapters import embedding\nfrom adloco_p2p.storage.workdir import Workdir\n"
+        "importing = threading.Thread(target=embedding.import_training)\n"
+        "embedding.open_feed = lambda *_, **__: sys.exit(str(hasattr(sys.modules['adloco_p2p.training'], 'hosting')))\n"
+        "importing.start()\n"
+        f"embedding.build_hosting(RunConfig(), PeerConfig(), 'peer', Workdir.open(Path({str(tmp_path)!r})))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1] == "True"
+
+
 def test_a_node_that_does_not_listen_yet_is_distinguished_from_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = ["status", "--workdir", str(tmp_path)]
     assert main(status) == 2

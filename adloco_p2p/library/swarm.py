@@ -238,7 +238,7 @@ class Swarm:
 
     @property
     def _embedding(self) -> Embedding:
-        return Embedding(build=self._build, steer=self._steer, on_link=self._take_link)
+        return Embedding(prepare=lambda: None, build=self._build, steer=self._steer, on_link=self._take_link)
 
     # --- inside: in the node's thread --------------------------------------------------------------------------------
 

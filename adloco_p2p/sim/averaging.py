@@ -2,7 +2,9 @@
 
 An attempt is all members that joined it under one key. Once the last one has joined, every member ends after a time of its own:
 with the average, if it can still reach all others, else with a failure that names those that it cannot reach. So of one attempt
-some members may have the average and others not. A member that gives up tells the others, as far as its words arrive.
+some members may have the average and others not. A member that gives up tells the others, as far as its words
+arrive. Once all have joined, the attempt has decided, and a retry may complete it (`swarm/allreduce/completion.py`): here the
+average is that of its members then, too.
 
 A machine begins an attempt once in its life, over restarts (`storage/attempt_keys.py`), because it signs a commitment; two of
 one machine under one key would be evidence, and reach everybody who joined. A reducer signs a receipt for what it hands out,
@@ -17,7 +19,14 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Average, AverageFailed, AverageFinished, PartNotShown, RepairAverage
+from adloco_p2p.core.model.events import (
+    Average,
+    AverageDecided,
+    AverageFailed,
+    AverageFinished,
+    PartNotShown,
+    RepairAverage,
+)
 from adloco_p2p.core.model.ledger_entry import Equivocation, Pledge
 from adloco_p2p.core.model.messages import Incarnation
 from adloco_p2p.core.model.quorum import LEAST_MEASURED_SECONDS, Quorum, Upload, stragglers, words_of
@@ -141,7 +150,8 @@ class Averaging:
         attempt = self._attempts.setdefault(effect.key, _Attempt(members=dict(effect.weights)))
         member = _Member(effect=effect, process=process, contribution=contribution)
         process.averagings[key] = member
-        if attempt.average is not None or attempt.has_broken or self.has_begun(machine.peer, effect.key):
+        is_possible = effect.completes is None or effect.completes in process.decisions
+        if attempt.average is not None or attempt.has_broken or self.has_begun(machine.peer, effect.key) or not is_possible:
             self._queue.after(STALL_SECONDS, self._fail, attempt, machine.peer, member, "the attempt is over", ())
             return
         self._commit(attempt, machine, effect)
@@ -189,8 +199,18 @@ class Averaging:
         self.computed[process.device.average_digest(attempt.average)] = None
         is_alone = len(attempt.members) == 1
         for peer, member in attempt.joined.items():
+            if member.effect.completes is None and not is_alone:
+                self._queue.after(0.0, self._decide, peer, member)
             seconds = 0.01 if is_alone else self._exchange_seconds(attempt) + self._network.delay_seconds()
             self._queue.after(seconds, self._finish, attempt, peer, member)
+
+    def _decide(self, peer: PeerId, member: _Member) -> None:
+        """The member has all that decides the average: a retry may complete the attempt."""
+        effect, decision = member.effect, canonical.digest(["decision", member.effect.key])
+        if not member.has_ended and member.process.is_alive:
+            member.process.decisions.add(decision)
+            decided = AverageDecided(instance=effect.instance, round=effect.round, attempt=effect.attempt, decision=decision)
+            self._machines[peer].feed(decided, member.process)
 
     def _stragglers(self, attempt: _Attempt) -> _Stragglers | None:
         """As reducers find them once the others' vectors are there; only links whose rates are stated are judged."""

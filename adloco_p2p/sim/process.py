@@ -30,6 +30,8 @@ class Process:
         self.contributions: dict[tuple[InstanceId, int], object] = {}
         self.averagings: dict[tuple[InstanceId, int, int], object] = {}
         """Attempts and repairs under way."""
+        self.decisions: set[Digest] = set()
+        """Of attempts that this process can complete."""
         self.served_averages: dict[tuple[InstanceId, int], dict[Digest, object]] = {}
         self.offers: dict[InstanceId, dict[int, tuple[Digest, object]]] = {}
         self.device_free_at = 0.0

@@ -510,7 +510,7 @@ def durations(status: Status) -> Figure:
     )
     axes.set_xlabel("seconds")
     axes.set_ylabel("rounds")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 

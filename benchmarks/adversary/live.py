@@ -28,16 +28,20 @@ INNER_STEPS = 10
 class _Nodes:
     """Two peers of one run, and what they have done."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
+        self.peers: list[Peer] = []
+        self.addresses: list[str] = []
+        self.digests: dict[tuple[int, int], dict[str, None]] = {}
+        self.hosts: dict[str, None] = {}
+
+    def start(self, folder: Path) -> None:
         write_soak_text(folder)
         config = write_document(folder, soak_document(folder, inner_steps=INNER_STEPS, instances=1))
-        self.peers = [Peer(0, folder / "peer-0", ["start", str(config), *MACHINE], 0.02)]
+        self.peers.append(Peer(0, folder / "peer-0", ["start", str(config), *MACHINE], 0.02))
         self.peers[0].start()
         self.addresses = addresses_of(self.peers[0])
         self.peers.append(Peer(1, folder / "peer-1", ["join", "--initial-peers", *self.addresses, *MACHINE], 0.02))
         self.peers[1].start()
-        self.digests: dict[tuple[int, int], dict[str, None]] = {}
-        self.hosts: dict[str, None] = {}
 
     def newest(self) -> list[int]:
         """The newest round of each."""
@@ -72,9 +76,12 @@ def flooded(*deeds: str) -> Callable[[int], Outcome]:
     def play(seed: int) -> Outcome:
         with tempfile.TemporaryDirectory(prefix="adversary-") as name:
             folder = Path(name)
-            nodes = _Nodes(folder)
+            nodes = _Nodes()
             try:
+                nodes.start(folder)
                 return _flood(nodes, folder, deeds, seed)
+            except SystemExit as not_listening:
+                return Outcome(sent="nothing", happened=str(not_listening), has_passed=False)
             finally:
                 nodes.stop()
 
@@ -102,6 +109,7 @@ def _flood(nodes: _Nodes, folder: Path, deeds: tuple[str, ...], seed: int) -> Ou
         "the stranger got work": me in nodes.hosts,
     }
     wrong = [problem for problem, is_so in problems.items() if is_so]
+    wrong += told.stderr.splitlines()[-1:] if told.returncode else []
     happened = "; ".join(wrong) or f"{after - before} rounds in the flood, and on after it"
     return Outcome(sent="; ".join(answers), happened=happened, has_passed=not wrong)
 

@@ -1,7 +1,8 @@
 """What a run costs in time, from its counts: a stated machine and a stated link. Pure arithmetic; nothing is slept."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,35 @@ class Link:
         """Seconds of one outer averaging of an encoded vector of `payload_bytes`: scatter, gather, and the commit's message."""
         if num_hosts < 2:
             return 0.0
-        return transferred(payload_bytes, num_hosts) * 8 / (self.bits_per_second * self.efficiency) + 3 * self.latency_seconds
+        return self.transfer(transferred(payload_bytes, num_hosts)) + 3 * self.latency_seconds
+
+    def transfer(self, size: float) -> float:
+        """Seconds of so many bytes in one direction, without the latency."""
+        return size * 8 / (self.bits_per_second * self.efficiency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Islands:
+    """Groups of hosts with a fast link each, behind an uplink that the hosts of an island share."""
+
+    hosts: int
+    """Of each island: places 0 to hosts - 1 are the first, and so on."""
+    uplink: Link
+    sums_inside: bool = False
+    """Not in the product: an island sums its own contributions first, so that an average moves one vector over its uplink."""
+
+    def island_of(self, place: int) -> int:
+        return place // self.hosts
+
+    def crossing(self, payload_bytes: float, places: Sequence[int]) -> float:
+        """Bytes of an all-reduce among the hosts at these places that leave the busiest island. All reduce equal parts: each
+        part of `payload_bytes / n` goes from every contributor to its reducer, and back."""
+        counts = Counter(self.island_of(place) for place in places).values()
+        if len(counts) < 2:
+            return 0.0
+        if self.sums_inside:
+            return transferred(payload_bytes, len(counts))
+        return max(2 * count * (len(places) - count) / len(places) * payload_bytes for count in counts)
 
 
 def transferred(payload_bytes: float, num_hosts: int) -> float:
@@ -44,7 +73,20 @@ class Profile:
     name: str
     machine: Machine
     link: Link
+    """Of every host; where there are islands, inside them."""
     payload_bytes: float
+    """Of the encoded vector that is averaged."""
+    state_bytes: float
+    """Of what a peer fetches that does not hold an instance: outer parameters and momentum."""
+    islands: Islands | None = None
+
+    def averaging(self, payload_bytes: float, places: Sequence[int]) -> float:
+        """Seconds of one average of `payload_bytes` encoded bytes among the hosts at these places: its slowest transfer."""
+        inside = self.link.averaging(payload_bytes, len(places))
+        if self.islands is None or not (crossing := self.islands.crossing(payload_bytes, places)):
+            return inside
+        uplink = self.islands.uplink
+        return max(inside, uplink.transfer(crossing) + 3 * uplink.latency_seconds)
 
 
 def round_seconds(work: Sequence[tuple[int, int, int]], profile: Profile) -> float:
@@ -66,13 +108,14 @@ HOME_LINK = Link(bits_per_second=100e6, latency_seconds=0.05, efficiency=0.8)
 LARGE_MACHINE = Machine(step_seconds=0.02, sample_seconds=0.03)
 """An assumption, not a measurement: a 150M-parameter Llama, 1,024 tokens a sample (0.9 TFLOP), at 30 TFLOP/s."""
 
-SMALL = Profile(name="measured model", machine=MEASURED_MACHINE, link=HOME_LINK, payload_bytes=4 * 20864)
-LARGE = Profile(name="150M, float16", machine=LARGE_MACHINE, link=HOME_LINK, payload_bytes=2 * 150e6)
+SMALL = Profile(name="measured model", machine=MEASURED_MACHINE, link=HOME_LINK, payload_bytes=4 * 20864, state_bytes=8 * 20864)
+LARGE = Profile(name="150M, float16", machine=LARGE_MACHINE, link=HOME_LINK, payload_bytes=2 * 150e6, state_bytes=8 * 150e6)
 SLOW = Profile(
     name="150M, float16, slow machines",
     machine=Machine(step_seconds=0.05, sample_seconds=0.3),
     link=Link(bits_per_second=1e9, latency_seconds=0.01, efficiency=0.64),
     payload_bytes=2 * 150e6,
+    state_bytes=8 * 150e6,
 )
 """Assumed: a tenth of that arithmetic and 1 Gbit/s, so that computing, not the link, decides: what unequal speeds are about."""
 STEADY = Profile(
@@ -80,6 +123,30 @@ STEADY = Profile(
     machine=Machine(step_seconds=0.5, sample_seconds=0.0),
     link=HOME_LINK,
     payload_bytes=1.02 * 150e6,
+    state_bytes=8 * 150e6,
 )
 """What `benchmarks/utilisation.py` assumes."""
-PROFILES = {profile.name: profile for profile in (SMALL, LARGE, SLOW, STEADY)}
+
+
+def _islands(hosts: int) -> tuple[Profile, ...]:
+    """Assumed: 150M parameters, 5 s a step (64 rows of 1,024 tokens at 12 TFLOP/s), 1 Gbit/s inside an island and 20 Mbit/s
+    for all of its hosts to the outside. States are kept in six bytes a parameter (`outer.state: mixed`)."""
+    base = Profile(
+        name=f"islands of {hosts}, int8",
+        machine=Machine(step_seconds=5.0, sample_seconds=0.0),
+        link=Link(bits_per_second=1e9, latency_seconds=0.001, efficiency=0.8),
+        payload_bytes=1.02 * 150e6,
+        state_bytes=6 * 150e6,
+        islands=Islands(hosts=hosts, uplink=Link(bits_per_second=20e6, latency_seconds=0.05, efficiency=0.8)),
+    )
+    assert base.islands is not None
+    return (
+        base,
+        replace(base, name=f"islands of {hosts}, float32", payload_bytes=4 * 150e6),
+        replace(base, name=f"islands of {hosts}, int8, merges too", state_bytes=base.payload_bytes),
+        replace(base, name=f"islands of {hosts}, int8, sums inside", islands=replace(base.islands, sums_inside=True)),
+    )
+
+
+ISLANDS = tuple(profile for hosts in (2, 4) for profile in _islands(hosts))
+PROFILES = {profile.name: profile for profile in (SMALL, LARGE, SLOW, STEADY, *ISLANDS)}

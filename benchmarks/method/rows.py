@@ -27,6 +27,10 @@ class Row:
     """Not in the product: the test reads gradients of the last inner step."""
     length: int = 1
     """How many times the samples of the other rows."""
+    max_instances: int = 8
+    """That a peer hosts (`--peer-set max_instances=...`)."""
+    merged_every: int = 0
+    """Not in the product: after so many rounds each, all instances get their mean and go on apart."""
 
 
 LONG = 4

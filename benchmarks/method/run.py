@@ -56,6 +56,8 @@ def run_row(row: Row, seed: int, *, samples: int) -> Record:
         most_steps=row.most_steps,
         decay_rounds=row.decay_rounds,
         is_last_gradient=row.is_last_gradient,
+        max_instances=row.max_instances,
+        merged_every=row.merged_every,
     )
     started = time.process_time()
     world = World(setting, feed, on_applied=watch.applied)

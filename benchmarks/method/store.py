@@ -20,6 +20,11 @@ def key_of(row: Row, seed: int, *, samples: int, base: str) -> str:
     usual = asdict(Row(name=row.name, settings=()))
     differences = {field: value for field, value in asdict(row).items() if value != usual[field]}
     plain = {**differences, "seed": seed, "samples": samples, "base": base}
+    return digest_of(plain)
+
+
+def digest_of(plain: object) -> str:
+    """A short name of what JSON can write."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -47,6 +52,17 @@ def pack(records: Iterable[Record], path: Path) -> None:
 def records_by_key(kept: Path, others: Iterable[Path]) -> dict[str, Record]:
     """The kept records and those of further files; of one key the last."""
     return {record["key"]: record for path in (kept, *others) for record in read_records(path)}
+
+
+def train_missing(kept: Path, output: Path, jobs: Iterable[tuple[str, Callable[[], Record]]]) -> None:
+    """Train what neither file has, by key and in this order. Each record is written as soon as it is there."""
+    done = set(records_by_key(kept, [output]))
+    for key, train in jobs:
+        if key not in done:
+            record = {"key": key, **train()}
+            append_record(output, record)
+            done.add(key)
+            print({name: value for name, value in record.items() if not isinstance(value, list)}, flush=True)
 
 
 Act = Callable[[argparse.Namespace], None]

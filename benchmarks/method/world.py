@@ -56,6 +56,7 @@ from adloco_p2p.numerics.digest import tensor_digest
 from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, weighted_average
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.method.clock import Profile, transferred
+from benchmarks.method.mutual_merges import with_mutual_merges
 from benchmarks.method.steps import GrowingSteps
 
 STATES_KEPT = 16
@@ -78,10 +79,16 @@ class Setting:
     """Decay the learning rate over so many rounds instead of over the samples."""
     is_last_gradient: bool = False
     """Feed the batch test the gradients of each host's last inner step, as the method's reference code does."""
+    max_instances: int = 8
+    """That a peer hosts."""
+    merged_every: int = 0
+    """Not in the product: after so many rounds each, all instances get their mean and go on apart; 0: they do not."""
 
 
 @dataclass(slots=True)
 class _Host:
+    place: int
+    """0 for the first."""
     peer: Peer
     engine: Hosting
     speed: float
@@ -94,6 +101,8 @@ class _Host:
     gradients: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
     bytes_sent: float = 0.0
     computing_seconds: float = 0.0
+    made: set[Digest] = field(default_factory=set)
+    """States that this host had by its own outer steps, forks and merges."""
 
 
 @dataclass(slots=True)
@@ -120,9 +129,13 @@ class World:
         self._sequence = 0
         self._rendezvous: dict[Digest, _Rendezvous] = {}
         self._states: dict[Digest, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._uplink_free: dict[int, float] = {}
+        """When each island's uplink has carried the states that others fetch."""
         names = [PeerId(f"peer{index}") for index in range(len(setting.speeds))]
         config = PeerConfig(device="cpu", num_threads=1, max_micro_batch=setting.micro_batch_limit)
-        capacity = Capacity(samples_per_second=0.0, micro_batch_limit=setting.micro_batch_limit, max_instances=8)
+        capacity = Capacity(
+            samples_per_second=0.0, micro_batch_limit=setting.micro_batch_limit, max_instances=setting.max_instances
+        )
         first = genesis(setting.run.digest, [(name, capacity) for name in names], setting.run.rules)
         self.plans[0] = first
         cadence = Cadence(
@@ -132,12 +145,12 @@ class World:
             is_delayed=setting.run.outer.overlap != "none",
         )
         self.hosts: dict[PeerId, _Host] = {}
-        for name, speed in zip(names, setting.speeds, strict=True):
+        for place, (name, speed) in enumerate(zip(names, setting.speeds, strict=True)):
             engine = Hosting(setting.run, config, name, feed)
             held = [item.instance for item in first.instances if any(share.peer == name for share in item.hosts)]
             engine.start(held)
             peer = Peer(me=name, cadence=cadence, agreement=FixedRosterAgreement(decide=self._decide))
-            self.hosts[name] = _Host(peer=peer, engine=engine, speed=speed)
+            self.hosts[name] = _Host(place=place, peer=peer, engine=engine, speed=speed)
             durable = Durable(round=0, plans=(first,), held=tuple(held))
             self._deliver(name, Started(durable=durable, capacity=capacity), 0.0)
 
@@ -164,7 +177,7 @@ class World:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def _decide(self, previous: RoundPlan, reports: Sequence[Report]) -> RoundPlan:
-        plan = self._rule.decide(previous, reports)
+        plan = with_mutual_merges(self._rule.decide(previous, reports), every=self.setting.merged_every)
         self.plans.setdefault(plan.round, plan)
         return plan
 
@@ -209,15 +222,29 @@ class World:
                         self._deliver(other, Received(sender=name, message=message), 0.0)
             case Average():
                 self._average(name, host, effect)
-            case FetchState(instance=instance, round=number, digest=digest):
+            case FetchState(instance=instance, round=number, digest=digest, from_peers=donors):
                 host.engine.adopt(instance, *self._states[digest])
                 host.bytes_sent += 8 * host.engine.num_parameters  # its donor's, on average the same: parameters, momentum
-                seconds = 8 * self.setting.profile.payload_bytes / self.setting.profile.link.bits_per_second
+                seconds = self._fetching(
+                    host, [self.hosts[donor].place for donor in donors if digest in self.hosts[donor].made]
+                )
                 self._deliver(name, StateFetched(instance=instance, round=number, digest=digest), seconds)
             case Stop():
                 host.stop = effect
             case _:
                 self._perform_on_device(name, host, effect)
+
+    def _fetching(self, host: _Host, donors: Sequence[int]) -> float:
+        """Seconds until this host has a state that the hosts at these places have: from its own island, where one of them is
+        there, else after the states that wait for the uplink of the first of them."""
+        profile = self.setting.profile
+        islands = profile.islands
+        if islands is None or islands.island_of(host.place) in {islands.island_of(donor) for donor in donors}:
+            return profile.link.transfer(profile.state_bytes) + profile.link.latency_seconds
+        island = islands.island_of(donors[0])
+        end = max(self.now, self._uplink_free.get(island, 0.0)) + islands.uplink.transfer(profile.state_bytes)
+        self._uplink_free[island] = end
+        return end - self.now + islands.uplink.latency_seconds
 
     def _perform_on_device(self, name: PeerId, host: _Host, effect: Effect) -> None:
         engine = host.engine
@@ -232,7 +259,7 @@ class World:
                 averaged, residual = host.averages.pop(instance)
                 engine.apply_outer(instance, averaged, round=number, residual=residual)
                 digest, state_digest = engine.digests(instance)
-                self._remember(state_digest, engine.state(instance))
+                self._remember(host, state_digest, engine.state(instance))
                 self._note(number, instance, engine)
                 applied = OuterApplied(
                     instance=instance, round=number, digest=digest, state_digest=state_digest, epoch=effect.epoch
@@ -241,7 +268,7 @@ class World:
             case Transition(round=number, forks=forks, merges=merges):
                 engine.transition(forks, merges)
                 for instance in engine.hosted:
-                    self._remember(engine.digests(instance)[1], engine.state(instance))
+                    self._remember(host, engine.digests(instance)[1], engine.state(instance))
                 self._on_device(name, 0.0, TransitionApplied(round=number, epoch=effect.epoch))
             case Probe(round=number, merge=merge):
                 probed = Probed(round=number, verdict=engine.probe_merge(merge), epoch=effect.epoch)
@@ -284,7 +311,7 @@ class World:
         left_out = tuple(members[place] for place in result.decision.left_out)
         profile = self.setting.profile
         part = result.vector.numel() / self.hosts[name].engine.num_parameters
-        seconds = profile.link.averaging(part * profile.payload_bytes, len(members))
+        seconds = profile.averaging(part * profile.payload_bytes, [self.hosts[peer].place for peer in members])
         moved = transferred(4 * result.vector.numel(), len(members))
         for place, peer in enumerate(members):
             statistics = result.statistics[place]
@@ -307,7 +334,8 @@ class World:
             )
             self._deliver(peer, finished, seconds)
 
-    def _remember(self, digest: Digest, state: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def _remember(self, host: _Host, digest: Digest, state: tuple[torch.Tensor, torch.Tensor]) -> None:
+        host.made.add(digest)
         self._states[digest] = state
         for old in list(self._states)[:-STATES_KEPT]:
             del self._states[old]

@@ -6,10 +6,11 @@ python -m benchmarks.robustness run --group two --seeds 1           one seed of 
 """
 
 import argparse
+from functools import partial
 
-from benchmarks.method.store import append_record, command_line, records_by_key
+from benchmarks.method.store import command_line, records_by_key, train_missing
 from benchmarks.robustness.attacks import ATTACKS
-from benchmarks.robustness.cells import GROUPS, RULES
+from benchmarks.robustness.cells import GROUPS, RULES, Cell
 from benchmarks.robustness.report import KEPT, write
 from benchmarks.robustness.run import key_of, run_cell
 
@@ -26,18 +27,14 @@ def main() -> None:
 
 def train(arguments: argparse.Namespace) -> None:
     """All cells of one seed before the next seed, group by group, so that an early end leaves whole tables."""
-    done = records_by_key(KEPT, [arguments.output])
-    cells = [(cell, seed) for group in arguments.group for seed in arguments.seeds for cell in GROUPS[group]()]
-    for cell, seed in cells:
+
+    def is_asked(cell: Cell) -> bool:
         is_named = cell.rule in arguments.rule and (not cell.attack or cell.attack in arguments.attack)
-        is_asked = (cell == cell.baseline or is_named) and cell.data in arguments.data
-        key = key_of(cell, seed)
-        if key in done or not is_asked:
-            continue
-        record = {"key": key, **run_cell(cell, seed)}
-        append_record(arguments.output, record)
-        done[key] = record
-        print(f"seed {seed}  {cell}  loss {record['loss']}  {record['processor_seconds']} s", flush=True)
+        return (cell == cell.baseline or is_named) and cell.data in arguments.data
+
+    cells = ((cell, seed) for group in arguments.group for seed in arguments.seeds for cell in GROUPS[group]())
+    jobs = ((key_of(cell, seed), partial(run_cell, cell, seed)) for cell, seed in cells if is_asked(cell))
+    train_missing(KEPT, arguments.output, jobs)
 
 
 def tabulate(arguments: argparse.Namespace) -> None:

@@ -1,7 +1,5 @@
 """One run of one cell: real training in a simulated swarm, with the production rules, codecs, reduction and outer step."""
 
-import hashlib
-import json
 import time
 from dataclasses import asdict
 from functools import cache
@@ -15,7 +13,6 @@ from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.median import upper_weighted_median
-from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.data.packing import Rows, TokenRows
@@ -27,15 +24,11 @@ from adloco_p2p.numerics.aggregation.robust import Robust, agreements, cosines, 
 from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.numerics.outer_optimizer import outer_step_
-from adloco_p2p.training.evaluate import heldout_loss
-from adloco_p2p.training.learning_rate import LearningRateSchedule
-from adloco_p2p.training.model import build_model
-from adloco_p2p.training.shell import ModelShell
-from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED, indexed
+from benchmarks.method.run import BASE, indexed
+from benchmarks.method.store import digest_of
 from benchmarks.robustness.attacks import ATTACKS, Scene
 from benchmarks.robustness.cells import Cell
-from benchmarks.robustness.training import Trainees
+from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
 
 Record = dict[str, Any]
 
@@ -52,7 +45,7 @@ def key_of(cell: Cell, seed: int) -> str:
     differences = {name: value for name, value in asdict(cell).items() if value != asdict(Cell())[name]}
     settings = [*SETTINGS, *(SPARSE_SETTINGS if cell.codec == "topk2" else ())]
     plain = {**differences, "seed": seed, "settings": settings, "rounds": ROUNDS, "base": BASE.read_text("utf-8")}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+    return digest_of(plain)
 
 
 def run_cell(cell: Cell, seed: int) -> Record:
@@ -110,23 +103,12 @@ class Swarm:
 
     def loss(self) -> float | None:
         """Held-out, of the outer parameters; none where they diverged."""
-        module = build_model(self.run.model, vocab_size=self.vocab_size, sequence_length=self.run.data.sequence_length, seed=0)
-        shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
-        heldout = IndexedFeed(self.rows, vocab_size=self.vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
-        loss = heldout_loss(shell, self.outer, heldout, micro_batch=64)
+        loss = measure_of(self.run, self.rows, self.vocab_size)(self.outer)
         return round(loss, 5) if isfinite(loss) else None
 
     def round(self, number: int) -> None:
-        schedule = LearningRateSchedule(
-            inner=self.run.inner,
-            steps_before=number * INNER_STEPS,
-            num_steps=INNER_STEPS,
-            progress_start=number / ROUNDS,
-            progress_end=(number + 1) / ROUNDS,
-            batch_ratio=1.0,
-        )
         rows = [self._take(host, number) for host in range(self._num_hosts)]
-        sent = self.outer - self._trainees.inner_round(self.outer, rows, schedule)
+        sent = self.outer - self._trainees.inner_round(self.outer, rows, schedule_of(self.run, number))
         sent += self.run.averaging.feedback * self._residual
         if self._cell.attack:
             scene = Scene(
@@ -145,15 +127,7 @@ class Swarm:
             if residual is not None:
                 self._residual[host] = residual
         self._note(found.decision, sent)
-        rules = self.run.outer
-        outer_step_(
-            self.outer,
-            self.momentum,
-            found.vector,
-            kind=rules.kind,
-            learning_rate=rules.learning_rate,
-            momentum_factor=rules.momentum,
-        )
+        apply_(self.run, self.outer, self.momentum, found.vector)
 
     def _average(self, sent: torch.Tensor) -> Aggregate:
         ones = [1] * self._num_hosts
@@ -177,10 +151,7 @@ class Swarm:
     def _take(self, host: int, number: int) -> Batch:
         """The rows of a host in a round, one a step."""
         turn = number if self._cell.data == "uneven" else number * self._cell.hosts + host
-        stream = self._feeds[host].open(
-            instance=InstanceId(0), peer=PeerId(f"peer{host}"), round=number, first_sample=turn * INNER_STEPS
-        )
-        return stream.take(INNER_STEPS)
+        return rows_of_host(self.run, self._feeds[host], host, number, turn=turn)
 
     def _feed(self, host: int, seed: int) -> IndexedFeed:
         rows = self.rows

@@ -1,20 +1,65 @@
-"""The inner steps of all hosts of one instance at once: the production model and optimizer with a dimension for the host.
+"""A round of all hosts of one instance at once: the production model and optimizer with a dimension for the host.
 
 Four times as fast as one host after the other on one core, which is what the table of rules costs. tests/benchmarks compares
 it with `training.hosting`.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional
 
 from adloco_p2p.config.run_config import InnerConfig, RunConfig
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.data.feed import IndexedFeed
+from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.layout import Layout, flatten, layout_of
+from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.learning_rate import LearningRateSchedule
 from adloco_p2p.training.model import build_model, initial_seed
+from adloco_p2p.training.shell import ModelShell
+from benchmarks.method.run import HELDOUT_ROWS, HELDOUT_SEED
 
 Named = dict[str, torch.Tensor]
+
+
+def schedule_of(run: RunConfig, number: int) -> LearningRateSchedule:
+    """Of this round of a run that counts rounds."""
+    steps, rounds = run.work.inner_steps, run.work.rounds
+    assert rounds is not None
+    return LearningRateSchedule(
+        inner=run.inner,
+        steps_before=number * steps,
+        num_steps=steps,
+        progress_start=number / rounds,
+        progress_end=(number + 1) / rounds,
+        batch_ratio=1.0,
+    )
+
+
+def rows_of_host(run: RunConfig, feed: IndexedFeed, host: int, number: int, *, turn: int) -> Batch:
+    """One a step, in round `number`; `turn`: how often the feed gave so many before."""
+    steps, peer = run.work.inner_steps, PeerId(f"peer{host}")
+    return feed.open(instance=InstanceId(0), peer=peer, round=number, first_sample=turn * steps).take(steps)
+
+
+def apply_(
+    run: RunConfig, outer: torch.Tensor, momentum: torch.Tensor, averaged: torch.Tensor, *, rounding_seed: int = 0
+) -> None:
+    """The run's outer step; see `outer_step_`."""
+    rules = run.outer
+    kind, rate, factor = rules.kind, rules.learning_rate, rules.momentum
+    outer_step_(outer, momentum, averaged, kind=kind, learning_rate=rate, momentum_factor=factor, rounding_seed=rounding_seed)
+
+
+def measure_of(run: RunConfig, rows: IndexedRows, vocab_size: int) -> Callable[[torch.Tensor], float]:
+    """The held-out loss of outer parameters [P], on the rows that all runs are measured on."""
+    module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
+    shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
+    heldout = IndexedFeed(rows, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
+    return lambda outer: heldout_loss(shell, outer, heldout, micro_batch=64)
 
 
 class Trainees:

@@ -108,14 +108,14 @@ def act(rank: int, listen: str, case: Case) -> None:
         common, own = (torch.Generator().manual_seed(seed) for seed in (0, rank + 1))
         vector = torch.randn(case.size, generator=common) + torch.randn(case.size, generator=own)
         director.tell("begin")
-        decisions: list[Digest] = []
+        decisions: list[Digest | None] = [None]
         try:
             digest = runner.run(average(0, (), None))
         except AveragingError as error:
             print(error, file=sys.stderr)
 
             async def retry() -> str:
-                without, completes = await asyncio.to_thread(director.tell, "failed", decisions[-1] if decisions else None)
+                without, completes = await asyncio.to_thread(director.tell, "failed", decisions[-1])
                 await asyncio.sleep(GRACE_SECONDS)
                 return await average(1, tuple(without), completes)
 

@@ -137,7 +137,7 @@ def read_ledgers(members: Sequence[Member]) -> tuple[dict[str, list[dict[str, An
         command = [sys.executable, "-m", "adloco_p2p", "ledger"]
         options: dict[str, Any] = {"cwd": ROOT, "text": True, "capture_output": True, "timeout": READ_SECONDS}
         shown = subprocess.run([*command, "--json", "--workdir", member.workdir], check=False, **options)
-        plans[member.name] = [json.loads(line) for line in shown.stdout.splitlines()]
+        plans[member.name] = [json.loads(line) for line in shown.stdout.splitlines()] if shown.returncode == 0 else []
         verified = subprocess.run([*command, "verify", "--workdir", member.workdir], check=False, **options)
         if shown.returncode or verified.returncode:
             said = (verified.stdout + verified.stderr + shown.stderr).strip()

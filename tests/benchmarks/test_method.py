@@ -51,6 +51,7 @@ PROFILE = Profile(
     machine=Machine(step_seconds=1.0, sample_seconds=0.5),
     link=Link(bits_per_second=8000.0, latency_seconds=1.0, efficiency=0.5),
     payload_bytes=2000.0,
+    state_bytes=4000.0,
 )
 
 

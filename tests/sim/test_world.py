@@ -7,15 +7,8 @@ from adloco_p2p.sim.simulate import everyday_seed, play, simulate, summary
 from adloco_p2p.sim.world import World
 
 BLOCK = 20
-EVERYDAY_BLOCKS = 20
+EVERYDAY_BLOCKS = 50
 HEAVY_SEEDS = 20_000
-FAILED_ONCE = (795, 812, 486, 31, 557, 402, 458, 645, 868)
-"""Joiners waited for good, because a restarted host answered nothing about a round that it was past (the first two); the
-checkers asked for a state of a peer that was no host of it for a round; the run was over on one side of a partition ten seconds
-after its end; hosts that only received waited for the vote of one that lacked the state and answered no question; two that came
-back after a partition waited for each other's state of an instance that had been merged away; hosts that had all declined a
-round waited for each other's average; the state of the two that had one was not taken, because three others had none; one
-side of a partition had ended the run and waited for a peer when the other side's history won, and did not go on in it."""
 
 
 def failures(seeds: range) -> list[str]:
@@ -26,12 +19,6 @@ def failures(seeds: range) -> list[str]:
 @pytest.mark.parametrize("block", range(EVERYDAY_BLOCKS))
 def test_everyday_seeds(block: int) -> None:
     failed = failures(range(block * BLOCK, (block + 1) * BLOCK))
-    assert not failed, failed[0]
-
-
-@pytest.mark.parametrize("seed", FAILED_ONCE)
-def test_seeds_that_failed_once(seed: int) -> None:
-    failed = failures(range(seed, seed + 1))
     assert not failed, failed[0]
 
 

@@ -6,7 +6,7 @@ value of the highest ballot that its promises name. So once a majority acked a v
 by a majority that shares a member with the first one.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.agreement.acceptor import Acceptor
@@ -243,18 +243,25 @@ class Proposer:
         # nobody else knows the signature: names that win a lot cannot be made beforehand
         lot = self._context.sign(payload("seats", slot.parent.run, slot.digest))
         asking = self._context.members.candidates(now)
-        joined = self._seated(asking, statements, room, absent=self._absent, lot=lot)
+        joined = self._seated(asking, statements, room, absent=self._absent, members=(), lot=lot)
         return self._values.make(joined=joined, absent=self._absent, statements=statements)
 
     def _seated(
-        self, requests: Iterable[JoinRequest], statements: Sequence[Decree], room: int, *, absent: Sequence[PeerId], lot: str
+        self,
+        requests: Iterable[JoinRequest],
+        statements: Sequence[Decree],
+        room: int,
+        *,
+        absent: Sequence[PeerId],
+        members: Container[PeerId],
+        lot: str,
     ) -> tuple[JoinRequest, ...]:
         parent, ledger = self._slot.parent, self._slot.ledger
         return seated_first(
             requests,
             parent=parent,
             gone={*absent, *newly_banned(statements, parent)},
-            members=ledger.members(),
+            members=members,
             room=room,
             lot=lot,
             problem=door_of(ledger, self._context.verify, statements=statements).problem,
@@ -286,10 +293,10 @@ class Proposer:
         asking = [members.join_request(), *members.candidates(now)]
         statements = self._context.statements.pending(self._slot.ledger)
         # all that wait must come to one order: the lot is public
-        requests = self._seated(asking, statements, MAX_JOINS, absent=roster, lot=self._slot.digest)
+        former = self._slot.ledger.members()
+        requests = self._seated(asking, statements, MAX_JOINS, absent=roster, members=former, lot=self._slot.digest)
         if not is_trained_after(self._slot.parent, roster, [request.capacity for request in requests]):
             return None
-        former = self._slot.ledger.members()
         me = self._context.me
         if me != next((request.peer for request in requests if request.peer in former), None):
             return None

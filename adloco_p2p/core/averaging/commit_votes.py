@@ -119,6 +119,11 @@ class CommitVotes:
         backers = self._backers(vote, self._contributors)
         return replace(vote, signature=signature, is_answer=True, is_held=self._is_held(vote), backers=backers)
 
+    def passed_on(self, voter: PeerId) -> AverageDigest:
+        """The vote of this contributor, which is known here, for a host that may not know it: its signature proves it."""
+        vote = self._votes[voter]
+        return replace(vote, signature="", is_held=self._is_held(vote), backers=((voter, vote.signature),))
+
     def _backers(self, own: AverageDigest, peers: Collection[PeerId]) -> tuple[tuple[PeerId, str], ...]:
         votes = self._countable
         same = [peer for peer in self._contributors if peer in peers and peer != self._me and peer in votes]

@@ -58,7 +58,7 @@ class FailedAttempts:
             if key[1] != instance:
                 continue
             for member, accused in causes(reports).items():
-                counted.setdefault(member, set()).add(accused or key)
+                counted.setdefault(member, set()).add(accused or key)  # the same accusation again is no further cause
                 if key[0] == round:
                     of_this_round.add(member)
         return frozenset(member for member in of_this_round if len(counted[member]) > TOLERATED)

@@ -132,11 +132,13 @@ class HostViews:
     def accuse(self, accuser: PeerId, peers: Sequence[PeerId]) -> None:
         """An attempt of `accuser` failed because of these, by its own report. It has less than half of those that remain left
         out at once, and all accusers together less than half of the contributors in the whole round: the others could still
-        make an average of a majority. It is left out itself if it names itself; and if it names this host, with which it joins
-        no attempt again, as long as less than half do: otherwise two leaders that each have such a member start attempts in
-        turn for ever."""
-        accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser)
-        if 2 * len(accused) < len(self.remaining) and 2 * len(accused | self._accused) < len(self._contributors):
+        make an average of a majority. Hosts that have voted are in no further attempt anyway and count for neither. The accuser
+        is left out itself if it names itself; and if it names this host, with which it joins no attempt again, as long as less
+        than half do: otherwise two leaders that each have such a member start attempts in turn for ever."""
+        voted = frozenset(peer for peer, view in self._views.items() if view.has_voted)
+        accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser) - voted
+        in_round = accused.union(self._accused) - voted
+        if 2 * len(accused) < len(self.remaining) and 2 * len(in_round) < len(self._contributors):
             self._views[accuser].accused |= accused
         if accuser not in self._contributors:
             return

@@ -216,11 +216,8 @@ class OuterRound(RoundState):
         is_member, failed_here = self.me in message.members, self.hosts.failed_here(message.members)
         if is_member and failed_here:  # the leader is one of them, did not see what this host saw, or is not honest
             return self.report_failure(message.attempt, failed_here)
-        if is_member and (
-            voters := self._voters_elsewhere(message)
-        ):  # the leader does not know of their votes, or is not honest
-            failed = AttemptFailed(instance=self.instance, round=self.round, attempt=message.attempt, suspects=voters)
-            return [Send(peer=sender, message=failed)]
+        if is_member and (voters := self._voters_elsewhere(message)):  # the leader does not know of their votes, or lies
+            return [Send(peer=sender, message=self.votes.passed_on(voter)) for voter in voters]
         if is_member and message.completes is not None and message.completes != self.attempts.decision:
             return self.report_failure(message.attempt, (), because=sender)
         if sender in failed_here or not (is_member or self.attempts.is_worth_waiting(message)):

@@ -4,23 +4,19 @@ In a run that admits by tickets a newcomer shows an invitation of a signer, made
 and later, with nothing but the entries before. A peer that once had a seat comes back without a ticket and uses no second seat:
 it is in the ledger already. So revoking an invitation ends no seat that it gave; a ban does.
 
-In a run that anybody may join names cost nothing, so a plan seats few that have shown nothing yet: with it there are no more of
-them than members that have reported, or `FIRST_SEATS`. Former members that served their probation are not counted, nor are
-seats that end with the plan.
+In a run that anybody may join names cost nothing, so a plan seats few that have shown nothing yet: `core/model/first_seats.py`.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, MAX_JOINS, Decree, JoinRequest, Ticket, Value, Verify
+from adloco_p2p.core.model.first_seats import free_first_seats, served_before
+from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, JoinRequest, Ticket, Value, Verify
+from adloco_p2p.core.model.measurers import lot as drawn
 from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
-
-FIRST_SEATS = 8
-"""Seats without a first report that an open run has room for, however few its members are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +122,12 @@ def seated_first(
 ) -> tuple[JoinRequest, ...]:
     """Those of the requests that the plan after `parent`, without `gone`, seats, sorted by peer: at most `room`, none with a
     `problem`, and no more newcomers than there are first seats. Former members that served their probation go first, then
-    others that had a seat, then newcomers; among equals a lot decides, since a name can be chosen. No more are judged than
-    that takes: a stranger can ask under as many names as are remembered, and a judgement may verify two signatures."""
-    served, first_seats = _served(parent), free_first_seats(parent, gone)
+    `members`, then newcomers; among equals a lot decides, since a name can be chosen. No more are judged than that takes: a
+    stranger can ask under as many names as are remembered, and a judgement may verify two signatures."""
+    served, first_seats = served_before(parent), free_first_seats(parent, gone)
 
     def place(request: JoinRequest) -> tuple[bool, bool, bytes]:
-        drawn = hashlib.sha256(f"{lot}:{request.peer}".encode()).digest()
-        return request.peer not in served, request.peer not in members, drawn
+        return request.peer not in served, request.peer not in members, drawn(lot, request.peer)
 
     chosen: list[JoinRequest] = []
     for request in sorted(requests, key=place):
@@ -147,23 +142,8 @@ def seated_first(
 
 def crowding(joined: Iterable[PeerId], parent: RoundPlan, gone: Collection[PeerId]) -> str:
     """Why the plan after `parent`, without `gone`, cannot seat all of them; empty where it can."""
-    served, free = _served(parent), free_first_seats(parent, gone)
-    newcomers = sum(peer not in served for peer in joined)
+    newcomers, free = len(frozenset(joined) - served_before(parent)), free_first_seats(parent, gone)
     return f"{newcomers} newcomers, and there are {free} first seats" if newcomers > free else ""
-
-
-def free_first_seats(parent: RoundPlan, gone: Collection[PeerId]) -> int:
-    """How many that have shown nothing yet the plan after `parent`, without `gone`, may seat."""
-    if parent.is_ticketed:
-        return MAX_JOINS
-    served = _served(parent)
-    staying = [seat for seat in parent.roster if seat.peer not in gone]
-    silent = [seat for seat in staying if seat.last_report is None and seat.joined_round > 0 and seat.peer not in served]
-    return max(0, max(FIRST_SEATS, len(staying) - len(silent)) - len(silent))
-
-
-def _served(parent: RoundPlan) -> set[PeerId]:
-    return {former.peer for former in parent.former}
 
 
 class Door:

@@ -100,7 +100,9 @@ def place_hosts(
     for draft in drafts:
         starts = starting if is_plain and draft.plan.rewind is None else ()
         ready = _ready(draft, hosts[draft.plan.instance], starts, periods, round)
-        trainers[draft.plan.instance] = outvoted(backed_off(ready, draft.plan.hosts, round), staying, round)
+        trainers[draft.plan.instance] = outvoted(
+            backed_off(ready, draft.plan.hosts, round), staying, round, is_open=rules.admission.kind == "open"
+        )
     loads = dict.fromkeys(speeds, 0)
     for draft in drafts:
         for peer in trainers[draft.plan.instance]:
@@ -152,10 +154,11 @@ def _num_hosts(draft: InstanceDraft, *hosts: Mapping[InstanceId, Sequence[PeerId
     return sum(len(kind[draft.plan.instance]) for kind in hosts)
 
 
-def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round: int) -> list[PeerId]:
+def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round: int, *, is_open: bool = False) -> list[PeerId]:
     """The candidates, without so many of those whose reports are missing that the others are more than half; the latest seats
     go first. Missing is the first report of a newcomer, except in the plan after that of its seat, and those of SILENT_ROUNDS
-    of anybody. All train where no candidate has reported.
+    of anybody. In an open run, where other names may follow for ever, it is missing in that plan, too. All train where no
+    candidate has reported.
 
     An average counts with the votes of more than half of the hosts that train it, so seats that only exist must not be half of
     them. A peer without work reports, too, and trains again after that.
@@ -163,16 +166,16 @@ def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round:
     missing = [
         entry.peer
         for entry in sorted(roster, key=lambda entry: (entry.joined_round, entry.peer))
-        if entry.peer in candidates and _lacks_report(entry, round)
+        if entry.peer in candidates and _lacks_report(entry, round, is_open=is_open)
     ]
     num_reporting = len(candidates) - len(missing)
     left_out = missing[num_reporting - 1 :] if num_reporting else []
     return [peer for peer in candidates if peer not in left_out]
 
 
-def _lacks_report(entry: RosterEntry, round: int) -> bool:
+def _lacks_report(entry: RosterEntry, round: int, *, is_open: bool) -> bool:
     is_new = entry.joined_round > 0 and entry.last_report is None
-    if is_new and entry.joined_round == round:
+    if is_new and (is_open or entry.joined_round == round):
         return True  # it may not have the state in time
     return silent_rounds(entry, round) >= (1 if is_new else SILENT_ROUNDS)
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, silent_rounds
+from adloco_p2p.core.model.first_seats import displaced
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.types import MAX_ROSTER, InstanceId, PeerId, Report, RosterChange, RosterEntry, RoundPlan
 from adloco_p2p.core.planning.claims import Claims
@@ -62,6 +63,8 @@ def next_roster(
     }
     if any(not roster_entry.capacity.is_keeper for roster_entry in staying.values()):
         roster_entries = staying
+    for peer in displaced(roster_entries.values(), (peer for peer, _ in change.joined), previous):
+        del roster_entries[peer]
     for peer, capacity in sorted(dict(change.joined).items()):
         if peer not in roster_entries and len(roster_entries) < MAX_ROSTER:
             roster_entries[peer] = seated(peer, capacity, previous, rules.admission)

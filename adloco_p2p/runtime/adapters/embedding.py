@@ -57,12 +57,13 @@ class Built:
 def build_hosting(run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: Workdir) -> Built:
     """The engine of the command: the run's model on its data. Raises ConfigError and DeviceError."""
     check_no_program(run.model)
+    workdir.enter("importing the model's libraries")
+    with collecting_nothing():  # first: what else imports `transformers` while `import_training` does finds it half done
+        from adloco_p2p.training.hosting import Hosting
     workdir.enter("reading the text")
     sources = with_shared_base(run, workdir.path)
     feed = open_feed(sources, cache_dir=workdir.path / "data")
     workdir.enter("building the model")
-    with collecting_nothing():
-        from adloco_p2p.training.hosting import Hosting
     codec = open_tokenizer(sources.tokenizer) if run.evaluation.sample_tokens else None
     engine = Hosting(sources, peer_config, me, feed, codec=codec)
     if not isinstance(feed, IndexedFeed) or run.readers:

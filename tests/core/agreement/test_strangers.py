@@ -8,12 +8,12 @@ import pytest
 from adloco_p2p.core.agreement.known_peers import MAX_ELECTORS, MAX_KNOWN
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION, Timing
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
-from adloco_p2p.core.ledger.admission import FIRST_SEATS
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry, num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, SILENT_ROUNDS, electorate
 from adloco_p2p.core.model.events import Broadcast, Send
+from adloco_p2p.core.model.first_seats import FIRST_SEATS
 from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, JoinRequest, LedgerEntry, Value, Vote
 from adloco_p2p.core.model.messages import (
     Accepted,

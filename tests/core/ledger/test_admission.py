@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.ledger.admission import FIRST_SEATS, free_first_seats, seated_first
+from adloco_p2p.core.ledger.admission import seated_first
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_value, verify_ledger
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.first_seats import FIRST_SEAT_ROUNDS, FIRST_SEATS, displaced, free_first_seats
 from adloco_p2p.core.model.ledger_entry import (
     JOIN_ROUNDS,
     Ballot,
@@ -241,6 +242,39 @@ def test_an_open_run_grows_by_as_many_as_have_reported() -> None:
     back = tuple(FormerMember(peer=seat.peer, left_round=2, standing=FULL_STANDING) for seat in silent)
     assert free_first_seats(replace(crowded, former=back), ()) == 20, "they are back, and served their probation before"
     assert free_first_seats(crowded, {seat.peer for seat in silent[:9]}) == 5, "3 of 11 are left"
+
+
+def test_a_first_seat_without_a_report_goes_to_a_newcomer_that_asks() -> None:
+    """Eight names that never report. A founder, whose reports are all missing here, keeps its seat."""
+    ledger = open_ledger()
+    silent = [peer(index) for index in range(1, FIRST_SEATS + 1)]
+    agree(ledger, joined=[request(name) for name in silent])
+    others = [peer(index) for index in range(20, 29)]
+    while free_first_seats(ledger.plans[-1], ()) == 0:
+        assert verdict(ledger, joined=[request(others[0])]) == "1 newcomers, and there are 0 first seats"
+        agree(ledger)
+    assert ledger.plans[-1].round == 1 + FIRST_SEAT_ROUNDS, "the plan after this one could have used four reports"
+    assert verdict(ledger, joined=[request(name) for name in others]) == "9 newcomers, and there are 8 first seats"
+    agree(ledger, joined=[request(name) for name in others[:3]])
+    roster = roster_of(ledger.plans[-1])
+    assert {AUTHOR, *others[:3]} < {*roster} and len(roster) == 1 + FIRST_SEATS
+    assert free_first_seats(ledger.plans[-1], ()) == FIRST_SEATS - 3
+    agree(ledger)
+    assert roster_of(ledger.plans[-1]) == roster, "nobody asks, so nobody has to go"
+
+
+def test_of_first_seats_the_longest_silent_go_and_none_that_reports() -> None:
+    plan = replace(open_ledger().plans[-1], round=9)
+    seat = replace(plan.roster[0], joined_round=5, last_report=None)
+    late = [replace(seat, peer=peer(index)) for index in range(1, 5)]
+    later = [replace(seat, peer=peer(index), joined_round=6) for index in range(5, 8)]
+    young = replace(seat, peer=peer(8), joined_round=8)
+    staying = [plan.roster[0], *late, *later, young]
+    assert displaced(staying, [], plan) == frozenset()
+    assert len(displaced(staying, [peer(20)], plan)) == 1 and displaced(staying, [peer(20)], plan) < {s.peer for s in late}
+    assert displaced(staying, [peer(20 + index) for index in range(8)], plan) == {s.peer for s in late}
+    reporting = [plan.roster[0], replace(late[0], last_report=7), *late[1:], *later, young]
+    assert displaced(reporting, [peer(20)], plan) == frozenset(), "its first report is in this plan: a seat is free"
 
 
 def test_seats_that_died_with_the_roster_keep_no_former_member_out() -> None:

@@ -119,10 +119,13 @@ def test_beyond_the_cap_they_hold_nothing_and_receive_first() -> None:
 def test_those_that_waited_longest_hold_the_state_before_their_turn() -> None:
     """Two of nine work, and four host: the next two in the row hold the state already."""
     plans = run(rules_of(2, max_hosts=4, turn_rounds=3), num_peers=9, until=20)
+    num_turns = 0
     for before, plan in pairwise(plans[1:]):
         assert len(holders(plan)) == 4
         for new in hosts(plan) - hosts(before):
             assert new in holders(before) and trains(plan, new)
+            num_turns += 1
+    assert num_turns == 2 * 6, "every third round both places change hands"
 
 
 def test_an_instance_has_no_more_hosts_than_the_run_allows() -> None:

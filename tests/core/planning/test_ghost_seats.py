@@ -66,6 +66,16 @@ def test_one_host_that_reports_trains_alone_and_all_do_where_none_reports() -> N
     assert outvoted(everybody[1:], roster, 5) == everybody[1:]
 
 
+def test_in_an_open_run_newcomers_are_a_minority_until_their_first_reports() -> None:
+    """Others may follow them for ever, so that each plan would have new ones that cannot have reported."""
+    offer = Capacity(samples_per_second=1.0, micro_batch_limit=1, max_instances=1, is_leaving=False)
+    roster = [RosterEntry(peer=peer(index), joined_round=0, capacity=offer, last_report=8) for index in range(3)]
+    roster += [RosterEntry(peer=peer(index), joined_round=9, capacity=offer) for index in range(3, 9)]
+    everybody = [entry.peer for entry in roster]
+    assert outvoted(everybody, roster, 10) == everybody
+    assert outvoted(everybody, roster, 10, is_open=True) == everybody[:5]
+
+
 @pytest.mark.parametrize("guard", [True, False])
 def test_at_the_end_the_instance_that_hosts_report_stays_and_not_the_one_of_silent_seats(guard: bool) -> None:
     """Nobody has the state of the other one: as the last model it would be none, and no peer would come to the end."""
