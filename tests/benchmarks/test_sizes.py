@@ -32,7 +32,9 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 def test_each_tuning_goes_on_from_the_best_constants_so_far(runs: Runs) -> None:
     settings = {row.name: set(row.settings) for row in tuned_rows(runs)}
-    assert all("inner.learning_rate=6e-3" in found for name, found in settings.items() if name != sizes.MUON)
+    others = {name for name, found in settings.items() if "inner.learning_rate=6e-3" not in found}
+    assert others == {sizes.MUON, sizes.LARGER}
+    assert {"batch.initial_batch=16", "inner.learning_rate=0.00849"} <= settings[sizes.LARGER]
     assert "batch.eta=2.5" in settings[TUNED]
     assert {"batch.eta=2.5", "inner.learning_rate=2.4e-2", "inner.kind=muon"} <= settings[sizes.MUON]
 
