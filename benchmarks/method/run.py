@@ -11,8 +11,9 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.run_progress import samples_after
-from adloco_p2p.core.model.types import InstanceId, RoundPlan
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.training.evaluate import heldout_loss

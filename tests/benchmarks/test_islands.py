@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.core.model.types import InstanceId, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import open_feed
 from benchmarks.islands import KEPT, SECONDS, SIZES, Arm, arms
 from benchmarks.method.clock import Islands, Link, Machine, Profile
