@@ -182,6 +182,18 @@ def starts_attempts(machine: Machine, peer: PeerId, message: object) -> Sent:
     return at_once(message, *starts)
 
 
+def starts_attempts_after_claims(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """The same, and before each start it claims that later ones have failed, once as a question."""
+    sent = list(starts_attempts(machine, peer, message))
+    claims = [
+        AttemptFailed(instance=start.instance, round=start.round, attempt=start.attempt + ahead, suspects=(), is_question=asks)
+        for _, start in sent
+        if isinstance(start, AttemptStart)
+        for ahead, asks in ((0, True), (50, True), (1000, False), (1 << 19, False))
+    ]
+    return [*at_once(*claims), *sent]
+
+
 def votes_void(machine: Machine, peer: PeerId, message: object) -> Sent:
     """Every vote of its is for no average, signed as it should be."""
     if not isinstance(message, AverageDigest) or machine.process is None:

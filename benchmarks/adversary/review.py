@@ -286,6 +286,7 @@ REVIEW: tuple[Scenario, ...] = (
     ),
     Scenario(name="slow drip", finding="B8", play=slow_drip),
     Scenario(name="attempt after attempt", finding="B8", play=by_member(members.starts_attempts)),
+    Scenario(name="attempts called for by claims", finding="B8", play=by_member(members.starts_attempts_after_claims)),
     Scenario(name="accusing one after another", finding="B8", play=by_member(members.accuses_one_after_another)),
     Scenario(name="ending every attempt", finding="B8", play=by_member(members.ends_every_attempt)),
     Scenario(name="ending it for one host", finding="B8", play=by_member(members.ends_every_attempt_for_one_host)),

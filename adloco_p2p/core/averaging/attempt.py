@@ -17,6 +17,8 @@ from adloco_p2p.core.model.quorum import quorum_of
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
+MAX_MISSED_ATTEMPTS = 64
+"""A report of a failure counts up to so many attempts after the one that this host knows."""
 GRACE_SECONDS = 1.0
 """After a failed attempt the leader of the retry waits so long for the reports of the others."""
 TAKEOVER_SECONDS = 4.0
@@ -247,8 +249,11 @@ class Attempts:
 
     def _completed_by(self, members: Sequence[PeerId]) -> Digest | None:
         """The decision that a retry of these members completes: all have it, fewer are left than had, and no completion has
-        failed since the last new suspect."""
+        failed since the last new suspect. All contributors had it: the parts that an attempt of fewer had dealt anew do not
+        follow from the members that are lost."""
         if self._decided is None or self._num_failed > 1 or not set(members) < set(self._decided[1]):
+            return None
+        if self._decided[1] != self._contributors:
             return None
         have_it = all(self._hosts[peer].decision == self.decision for peer in members if peer != self._me)
         return self.decision if have_it else None
@@ -276,7 +281,7 @@ class Attempts:
     def is_called_for(self, leader: PeerId, now: float) -> bool:
         """The current attempt, which runs, is given up for one of this leader: a member has reported a failure, or the report
         may have been lost - but not again and again."""
-        if any(self._hosts[peer].failed_attempt >= self.current.number for peer in self.current.members):
+        if any(self._hosts[peer].failed_attempt == self.current.number for peer in self.current.members):
             return True
         if now - self._hosts[leader].uncalled_start_at < LONGEST_PAUSE_SECONDS:
             return False

@@ -6,16 +6,16 @@ attempt. Of a failed attempt these are the causes:
 
 - the members that ended it by themselves, as they report;
 - where there is none, the reports lead from one member to the next. Where the last one names members that it could not reach,
-  and some of these report too, it is a cause. Where it names a member that reports nothing, both are. Where the reports form a
-  circle, its members are.
+  and some of these report too, it is a cause. Where it names a member that reports nothing, both may be. Where the reports form
+  a circle, its members may be. Where the ways from several members end so, those count that are at the end of all.
 
-A member that is a cause twice lately, and of an attempt of this round, is left out of the retries of this round. So it misses
-the average, and the plan gives it no work where it misses averages again and again (`core/planning/host_backoff.py`). A report
-that names the same live member again does not count twice: a member whose link to one other is broken is not at fault. One
-faulty member makes at most one other a cause of each attempt.
+One faulty member is among the causes of every attempt that it ends, beside others that change. A member that is a cause twice
+lately, and of an attempt of this round, is left out of the retries of this round, those with the most causes first. So it
+misses the average, and the plan gives it no work where it misses averages again and again (`core/planning/host_backoff.py`). A
+report that names the same live members again does not count twice: a member whose link to one other is broken is not at fault.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
@@ -50,34 +50,47 @@ class FailedAttempts:
             self._reports[key] = {}
         self._reports[key].setdefault(member, ended)
 
-    def repeated(self, round: int, instance: InstanceId) -> frozenset[PeerId]:
-        """Members to leave out of the retries of this round."""
-        counted: dict[PeerId, set[Hashable]] = {}
+    def repeated(self, round: int, instance: InstanceId) -> tuple[PeerId, ...]:
+        """Members to leave out of the retries of this round, those with the most causes first."""
+        counts: dict[PeerId, int] = {}
+        named: dict[PeerId, frozenset[PeerId]] = {}
         of_this_round: set[PeerId] = set()
         for key, reports in self._reports.items():
             if key[1] != instance:
                 continue
             for member, accused in causes(reports).items():
-                counted.setdefault(member, set()).add(accused or key)  # the same accusation again is no further cause
+                is_new = not accused or not accused <= named.get(member, frozenset())
+                counts[member] = counts.get(member, 0) + is_new
+                named[member] = named.get(member, frozenset()) | accused
                 if key[0] == round:
                     of_this_round.add(member)
-        return frozenset(member for member in of_this_round if len(counted[member]) > TOLERATED)
+        found = [member for member in of_this_round if counts[member] > TOLERATED]
+        return tuple(sorted(found, key=lambda member: (-counts[member], member)))
 
 
 def causes(reports: Mapping[PeerId, Ended]) -> dict[PeerId, frozenset[PeerId]]:
     """Of one attempt, with the live members that each named in vain."""
     by_themselves = [member for member, ended in reports.items() if not ended.suspects and ended.because is None]
-    if by_themselves or not reports:
+    if by_themselves:
         return dict.fromkeys(by_themselves, frozenset())
-    links = [next(iter(reports))]
+    ends = [end for end in (_end_of_way(member, reports) for member in reports) if end]
+    if not ends:
+        return {}
+    common = frozenset(ends[0]).intersection(*ends)
+    return {member: accused for end in ends for member, accused in end.items() if member in common or not common}
+
+
+def _end_of_way(member: PeerId, reports: Mapping[PeerId, Ended]) -> dict[PeerId, frozenset[PeerId]]:
+    """The causes to which the reports lead from this member."""
+    way = [member]
     while True:
-        ended = reports[links[-1]]
+        ended = reports[way[-1]]
         if ended.suspects:
             alive = ended.suspects.intersection(reports)
-            return {links[-1]: alive} if alive else {}
+            return {way[-1]: alive} if alive else {}
         assert ended.because is not None
-        if ended.because in links:
-            return dict.fromkeys(links[links.index(ended.because) :], frozenset())
-        links.append(ended.because)
-        if links[-1] not in reports:
-            return dict.fromkeys(links[-2:], frozenset())
+        if ended.because in way:
+            return dict.fromkeys(way[way.index(ended.because) :], frozenset())
+        way.append(ended.because)
+        if way[-1] not in reports:
+            return dict.fromkeys(way[-2:], frozenset())

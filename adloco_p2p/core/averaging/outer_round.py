@@ -25,7 +25,7 @@ about the others, `attempt.py` which attempt comes next, `commit_votes.py` which
 
 from collections.abc import Collection
 
-from adloco_p2p.core.averaging.attempt import TAKEOVER_SECONDS, has_voted_otherwise
+from adloco_p2p.core.averaging.attempt import MAX_MISSED_ATTEMPTS, TAKEOVER_SECONDS, has_voted_otherwise
 from adloco_p2p.core.averaging.attempt_phase import AttemptPhase
 from adloco_p2p.core.averaging.commit_phase import CommitPhase
 from adloco_p2p.core.averaging.phases import Phase
@@ -194,15 +194,17 @@ class OuterRound(RoundState):
         view.has_declined = view.has_declined or sender in message.suspects
         if self.votes.have_own or self.is_past:
             return [*self._commit.answer(sender), *self._commit.seek(now)]
-        view.failed_attempt = max(view.failed_attempt, message.attempt)
-        view.decision = message.decision
-        self.hosts.accuse(sender, message.suspects)
         attempt = self.attempts.current
+        if message.attempt > attempt.number + MAX_MISSED_ATTEMPTS:  # the leader's next start would be out of others' reach
+            return []
+        view.decision = message.decision
+        if message.is_question and sender not in message.suspects:  # of a host without a part in the attempt, if it is honest
+            return []
+        view.failed_attempt = max(view.failed_attempt, message.attempt)
+        self.hosts.accuse(sender, message.suspects)
         if message.attempt < attempt.number or sender not in attempt.members:
             return []
         if sender not in message.suspects:
-            if message.is_question:  # of a host without a part in the attempt, if it is honest
-                return []
             self.note_failure(sender, message.suspects, message.because)
         if self.phase is not Phase.AVERAGING:
             return []
@@ -212,8 +214,10 @@ class OuterRound(RoundState):
     def _start_received(self, sender: PeerId, message: AttemptStart, now: float) -> list[Effect]:
         if self.votes.have_own or self.is_past:
             return self._commit.answer(sender)
-        if sender in self.hosts.unreliable or not self.attempts.is_news(sender, message):
+        if not self.attempts.is_news(sender, message):
             return []
+        if sender in self.hosts.unreliable:
+            return self._refuse_unreliable(sender, message)
         is_member, failed_here = self.me in message.members, self.hosts.failed_here(message.members)
         if is_member and failed_here:  # the leader is one of them, did not see what this host saw, or is not honest
             return self.report_failure(message.attempt, failed_here)
@@ -239,6 +243,14 @@ class OuterRound(RoundState):
             effects += self.enter(Phase.RETRYING, now)
         self._attempt.wait_for_others(now)
         return [*effects, *self._commit.seek(now)]
+
+    def _refuse_unreliable(self, leader: PeerId, start: AttemptStart) -> list[Effect]:
+        """The leader may have caused no failure, so it does not have to wait for a stall. Once per attempt of this host."""
+        view, number = self.hosts[leader], self.attempts.current.number
+        if self.me not in start.members or view.refused_in >= number:
+            return []
+        view.refused_in = number
+        return self.report_failure(start.attempt, (leader,))
 
     def _voters_elsewhere(self, start: AttemptStart) -> tuple[PeerId, ...]:
         """Members without which the attempt would have to do. A member could start such attempts faster than the others make

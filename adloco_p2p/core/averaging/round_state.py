@@ -241,10 +241,15 @@ class RoundState:
         return [Send(peer=share.peer, message=message) for share in self.instance_plan.hosts if share.peer != self.me]
 
     def note_failure(self, member: PeerId, suspects: Collection[PeerId], because: PeerId | None) -> None:
-        """A member of the current attempt, or this host, reports that it is over."""
-        ended = Ended(suspects=frozenset(suspects).intersection(self.attempts.current.members) - {member}, because=because)
+        """A member of the current attempt, or this host, reports that it is over. The report may be about a later attempt, of
+        which this host did not receive the start: it ends this one here. A majority of the contributors stays."""
+        ended = Ended(
+            suspects=frozenset(suspects).intersection(self.attempts.current.members) - {member},
+            because=because if because in self.contributors else None,
+        )
         self.failed_attempts.note(self.round, self.instance, self.attempts.current.number, member, ended)
-        self.hosts.unreliable = self.failed_attempts.repeated(self.round, self.instance)
+        repeated = self.failed_attempts.repeated(self.round, self.instance)
+        self.hosts.unreliable = repeated[: (len(self.contributors) - 1) // 2]
 
     def report_failure(
         self,

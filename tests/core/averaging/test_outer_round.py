@@ -218,7 +218,34 @@ def test_a_member_ends_two_attempts_and_is_not_in_the_third() -> None:
         assert outer.attempts.current == Attempt(number=attempt, members=members)
     assert outer.received(B, replace(question, attempt=9, is_question=False), 80.0, ()) == []
     start = AttemptStart(instance=INSTANCE, round=0, attempt=10, members=(A, B, C, D))
-    assert outer.received(B, start, 81.0, ()) == [] and outer.phase is Phase.AVERAGING
+    [refusal] = {effect.message for effect in outer.received(B, start, 81.0, ()) if isinstance(effect, Send)}
+    assert refusal == AttemptFailed(instance=INSTANCE, round=0, attempt=10, suspects=(B,)) and outer.phase is Phase.AVERAGING
+    assert outer.received(B, replace(start, attempt=11), 82.0, ()) == []  # refused once per attempt
+
+
+def test_reports_about_attempts_that_no_host_began_call_for_no_start() -> None:
+    """Otherwise a member could begin attempt after attempt, and bring the next number of a leader out of the others' reach."""
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    claim = AttemptFailed(instance=INSTANCE, round=0, attempt=1000, suspects=())
+    assert outer.received(B, claim, 11.0, ()) == [] == outer.received(B, replace(claim, is_question=True), 11.0, ())
+    assert outer.received(B, replace(claim, attempt=60, is_question=True), 11.0, ()) == []
+    starts = [AttemptStart(instance=INSTANCE, round=0, attempt=number, members=(A, B, C, D)) for number in range(1, 30)]
+    begun = [start.attempt for start in starts if any(outer.received(B, start, 12.0 + start.attempt / 10, ()))]
+    assert begun == [1] and outer.hosts.newest_failure < 1
+
+
+def test_one_that_names_another_of_three_leaves_the_others_a_majority() -> None:
+    outer = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout())
+    for attempt in range(3):
+        outer.received(
+            B, AttemptFailed(instance=INSTANCE, round=0, attempt=attempt, suspects=(), because=C), 20.0 + attempt, ()
+        )
+        outer.received(
+            C, AttemptFailed(instance=INSTANCE, round=0, attempt=attempt, suspects=(), because=B), 20.5 + attempt, ()
+        )
+        outer.attempts.begin_next()
+        assert len(outer.hosts.unreliable) <= 1
+    assert len(outer.hosts.unreliable) == 1
 
 
 def test_an_accuser_that_names_itself_is_left_out_whatever_it_has_named_before() -> None:
