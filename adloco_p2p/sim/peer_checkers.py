@@ -10,6 +10,7 @@
 Only honest machines are judged.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass
 
@@ -44,8 +45,8 @@ class PeerCheckers:
         self._plans: dict[Digest, RoundPlan] = {canonical.digest_once(genesis): genesis}
         self._applied: dict[tuple[Digest, InstanceId], dict[PeerId, Digest]] = {}
         """Plan and instance -> the average that each host applied."""
-        self._votes: dict[tuple[int, InstanceId, Digest], dict[PeerId, None]] = {}
-        """Round, instance and average -> who has ever voted for it."""
+        self._votes: dict[tuple[int, InstanceId, Digest], dict[PeerId, float]] = {}
+        """Round, instance and average -> the peers that voted for it, and when each did so first."""
         self._cast: dict[tuple[PeerId, Digest, InstanceId], Choice] = {}
         """Peer, plan and instance -> its vote, as written down."""
         self._on_disk: dict[tuple[PeerId, int, InstanceId, Choice], None] = {}
@@ -104,7 +105,7 @@ class PeerCheckers:
         if isinstance(message, AverageDigest):
             if message.signature and (peer, message.round, message.instance, choice_of(message)) not in self._on_disk:
                 raise Violation(f"{peer} sends a vote on an average that is not on its disk")
-            self._votes.setdefault((message.round, message.instance, message.digest), {})[peer] = None
+            self._votes.setdefault((message.round, message.instance, message.digest), {}).setdefault(peer, now)
         if isinstance(message, Leave):
             self._agreement.left(peer)
         self._agreement.before_send(peer, message, now)
@@ -140,9 +141,10 @@ class PeerCheckers:
             return
         shares = self._plans[plan].instance(instance).hosts
         contributors = [share.peer for share in shares if share.contributes(round)]
-        voters = {*self._votes.get((round, instance, average), {}), peer, *self._liars} & set(contributors)
-        if self._disturbed_at.get(peer, -1e9) >= self._began_at[plan]:
-            return  # a job may outlive the plan it was for
+        votes = self._votes.get((round, instance, average), {})
+        voters = {*votes, peer, *self._liars} & set(contributors)
+        if self._disturbed_at.get(peer, -1e9) >= min(self._began_at[plan], votes.get(peer, math.inf)):
+            return  # a job may outlive the plan it was for, and the vote that it follows from
         if 2 * len(voters) <= len(contributors):
             raise Violation(f"{peer} applies an average of instance {instance} in round {round} without a majority: {voters}")
         applied = self._applied.setdefault((plan, instance), {})
