@@ -105,7 +105,7 @@ class PeerCheckers:
         if isinstance(message, AverageDigest):
             if message.signature and (peer, message.round, message.instance, choice_of(message)) not in self._on_disk:
                 raise Violation(f"{peer} sends a vote on an average that is not on its disk")
-            self._votes.setdefault((message.round, message.instance, message.digest), {}).setdefault(peer, now)
+            self._votes.setdefault((message.round, message.instance, message.digest), {}).setdefault(peer, self._now)
         if isinstance(message, Leave):
             self._agreement.left(peer)
         self._agreement.before_send(peer, message, now)
