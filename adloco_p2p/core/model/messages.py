@@ -293,7 +293,7 @@ AveragingMessage = AverageDigest | AttemptFailed | AttemptStart
 class RunComplete:
     """'I have carried out the last plan.'"""
 
-    plan: Digest | None
+    plan: HexDigest | None
     """The last plan of the sender's history. None in an answer: the sender has not come to one yet, and may need the receiver
     for that."""
     is_answer: bool = False

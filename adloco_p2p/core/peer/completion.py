@@ -23,7 +23,8 @@ class CompletionBarrier:
         self._plan: Digest | None = None
         """The last plan that this peer has carried out."""
         self._ended: dict[PeerId, Digest] = {}
-        """Peers that are done, and with which last plan: one of another history is not done in this one."""
+        """Peers that are done, and with which last plan: one of another history is not done in this one. Only members' messages
+        come here: the network refuses strangers this kind."""
         self._others: tuple[PeerId, ...] = ()
         self._began_at = 0.0
         self._pending: dict[PeerId, None] = {}

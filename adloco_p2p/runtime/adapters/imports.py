@@ -1,20 +1,39 @@
 """Imports that take seconds. This module itself imports nothing heavy."""
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 
+class _Collector:
+    """The garbage collector as the first of those that import at the same time has found it."""
+
+    lock = threading.Lock()
+    num_users = 0
+    was_enabled = False
+
+
 @contextmanager
 def collecting_nothing() -> Iterator[None]:
-    """For imports. Those of torch and transformers make half a million objects that stay: looking for garbage among them takes
-    a quarter of the imports' time, and every full collection afterwards would look at all of them again."""
-    gc.disable()
+    """For imports of the command. Those of torch and transformers make half a million objects that stay: looking for garbage
+    among them takes a quarter of the imports' time, and every full collection afterwards would look at all of them again.
+    Threads may overlap here: the last one to leave restores what the first one has found. Not for the library: what is
+    frozen is never collected, and that would include a program's own garbage."""
+    with _Collector.lock:
+        if _Collector.num_users == 0:
+            _Collector.was_enabled = gc.isenabled()
+            gc.disable()
+        _Collector.num_users += 1
     try:
         yield
     finally:
-        gc.freeze()
-        gc.enable()
+        with _Collector.lock:
+            _Collector.num_users -= 1
+            if _Collector.num_users == 0:
+                gc.freeze()
+                if _Collector.was_enabled:
+                    gc.enable()
 
 
 def import_training() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, refusal
 from adloco_p2p.swarm.allreduce.topology import Attempt
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
@@ -59,9 +60,9 @@ class AttemptRegister:
         self.begun.set()
         self.begun = asyncio.Event()
 
-    def end(self, attempt: Attempt, reply: HelloReply) -> None:
+    def end(self, spec: AllReduceSpec, reply: HelloReply) -> None:
         """The key is used up; slower members may still be served."""
-        self._ended[attempt.spec.key] = _End(attempt.spec.digest, reply)
+        self._ended[spec.key] = _End(spec.digest, reply)
         while len(self._ended) > _ENDED_KEYS:
             self._ended.popitem(last=False)
 

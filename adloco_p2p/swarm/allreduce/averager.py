@@ -49,6 +49,7 @@ _LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 2.0  # for what is under way when this peer stops
 _NOTES_AT_ONCE = 16
 _WATCH_SECONDS = 1.0
+_GAVE_UP = failure("this peer gave up", ())
 
 
 class Averager:
@@ -101,6 +102,7 @@ class Averager:
         self._held = HeldUploads()
         self._decided: dict[tuple[int, InstanceId], Attempt] = {}
         """By round and instance: attempts that failed when they had decided, and that a retry may complete."""
+        self._expiries: dict[tuple[int, InstanceId], asyncio.TimerHandle] = {}
         self._rechecks = Rechecks(
             rate=recheck,
             connect=self._connect,
@@ -151,6 +153,8 @@ class Averager:
             await asyncio.wait(self._background, timeout=_STOP_SECONDS)
         for task in tuple(self._background):
             task.cancel()
+        for expiry in self._expiries.values():
+            expiry.cancel()
         for attempt in tuple(running.values()):
             attempt.close()
         self._receipts.stop()
@@ -227,12 +231,16 @@ class Averager:
         if self._attempts.is_used(key):
             raise AveragingError("this attempt was begun here before, and given up")  # the round was begun anew
         begun = asyncio.get_running_loop().time()
-        running = await self._new_attempt(spec, vector.detach(), timeout_seconds)
-        running.report_decision(on_decided)
-        self._attempts.begin(running)
-        self._rechecks.note_begun(round)
-        result = await self._result_of(running)
-        self._settle(running, result, inspected, on_not_shown)
+        self._stay_decided(round, instance)
+        try:
+            running = await self._new_attempt(spec, vector.detach(), timeout_seconds)
+            running.report_decision(on_decided)
+            self._attempts.begin(running)
+            self._rechecks.note_begun(round)
+            result = await self._result_of(running)
+            self._settle(running, result, inspected, on_not_shown)
+        finally:
+            self._expire_later(round, instance, timeout_seconds)
         return _averaged(running, result, seconds=asyncio.get_running_loop().time() - begun)
 
     async def _new_attempt(self, spec: AllReduceSpec, vector: torch.Tensor, timeout_seconds: float) -> Attempt:
@@ -244,7 +252,13 @@ class Averager:
         earlier = self._decided.get((spec.round, spec.instance))
         if earlier is None or earlier.decision != spec.completes or not spec.reducers:
             raise AveragingError("what this attempt completes is not here, or is missing nothing")
-        return await earlier.completed_by(replace(spec, rule=earlier.rule_of_rest(spec.members)), timeout_seconds)
+        rest = replace(spec, rule=earlier.rule_of_rest(spec.members))
+        try:
+            return await earlier.completed_by(rest, timeout_seconds)
+        except asyncio.CancelledError:
+            self._attempts.end(rest, _GAVE_UP)
+            self._spawn(self._tell(rest, _GAVE_UP))
+            raise
 
     def _let_go(self, round: int, instance: InstanceId) -> None:
         """No retry completes an earlier attempt at this average, or one of another round of the instance."""
@@ -255,6 +269,29 @@ class Averager:
                 if key != (round, instance):
                     self._held.drop(*key)
                 self._spawn(self._close(attempt))
+
+    def _stay_decided(self, round: int, instance: InstanceId) -> None:
+        expiry = self._expiries.pop((round, instance), None)
+        if expiry is not None:
+            expiry.cancel()
+
+    def _expire_later(self, round: int, instance: InstanceId, seconds: float) -> None:
+        """The last attempt has ended. If it left one that had decided, a retry begins within the time of an attempt or
+        not at all: the round may be void, or the instance hosted elsewhere."""
+        self._stay_decided(round, instance)
+        if (round, instance) in self._decided:
+            loop = asyncio.get_running_loop()
+            self._expiries[round, instance] = loop.call_later(seconds, self._expire, round, instance)
+
+    def _expire(self, round: int, instance: InstanceId) -> None:
+        del self._expiries[round, instance]
+        specs = (attempt.spec for attempt in self._attempts.running.values())
+        keys = [spec.key for spec in specs if (spec.round, spec.instance) == (round, instance)]
+        if (round, instance) in self._decided and not any(map(self._attempts.is_coming, keys)):
+            attempt = self._decided.pop((round, instance))
+            attempt.let_go()
+            self._held.drop(round, instance)
+            self._spawn(self._close(attempt))
 
     async def _close(self, attempt: Attempt) -> None:
         self._attempts.forget(attempt)
@@ -272,7 +309,7 @@ class Averager:
             raise
         except asyncio.CancelledError:
             # the core gave it up, and takes part in the next attempt, so others should not exclude this peer
-            self._end_in_failure(attempt, failure("this peer gave up", ()))
+            self._end_in_failure(attempt, _GAVE_UP)
             raise
 
     async def repair(
@@ -337,7 +374,7 @@ class Averager:
     ) -> None:
         """The attempt has given its result: keep what others may ask of it, serve slower members, check the reducers."""
         spec, encoded = attempt.spec, result.encoded
-        self._attempts.end(attempt, refusal("this average has ended; its result can be fetched by its digest"))
+        self._attempts.end(spec, refusal("this average has ended; its result can be fetched by its digest"))
         self._results.hold(spec.key, encoded, round=spec.round, busy=self._attempts.running)
         for settled in result.settled:
             receipts = tuple(settled.receipts.values())
@@ -363,16 +400,16 @@ class Averager:
     def _end_in_failure(self, attempt: Attempt, reply: HelloReply) -> None:
         """Keep the reason, and send it to the others before the streams close, so that they do not suspect this peer. They stay
         open where a retry may complete the attempt."""
-        self._attempts.end(attempt, reply)
+        self._attempts.end(attempt.spec, reply)
         self._rechecks.wake()
         is_decided = attempt.decision is not None
         if is_decided:
             self._decided[attempt.spec.round, attempt.spec.instance] = attempt
-        self._spawn(self._tell(attempt, reply, closes=not is_decided))
+        self._spawn(self._tell(attempt.spec, reply, closes=None if is_decided else attempt))
 
-    async def _tell(self, attempt: Attempt, reply: HelloReply, *, closes: bool) -> None:
+    async def _tell(self, spec: AllReduceSpec, reply: HelloReply, *, closes: Attempt | None = None) -> None:
         turn, limit_seconds = asyncio.Semaphore(_NOTES_AT_ONCE), self._limits.note_seconds
-        hello = Hello(purpose=Purpose.ABORT, key=attempt.spec.key, spec=attempt.spec.digest)
+        hello = Hello(purpose=Purpose.ABORT, key=spec.key, spec=spec.digest)
 
         async def notify(peer: PeerId) -> None:
             async with turn:
@@ -385,15 +422,15 @@ class Averager:
                 except StreamLost as error:
                     _LOG.debug("averaging.note_lost peer=%s error=%s", peer, error)
 
-        others = [peer for peer in attempt.spec.members if peer != self._around.own_peer]
+        others = [peer for peer in spec.members if peer != self._around.own_peer]
         try:
             async with asyncio.timeout(limit_seconds):
                 await asyncio.gather(*(notify(peer) for peer in others))
         except TimeoutError:
-            _LOG.debug("averaging.notes_lost key=%.12s", attempt.spec.key)
+            _LOG.debug("averaging.notes_lost key=%.12s", spec.key)
         finally:
-            if closes:
-                await self._close(attempt)
+            if closes is not None:
+                await self._close(closes)
 
     async def _serve_stragglers(self, attempt: Attempt) -> None:
         try:

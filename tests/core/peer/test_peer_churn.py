@@ -33,7 +33,7 @@ from adloco_p2p.core.model.events import (
     TransitionApplied,
 )
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, SignedReport, Value
-from adloco_p2p.core.model.messages import AverageDigest, Leave, Ping, RunComplete
+from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, AverageDigest, Leave, Ping, RunComplete
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.roster_entry import Capacity
@@ -44,6 +44,8 @@ from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, PENDING_SECONDS,
 from adloco_p2p.core.peer.lifecycle import Stage
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.decode import decode
+from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.identities import RUN
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, PEER3, Story, Told, rules
@@ -155,6 +157,18 @@ def test_a_peer_that_still_comes_is_waited_for_longer_but_not_for_good() -> None
     completion.received(PEER1, RunComplete(plan=LAST))
     assert completion.is_over(10.0 + COMPLETION_SECONDS, {})
     assert not completion.is_over(10.0 + COMPLETION_SECONDS - 1.0, {})
+
+
+def test_the_last_plan_of_another_peer_is_a_digest_and_not_just_any_text() -> None:
+    assert _decoded(RunComplete(plan=LAST)) == RunComplete(plan=LAST)
+    assert _decoded(RunComplete(plan=None, is_answer=True)) == RunComplete(plan=None, is_answer=True)
+    for text in ("x" * 64, LAST.upper(), LAST * 1000, ""):
+        with pytest.raises(RemoteProtocolError, match="plan"):
+            _decoded(RunComplete(plan=Digest(text)))
+
+
+def _decoded(message: RunComplete) -> RunComplete:
+    return decode(RunComplete, canonical.encode(message), max_bytes=MAX_MESSAGE_BYTES)
 
 
 def test_a_peer_that_ended_another_history_is_not_done_in_this_one() -> None:
