@@ -236,6 +236,9 @@ class OuterRound(RoundState):
         if not is_running and self.phase is not Phase.RETRYING:
             return []
         effects = self.abandon()
+        if is_running:  # its other members are to know the leader for the cause
+            self.note_failure(self.me, (), sender)
+            effects += self.report_failure(self.attempts.current.number, (), sender)
         self.attempts.follow(message)
         if is_member and self.is_contributor:
             return [*effects, *self._attempt.begin(now), *self._attempt.end_lost(now)]
