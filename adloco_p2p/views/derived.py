@@ -205,9 +205,12 @@ def _device_seconds(result: RoundResult) -> float:
 
 
 def round_durations(status: Status) -> list[tuple[int, float]]:
-    """(round, seconds of running time), by round: a round lasts from the end of the one before it to its own."""
-    ends = [(-1, 0.0), *round_ends(status)]
-    return [(round_, end - begin) for (_, begin), (round_, end) in pairwise(ends) if end > begin]
+    """(round, seconds of running time), by round: a round lasts from the end of the one before it to its own.
+
+    Rounds whose predecessor this peer did not end are left out: their span holds the start, or the wait for a seat.
+    """
+    spans = pairwise(round_ends(status))
+    return [(round_, end - begin) for (before, begin), (round_, end) in spans if round_ == before + 1 and end > begin]
 
 
 def mean_duration(status: Status) -> float | None:

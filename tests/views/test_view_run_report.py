@@ -87,7 +87,7 @@ def test_numbers() -> None:
     assert numbers["events"]["average_failed"] == 1
     training = sum(event["seconds"]["training"] for event in rounds)
     assert numbers["compute_utilisation"] == pytest.approx(training / made[-1]["seconds"])
-    assert [each["round"] for each in numbers["compute_utilisation_by_round"]] == list(range(24))
+    assert [each["round"] for each in numbers["compute_utilisation_by_round"]] == list(range(1, 24))
     fates = {row["instance"]: row["fate"] for row in numbers["instances"]}
     assert fates == {0: "lived to the end", 1: "merged into 0 before round 12", 2: "merged into 0 before round 20"}
     assert [(row["first_round"], row["end_round"]) for row in numbers["instances"]] == [(0, 24), (4, 12), (4, 20)]

@@ -63,26 +63,34 @@ def test_the_time_between_two_sessions_is_not_running_time() -> None:
 
 def test_a_round_lasts_from_the_end_of_the_one_before_to_its_own_on_every_device() -> None:
     made = [started(), finished_round(0, time=START + 10), finished_round(1, time=START + 16)]
-    assert derived.utilisation_by_round(replay(made)) == [(0, 4 / 10), (1, 4 / 6)]
+    assert derived.utilisation_by_round(replay(made)) == [(1, 4 / 6)]
     two = replace(replay(made), device="cuda:0, cuda:1")
-    assert derived.utilisation_by_round(two) == [(0, 2 / 10), (1, 2 / 6)]
+    assert derived.utilisation_by_round(two) == [(1, 2 / 6)]
     shared = [{**event, "devices": ["cuda:0", "cuda:1"]} if event["event"] == "round" else event for event in made]
     both = replace(replay(shared), device="cuda:0, cuda:1")  # the devices share the instance: both compute
-    assert derived.utilisation_by_round(both) == [(0, 4 / 10), (1, 4 / 6)]
+    assert derived.utilisation_by_round(both) == [(1, 4 / 6)]
     assert derived.compute_utilisation(both) == derived.compute_utilisation(replay(made)) == 8 / 16
     assert derived.utilisation_by_round(replay([started()])) == []
 
 
-def test_the_histogram_of_round_times_counts_every_round_once() -> None:
-    """By hand: 10, 6, 6 and 14 s in four intervals of 2 s."""
-    ends = enumerate((10, 16, 22, 36))
+def test_the_histogram_of_round_times_counts_every_round_whose_begin_is_known() -> None:
+    """By hand: the first 50 s hold the start; then 10, 6, 6 and 14 s in four intervals of 2 s."""
+    ends = enumerate((50, 60, 66, 72, 86))
     status = replay([started(), *(finished_round(round_, time=START + end) for round_, end in ends)])
     assert (
-        derived.round_durations(status) == [(0, 10.0), (1, 6.0), (2, 6.0), (3, 14.0)] and derived.mean_duration(status) == 9.0
+        derived.round_durations(status) == [(1, 10.0), (2, 6.0), (3, 6.0), (4, 14.0)] and derived.mean_duration(status) == 9.0
     )
     assert derived.duration_histogram(status) == [(6.0, 8.0, 2), (8.0, 10.0, 0), (10.0, 12.0, 1), (12.0, 14.0, 1)]
-    one = replay([started(), finished_round(0, time=START + 10)])
-    assert derived.duration_histogram(one) == [(10.0, 20.0, 1)] and derived.duration_histogram(replay([started()])) == []
+    one = replay([started(), finished_round(0, time=START + 10), finished_round(1, time=START + 20)])
+    assert derived.duration_histogram(one) == [(10.0, 20.0, 1)]
+    assert derived.duration_histogram(replay([started(), finished_round(0, time=START + 10)])) == []
+
+
+def test_a_span_over_rounds_without_work_is_no_round_time() -> None:
+    """Rounds 3, 4 and 7 at 40, 46 and 100 s: only round 4 began where another one ended, at 40 s."""
+    ends = ((3, 40), (4, 46), (7, 100))
+    status = replay([started(), *(finished_round(round_, time=START + end) for round_, end in ends)])
+    assert derived.round_durations(status) == [(4, 6.0)] and derived.utilisation_by_round(status) == [(4, 4 / 6)]
 
 
 def test_work_that_is_done_again_counts_once_in_the_utilisation() -> None:

@@ -96,12 +96,12 @@ function duration(seconds) {
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-// Of an axis: ticks may be less than a minute apart.
 // Rounds have no halves: a tick between two of them gets no text.
 function whole(number) {
   return Number.isInteger(number) ? count(number) : "";
 }
 
+// Of an axis: ticks may be less than a minute apart.
 function clock(seconds) {
   const [hours, minutes, rest] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.round(seconds % 60)];
   const two = (number) => String(number).padStart(2, "0");
