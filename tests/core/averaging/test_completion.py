@@ -104,6 +104,21 @@ def test_a_second_death_is_completed_and_a_completion_that_fails_without_one_is_
     assert led(outer).completes is None
 
 
+def test_an_attempt_without_a_contributor_is_not_completed() -> None:
+    """It has dealt the parts of the first dead host anew already; dealt again, some would be in both averages."""
+    outer = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout())
+    outer.average_failed(failure(attempt=0, suspects=(E,)), 14.0, ())
+    for peer in (B, C, D):
+        outer.received(peer, report(E, decision=None), 14.2, ())
+    assert [peer for peer, _ in led(outer).weights] == [A, B, C, D]
+    outer.average_decided(AverageDecided(instance=INSTANCE, round=0, attempt=1, decision=DECISION))
+    outer.average_failed(failure(attempt=1, suspects=(D,)), 20.0, ())
+    for peer in (B, C):
+        outer.received(peer, report(D, attempt=1), 20.2, ())
+    average = led(outer)
+    assert average.completes is None and [peer for peer, _ in average.weights] == [A, B, C]
+
+
 def start(*members: PeerId, completes: Digest | None) -> AttemptStart:
     return AttemptStart(instance=INSTANCE, round=0, attempt=1, members=members, completes=completes)
 
