@@ -223,6 +223,16 @@ def test_a_member_ends_two_attempts_and_is_not_in_the_third() -> None:
     assert outer.received(B, replace(start, attempt=11), 82.0, ()) == []  # refused once per attempt
 
 
+def test_a_host_that_leaves_a_running_attempt_for_another_names_its_leader_as_the_cause() -> None:
+    """Otherwise the other members would count this host among the causes."""
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    start = AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, C, D))
+    effects = outer.received(B, start, 20.0, ())
+    reports = {effect.message for effect in effects if isinstance(effect, Send)}
+    assert reports == {AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), because=B)}
+    assert outer.attempts.current.number == 1
+
+
 def test_reports_about_attempts_that_no_host_began_call_for_no_start() -> None:
     """Otherwise a member could begin attempt after attempt, and bring the next number of a leader out of the others' reach."""
     outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
