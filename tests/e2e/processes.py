@@ -106,7 +106,13 @@ def finish(process: subprocess.Popen[str]) -> Ended:
 # Importing torch and transformers costs seconds. A fork server imports them once; each child is a process of its own, with
 # its own pid to kill, that calls the same `main` as the command.
 
-_PRELOADED = ["adloco_p2p.cli", "adloco_p2p.runtime.services", "datasets", "transformers.models.llama"]
+_PRELOADED = [
+    "adloco_p2p.cli",
+    "adloco_p2p.runtime.services",
+    "adloco_p2p.training.hosting",
+    "datasets",
+    "transformers.models.llama",
+]
 
 
 def warm() -> multiprocessing.context.ForkServerContext:

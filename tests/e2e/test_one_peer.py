@@ -201,7 +201,7 @@ def test_one_interrupt_ends_the_round_and_the_same_command_goes_on(
     stopped: tuple[Path, Ended], copy: Path, config: Path, whole: Path, tmp_path: Path
 ) -> None:
     workdir, ended = stopped
-    assert ended.code == 0 and "Traceback" not in ended.errors  # torchao, where it is installed, warns while it is imported
+    assert ended.code == 0 and ended.errors == ""
     assert f"continue with the same command: adloco-peer start {config} --workdir {workdir}" in ended.output
     assert max(digests(workdir)) == (2, 2), "the round was ended for all its instances"
     assert sorted(checkpoints(workdir)) == [2, 3]
