@@ -86,8 +86,8 @@ class Attempts:
         self._hosts = hosts
         self._adaptive_timeout = adaptive_timeout
         self._work = work
-        self._decided: tuple[Digest, tuple[PeerId, ...]] | None = None
-        """The decision of the newest attempt that got so far here, and its members."""
+        self.decision: Digest | None = None
+        """Of the attempt that this host can complete."""
         self._num_failed = 0
         """Attempts that failed here since the last one that showed a new suspect."""
         self._num_suspects = 0
@@ -234,26 +234,20 @@ class Attempts:
     def _begin(self, attempt: Attempt) -> None:
         self.current = attempt
         if attempt.completes is None:
-            self._decided = None
+            self.decision = None
 
     # --- completion --------------------------------------------------------------------------------------------------
 
     def decided(self, decision: Digest) -> None:
-        """The current attempt, which completes none itself, has decided."""
-        self._decided = decision, self.current.members
-
-    @property
-    def decision(self) -> Digest | None:
-        """Of the attempt that this host can complete."""
-        return self._decided[0] if self._decided is not None else None
+        """The current attempt, which completes none itself, has decided. Only one of all contributors can be completed: the
+        parts that an attempt of fewer had dealt anew do not follow from the members that are lost."""
+        if self.current.members == self._contributors:
+            self.decision = decision
 
     def _completed_by(self, members: Sequence[PeerId]) -> Digest | None:
-        """The decision that a retry of these members completes: all have it, fewer are left than had, and no completion has
-        failed since the last new suspect. All contributors had it: the parts that an attempt of fewer had dealt anew do not
-        follow from the members that are lost."""
-        if self._decided is None or self._num_failed > 1 or not set(members) < set(self._decided[1]):
-            return None
-        if self._decided[1] != self._contributors:
+        """The decision that a retry of these members completes: all have it, some contributors are lost, and no completion has
+        failed since the last new suspect."""
+        if self.decision is None or self._num_failed > 1 or tuple(members) == self._contributors:
             return None
         have_it = all(self._hosts[peer].decision == self.decision for peer in members if peer != self._me)
         return self.decision if have_it else None

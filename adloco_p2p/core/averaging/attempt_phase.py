@@ -41,9 +41,8 @@ class AttemptPhase:
         """End the attempt under way here, and report that."""
         at = self._at
         number = at.attempts.current.number
-        at.note_failure(at.me, suspects, because)
-        effects = [at.failure_log(number, reason), *at.abandon(), *self.fail(now)]
-        return [*effects, *at.report_failure(number, suspects, because)]
+        reports = at.end_here(suspects, because)
+        return [at.failure_log(number, reason), *at.abandon(), *self.fail(now), *reports]
 
     def fail(self, now: float) -> list[Effect]:
         at = self._at

@@ -160,15 +160,13 @@ class OuterRound(RoundState):
         suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
         if event.because is None:
             self.hosts.saw_failure(suspects)
-            self.note_failure(self.me, suspects, None)
         else:  # its words, not what this host saw
             self.hosts.accuse(event.because, event.suspects)
             if event.suspects:
                 self.note_failure(event.because, event.suspects, None)
             suspects = ()
-            self.note_failure(self.me, (), event.because)
-        effects = self._attempt.fail(now)
-        return [log, *effects, *self.report_failure(event.attempt, suspects, event.because), *self._commit.seek(now)]
+        reports = self.end_here(suspects, event.because)
+        return [log, *self._attempt.fail(now), *reports, *self._commit.seek(now)]
 
     def _is_awaited(self, event: AverageFinished | AverageFailed) -> bool:
         """Not the end of an attempt or a repair that was given up."""
@@ -237,8 +235,7 @@ class OuterRound(RoundState):
             return []
         effects = self.abandon()
         if is_running:  # its other members are to know the leader for the cause
-            self.note_failure(self.me, (), sender)
-            effects += self.report_failure(self.attempts.current.number, (), sender)
+            effects += self.end_here((), sender)
         self.attempts.follow(message)
         if is_member and self.is_contributor:
             return [*effects, *self._attempt.begin(now), *self._attempt.end_lost(now)]

@@ -251,6 +251,11 @@ class RoundState:
         repeated = self.failed_attempts.repeated(self.round, self.instance)
         self.hosts.unreliable = repeated[: (len(self.contributors) - 1) // 2]
 
+    def end_here(self, suspects: tuple[PeerId, ...], because: PeerId | None) -> list[Effect]:
+        """The current attempt is over for this host."""
+        self.note_failure(self.me, suspects, because)
+        return self.report_failure(self.attempts.current.number, suspects, because)
+
     def report_failure(
         self,
         attempt: int,
