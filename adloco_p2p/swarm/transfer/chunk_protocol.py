@@ -1,11 +1,13 @@
 """Blobs on the wire: bytes whose root is known before anybody is asked for them, cut into chunks.
 
-    fetcher --HELLO(root)--> donor --HELLO_REPLY, TABLE(index)--> fetcher --WANT(chunk)--> donor --DATA--> fetcher
+    fetcher --HELLO(root)--> donor --HELLO_REPLY, TABLE(index), HELD(bits)--> fetcher --WANT(chunk)--> donor --DATA--> fetcher
 
 The root is the hash of the index, and the index has the hash of every chunk (`numerics/digest.py`), so donors need not be
-trusted. The fetcher asks for several chunks ahead; they come in the order in which they were asked for. Either end closes.
+trusted. HELD has a bit for each chunk: one that is still fetching the blob serves what it has verified. The fetcher asks for
+several chunks ahead; they come in the order in which they were asked for. Either end closes.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -53,7 +55,7 @@ class ChunkIndex:
 
 def handler_name(kind: str) -> str:
     """The binary stream handler for blobs of this kind; contains the version, so that other versions cannot meet."""
-    return f"adloco/chunks/1/{kind}"
+    return f"adloco/chunks/2/{kind}"
 
 
 def max_index_bytes(num_chunks: int) -> int:
@@ -70,6 +72,21 @@ def decode_reply(data: bytes) -> tuple[Answer, str]:
     if not 0 < len(data) <= 1 + MAX_REASON_BYTES or data[0] not in tuple(Answer):
         raise RemoteProtocolError(f"no reply to a hello: {len(data)} bytes")
     return Answer(data[0]), "".join(letter if letter.isprintable() else "?" for letter in data[1:].decode("ascii", "replace"))
+
+
+def encode_held(held: Collection[int], num_chunks: int) -> bytes:
+    """A bit for each chunk, the first one the lowest."""
+    bits = bytearray((num_chunks + 7) // 8)
+    for chunk in held:
+        bits[chunk // 8] |= 1 << chunk % 8
+    return bytes(bits)
+
+
+def decode_held(data: bytes, num_chunks: int) -> frozenset[int]:
+    """Raises RemoteProtocolError for bits of another number of chunks."""
+    if len(data) != (num_chunks + 7) // 8:
+        raise RemoteProtocolError(f"{len(data)} bytes do not mark {num_chunks} chunks")
+    return frozenset(chunk for chunk in range(num_chunks) if data[chunk // 8] >> chunk % 8 & 1)
 
 
 def encode_want(chunk: int) -> bytes:
