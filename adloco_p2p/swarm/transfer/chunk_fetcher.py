@@ -18,7 +18,6 @@ from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transfer.chunk_protocol import (
     Answer,
     ChunkIndex,
-    decode_held,
     decode_reply,
     encode_want,
     handler_name,
@@ -26,6 +25,7 @@ from adloco_p2p.swarm.transfer.chunk_protocol import (
 )
 from adloco_p2p.swarm.transfer.download import HELP_AFTER_SECONDS, Download
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, Pacing, StreamLost, open_stream
+from adloco_p2p.swarm.transport.held import decode_held
 from adloco_p2p.swarm.transport.traffic import Meter
 
 MAX_DONORS = 8

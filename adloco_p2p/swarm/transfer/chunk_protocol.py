@@ -7,7 +7,6 @@ trusted. HELD has a bit for each chunk: one that is still fetching the blob serv
 several chunks ahead; they come in the order in which they were asked for. Either end closes.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -72,21 +71,6 @@ def decode_reply(data: bytes) -> tuple[Answer, str]:
     if not 0 < len(data) <= 1 + MAX_REASON_BYTES or data[0] not in tuple(Answer):
         raise RemoteProtocolError(f"no reply to a hello: {len(data)} bytes")
     return Answer(data[0]), "".join(letter if letter.isprintable() else "?" for letter in data[1:].decode("ascii", "replace"))
-
-
-def encode_held(held: Collection[int], num_chunks: int) -> bytes:
-    """A bit for each chunk, the first one the lowest."""
-    bits = bytearray((num_chunks + 7) // 8)
-    for chunk in held:
-        bits[chunk // 8] |= 1 << chunk % 8
-    return bytes(bits)
-
-
-def decode_held(data: bytes, num_chunks: int) -> frozenset[int]:
-    """Raises RemoteProtocolError for bits of another number of chunks."""
-    if len(data) != (num_chunks + 7) // 8:
-        raise RemoteProtocolError(f"{len(data)} bytes do not mark {num_chunks} chunks")
-    return frozenset(chunk for chunk in range(num_chunks) if data[chunk // 8] >> chunk % 8 & 1)
 
 
 def encode_want(chunk: int) -> bytes:

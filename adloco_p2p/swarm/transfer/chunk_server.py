@@ -10,8 +10,9 @@ from hivemind.p2p import P2P
 
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.swarm.transfer.chunk_protocol import Answer, decode_want, encode_held, encode_reply, handler_name
+from adloco_p2p.swarm.transfer.chunk_protocol import Answer, decode_want, encode_reply, handler_name
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing
+from adloco_p2p.swarm.transport.held import encode_held
 from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces
 from adloco_p2p.swarm.transport.traffic import Meter
 

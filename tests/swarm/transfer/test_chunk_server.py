@@ -9,10 +9,11 @@ import pytest
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
-from adloco_p2p.swarm.transfer.chunk_protocol import encode_held, handler_name
+from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
 from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transport.framed_stream import FrameKind, StreamLost, open_stream
+from adloco_p2p.swarm.transport.held import encode_held
 from tests.swarm.patience import PATIENCE_SECONDS
 from tests.swarm.swarm_hosts import started_hosts
 

@@ -11,9 +11,9 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher, ChunkSink, NothingNow, next_chunk
-from adloco_p2p.swarm.transfer.chunk_protocol import decode_held, encode_held
 from adloco_p2p.swarm.transfer.chunk_server import Allowance
 from adloco_p2p.swarm.transfer.download import HELP_AFTER_SECONDS, Download
+from adloco_p2p.swarm.transport.held import decode_held, encode_held
 
 CHUNKS = [bytes([number]) * (10 + number) for number in range(1, 7)]
 INDEX = blob_index(b"", ((len(chunk), chunk_digest(chunk)) for chunk in CHUNKS))
@@ -109,8 +109,8 @@ def test_the_chunks_are_asked_for_in_an_order_of_the_fetchers_own() -> None:
 @pytest.mark.parametrize("held", [set(), {0}, {3, 8}, set(range(9))])
 def test_held_chunks_are_bits(held: set[int]) -> None:
     assert decode_held(encode_held(held, 9), 9) == held
-    for wrong in (b"", bytes(1), bytes(3)):
-        with pytest.raises(RemoteProtocolError, match="do not mark 9 chunks"):
+    for wrong in (b"", bytes(1), bytes(3), bytes([0, 0b10])):
+        with pytest.raises(RemoteProtocolError, match="do not mark 9 pieces"):
             decode_held(wrong, 9)
 
 
