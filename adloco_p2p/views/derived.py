@@ -128,7 +128,7 @@ def bytes_per_token(status: Status) -> float | None:
 
 
 def bandwidth(status: Status) -> Bandwidth:
-    """Bytes of this peer, rates and caps: what is measured now; without that, what earlier rounds took. No rates after its end."""
+    """Bytes of this peer, rates and caps: what is measured now, or else what earlier rounds took. No rates after its end."""
     rounds = totals(status)
     found = status.bandwidth or Bandwidth(sent_bytes=rounds.bytes_sent, received_bytes=rounds.bytes_received)
     if status.state not in ("stopped", "finished"):

@@ -414,23 +414,24 @@ def _curves(axes: Axes, status: Status, lanes: Mapping[int, int], reach: float) 
                     continue
                 paint = colour(target if decision.kind == "fork" else source)
                 _link(axes, decision.round, lanes[source], lanes[target], reach, paint)
-    _name_merges(axes, status, lanes, reach)
+    _name_merges(axes, status, lanes)
 
 
-def _name_merges(axes: Axes, status: Status, lanes: Mapping[int, int], reach: float) -> None:
+def _name_merges(axes: Axes, status: Status, lanes: Mapping[int, int]) -> None:
     """Above the lane of the survivor, where no other name stands."""
     low, high = axes.get_xlim()
-    free_from: dict[int, float] = {}
+    used_to: dict[int, float] = {}
     for merge in sorted(_merges(status), key=lambda decision: decision.round):
         lane = lanes.get(merge.targets[0])
-        part = (merge.round + reach / 2 - low) / (high - low)
-        if lane is None or part < free_from.get(lane, 0.0):
-            continue
+        part = (merge.round - low) / (high - low)
         text = f"merge {derived.subject(merge)}\n{units.weights(merge.weights)}"
-        point = (merge.round + reach / 2, lane)
-        name = axes.annotate(text, point, xytext=(0, 9), textcoords="offset points", ha="center", va="bottom")
+        width = 0.03 + 0.01 * len(text.split("\n", maxsplit=1)[0])
+        if lane is None or part - width < used_to.get(lane, -width):
+            continue
+        point = (merge.round, lane)  # beside the curve, which leads to the right
+        name = axes.annotate(text, point, xytext=(-6, 9), textcoords="offset points", ha="right", va="bottom")
         name.set(fontsize=8, color=QUIET)
-        free_from[lane] = part + 0.03 + 0.01 * len(text.split("\n", maxsplit=1)[0])
+        used_to[lane] = part
 
 
 def _link(axes: Axes, boundary: float, start: float, end: float, reach: float, paint: str) -> None:
