@@ -3,7 +3,7 @@ names and saves them. Colours are the Okabe-Ito palette, which colour-blind read
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -291,7 +291,7 @@ def batches(status: Status) -> Figure:
     hidden = len(_by_instance(status)) - len(found)
     more = f"; {hidden} more instances are not shown" if hidden else ""
     _heading(figure, 0.075, "Batch growth", f"dashed: asked by the norm test; solid: used{more}")
-    _mode_key(figure, 1 - 0.56 / height)
+    _mode_key(figure, 1 - 0.56 / height, {result.mode for results in found.values() for result in results})
     for index, panel in enumerate(panels.flat):
         panel.set_visible(index < len(found))
     for panel, (instance, results) in zip(panels.flat, found.items(), strict=False):
@@ -306,10 +306,14 @@ def batches(status: Status) -> Figure:
     return figure
 
 
-def _mode_key(figure: Figure, height: float) -> None:
-    """The grounds and their meaning, right of the subtitle."""
+def _mode_key(figure: Figure, height: float, modes: Collection[str]) -> None:
+    """The grounds that occur and their meaning, right of the subtitle; nothing where there is only the plain one."""
+    if not MODE_COLOURS.keys() & modes:
+        return
     box = {"boxstyle": "round,pad=0.3", "edgecolor": "#CCCCCC", "linewidth": 0.6}
     for name, right in (("single", 0.80), ("capped", 0.87), ("accumulate", 0.97)):
+        if name not in modes:
+            continue
         paint = {**box, "facecolor": MODE_COLOURS.get(name, "white")}
         figure.text(right, height, name, fontsize=9, color="#333333", va="center", ha="right", bbox=paint)
 
