@@ -1,4 +1,4 @@
-"""How one attempt ends on one member: its tasks, the first reason for which it fails, and the members that are to blame."""
+"""The end of one attempt on one member: its tasks, the first reason for failure, and the members that caused it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -114,13 +114,13 @@ class AttemptEnd:
 
     def close(self) -> None:
         """Stop what still runs. Idempotent."""
-        self._awaited = set  # it leads to the state of the attempt, which leads here
+        self._awaited = set  # it refers to the state of the attempt, which refers to this object
         if not self.outcome.done():
             self.outcome.cancel()
         for task in tuple(self._tasks):
             task.cancel()
         if not self.outcome.cancelled() and (error := self.outcome.exception()) is not None:
-            error.__traceback__ = None  # it leads through `Butterfly.run`, which has buffers as large as the model
+            error.__traceback__ = None  # it refers to `Butterfly.run`, which has buffers as large as the model
 
     async def closed(self) -> None:
         """Until no task of this attempt holds its buffers any more."""

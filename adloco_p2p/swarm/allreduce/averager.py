@@ -81,8 +81,8 @@ class Averager:
         """`sign`: in this peer's name; `on_evidence` is called with what proves that another peer lied. `recheck`: the rate of
         `drawn_parts`, for the parts that members make again.
 
-        `members`: who has a seat now. The streams of others get few places and little time, except where this peer has
-        no seat itself and does not know who has one."""
+        `members`: who has a seat now. The streams of others get few places and little time, except where this peer has no seat
+        itself and so no roster."""
         assert part_bytes <= MAX_CHUNK_BYTES // 2, "parts are rounded to groups of the codec, and served as chunks"
         self._p2p, self._pace, self._meter = p2p, pace, meter or Meter()
         self._codec, self._rule, self._topology = codec_named(codec), rule_named(aggregation, division=division), topology
@@ -140,7 +140,7 @@ class Averager:
         await self._results.start()
 
     async def stop(self) -> None:
-        """End every attempt, telling its members, and accept no more streams."""
+        """End every attempt with a note to its members, and accept no more streams."""
         await self._acceptor.stop()
         await self._results.stop()
         running = self._attempts.running

@@ -41,7 +41,7 @@ class MemberSide:
         self._num_uploads = 0
         """Streams on which own parts go out now."""
         self._held_there: dict[int, asyncio.Future[frozenset[int]]] = {}
-        """By reducer: places of the own parts that it holds of an earlier attempt, once it has said so."""
+        """By reducer: places of the own parts that it holds of an earlier attempt, once it has reported them."""
         self._settling: dict[int, set[asyncio.Task[None]]] = {}
         """By reducer: averaged parts that are being put in place."""
 
@@ -255,7 +255,7 @@ class MemberSide:
         at.count_settled()
 
     async def _check_own_norm(self, reducer: int, products: bytes) -> None:
-        """A reducer that invents a norm of this host has it clipped, or left out. Only this host can tell."""
+        """A reducer that invents a norm of this host has it clipped, or left out. Only this host can detect that."""
         at = self._at
         if at.own is None:
             return

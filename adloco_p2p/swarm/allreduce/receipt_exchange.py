@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 _CONNECT_SECONDS = 5.0
 _ATTEMPTS_KEPT = 16
 _TOLD_KEPT = 32
-"""Receipts of attempts that this peer has not ended: lists, each of one teller."""
+"""Receipts of attempts that this peer has not ended: lists, each from one sender."""
 
 
 class ReceiptExchange:
@@ -60,7 +60,7 @@ class ReceiptExchange:
             self._told.popitem(last=False)
 
     def show_soon(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
-        """Beside other work; nobody need wait for it."""
+        """Beside other work; nothing waits for it."""
         task = asyncio.get_running_loop().create_task(self._show(spec, receipts))
         self._showing.add(task)
         task.add_done_callback(self._showing.discard)
@@ -76,7 +76,7 @@ class ReceiptExchange:
             task.cancel()
 
     async def _show(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
-        """Show them to one of the reducers: those can be reached."""
+        """Show them to one of the reducers that can be reached."""
         others = [spec.members[reducer] for reducer in spec.reducers if spec.members[reducer] != self._own_peer]
         if not others:
             return

@@ -1,6 +1,6 @@
-"""What the contributors of one attempt send to one reducer, stream by stream, and what it holds of earlier attempts.
+"""Contributions to one attempt at one reducer, stream by stream, and those that it holds of earlier attempts.
 
-In a retry a contributor sends nothing before it knows what is held:
+In a retry a contributor sends nothing before it has the list of held parts:
 
     member --HELLO, COMMITMENT--> reducer --HELLO_REPLY, HELD--> member --DATA (the other parts)--> reducer
 
@@ -134,7 +134,7 @@ class Uploads:
         )
 
     async def first_parts(self, member: int, lane: int) -> list[Part]:
-        """Those that the contributor sends on the stream without waiting for others, once it knows what is held."""
+        """Those that the contributor sends on the stream without waiting for others, once it has HELD."""
         await self._is_told[member].wait()
         parts = self._spec.lanes(self._me)[lane]
         return [parts[turn] for turn in self._turns[member, lane] if turn < self._spec.window]

@@ -12,7 +12,7 @@ from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 GATHER_SECONDS = 600.0
-"""After so long the run begins without the founders that are missing; their seats end as those of silent members do."""
+"""After this time the run begins without the founders that are missing; their seats end as those of silent members do."""
 LOOK_SECONDS = 0.5
 
 
@@ -25,7 +25,8 @@ async def gather(
     tell: Callable[[list[PeerId]], None],
 ) -> None:
     """Return when each of the other founders answers as a node of the run, which it does once it is ready to train, or time is
-    up. `tell` gets those that are missing, whenever they change; in the end the empty list, or those that never came."""
+    up. `tell` is called with those that are missing, whenever they change; in the end the empty list, or those that never
+    came."""
     missing, told = list(founders), list[PeerId]()
     deadline = time.monotonic() + GATHER_SECONDS
     while time.monotonic() < deadline:
