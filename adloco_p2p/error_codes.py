@@ -1,8 +1,8 @@
 """All errors in one table: exit codes, and error codes with cause and remedy.
 
 `docs/errors.md` is generated from here (`python -m adloco_p2p.error_codes > docs/errors.md`), `adloco-peer explain-error CODE`
-prints one entry, every message to the user names its code. A code says whose fault it is by its first digit, which is the
-exit code. Codes are never reused; within a digit they have no order.
+prints one entry, every message to the user names its code. The first digit of a code, which is the exit code, names the origin
+of the error. Codes are never reused; within a digit they have no order.
 """
 
 from dataclasses import dataclass

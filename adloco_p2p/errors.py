@@ -1,4 +1,4 @@
-"""Every error of the node, by whose fault it is. `error_codes.py` has the cause and the remedy of each code.
+"""Every error of the node, by its origin. `error_codes.py` has the cause and the remedy of each code.
 
 AdlocoError
   ConfigError                 the user's: every problem is listed; exit 2
@@ -50,7 +50,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """A remote peer sent what no honest peer of this run and version sends."""
+    """A remote peer sent something that no honest peer of this run and version sends."""
 
     exit_code = 3
     code = "E313"
@@ -92,7 +92,7 @@ class NoNodeError(SwarmError):
 
 
 class TaskScoringFailed(AdlocoError):
-    """The model could not be scored on the run's tasks on this machine; says why. Others may be able to."""
+    """The model could not be scored on the run's tasks on this machine; the message has the reason. Others may be able to."""
 
 
 class StorageError(AdlocoError):

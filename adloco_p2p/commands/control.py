@@ -185,7 +185,7 @@ def _has_finished(events: Sequence[Stamped], before: bool) -> bool:
 
 
 def _connect(workdir: Path, view: View) -> ControlClient:
-    """Show what the node does until it can be asked. Raises SwarmError where it ends before that, or none runs."""
+    """Show the phase of the node until it can be asked. Raises SwarmError where it ends before that, or none runs."""
     shown = None
     while (phase := _starting(workdir)) is not None:
         if phase != shown:

@@ -1,4 +1,4 @@
-"""How long a volunteer waited until the machine's work counted."""
+"""The time that a volunteer waited until the machine's work counted."""
 
 import os
 import time
