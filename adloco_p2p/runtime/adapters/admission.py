@@ -63,13 +63,13 @@ def first_invitation(workdir: Path, run: RunConfig, signer: Identity) -> Token:
 
 async def pass_on_statements(workdir: Path, agreement: GossipAgreement, say: Callable[[str], None]) -> None:
     """Take up what `adloco-peer ban` and its like wrote, until cancelled; a file goes when the ledger has its statement."""
-    told: set[Path] = set()
+    reported: set[Path] = set()
     while True:
         for path, statement in read_statements(workdir).items():
             if agreement.ledger.admissions.has(statement):
                 path.unlink(missing_ok=True)
-            elif (problem := agreement.state(statement)) and path not in told:
-                told.add(path)
+            elif (problem := agreement.state(statement)) and path not in reported:
+                reported.add(path)
                 say(f"{path}: {problem}")
         await asyncio.sleep(PERIOD_SECONDS)
 

@@ -85,26 +85,26 @@ class AttemptEnd:
             return
         self._lost[member] = reason
         if len(self._lost) == 1:
-            self.spawn(self._blame_lost(), member=None)
+            self.spawn(self._fail_for_lost(), member=None)
 
-    async def _blame_lost(self) -> None:
+    async def _fail_for_lost(self) -> None:
         await asyncio.sleep(self._grace_seconds)
         if (trouble := await self._local_fault()) is not None:
             raise AveragingError(trouble)
         suspects = tuple(self._spec.members[member] for member in sorted(self._lost))
         raise AveragingError("; ".join(self._lost[member] for member in sorted(self._lost)), suspects=suspects)
 
-    def told(self, teller: PeerId, spec: bytes, reply: HelloReply) -> None:
+    def on_remote_failure(self, reporter: PeerId, spec: bytes, reply: HelloReply) -> None:
         """Another member reports that the average has failed. A report about another spec is ignored."""
         members = self._spec.members
-        if teller not in members or self.outcome.done():
+        if reporter not in members or self.outcome.done():
             return
         if spec != self._spec.digest:
-            self.fail(f"the members do not agree: {teller} means another average", (teller,))
+            self.fail(f"the members do not agree: {reporter} means another average", (reporter,))
         named = tuple(peer for peer in reply.suspects if peer in members)
-        if 2 * len([peer for peer in named if peer != teller]) >= len(members) > 2:
+        if 2 * len([peer for peer in named if peer != reporter]) >= len(members) > 2:
             named = ()  # one member's report cannot make half of the members suspects
-        self.fail(f"{teller} reports: {reply.reason}", named, because=teller)
+        self.fail(f"{reporter} reports: {reply.reason}", named, because=reporter)
 
     def _meet_deadline(self) -> None:
         if self.outcome.done():

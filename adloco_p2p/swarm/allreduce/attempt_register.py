@@ -54,10 +54,10 @@ class AttemptRegister:
         """Admit the streams that wait for it, and pass on the failures that were reported before."""
         key = attempt.spec.key
         self.running[key] = attempt
-        for early_key, teller in tuple(self.early_notes):
+        for early_key, reporter in tuple(self.early_notes):
             if early_key == key:
-                note = self.early_notes.pop((early_key, teller))
-                attempt.on_remote_failure(teller, note.spec, note.reply)
+                note = self.early_notes.pop((early_key, reporter))
+                attempt.on_remote_failure(reporter, note.spec, note.reply)
         self.wake()
 
     def wake(self) -> None:

@@ -241,7 +241,7 @@ class Averager:
             return await earlier.completed_by(rest, timeout_seconds)
         except asyncio.CancelledError:
             self._attempts.end(rest, _GAVE_UP)
-            self._spawn(self._tell(rest, _GAVE_UP))
+            self._spawn(self._notify_members(rest, _GAVE_UP))
             raise
 
     async def _close(self, attempt: Attempt) -> None:
@@ -344,9 +344,9 @@ class Averager:
         is_decided = attempt.decision is not None
         if is_decided:
             self._decided.keep(attempt)
-        self._spawn(self._tell(attempt.spec, reply, closes=None if is_decided else attempt))
+        self._spawn(self._notify_members(attempt.spec, reply, closes=None if is_decided else attempt))
 
-    async def _tell(self, spec: AllReduceSpec, reply: HelloReply, *, closes: Attempt | None = None) -> None:
+    async def _notify_members(self, spec: AllReduceSpec, reply: HelloReply, *, closes: Attempt | None = None) -> None:
         turn, limit_seconds = asyncio.Semaphore(_NOTES_AT_ONCE), self._limits.note_seconds
         hello = Hello(purpose=Purpose.ABORT, key=spec.key, spec=spec.digest)
 
@@ -415,7 +415,7 @@ class Averager:
                 async with asyncio.timeout(limits.hello_seconds):
                     payload = await stream.receive(FrameKind.PLEDGES)
                 if not is_stranger:
-                    self._receipts.hear(stream.peer, hello.key, payload)
+                    self._receipts.on_shown(stream.peer, hello.key, payload)
                 stream.close()  # the other end waits for that: what is on its way is lost with a stream
             case Purpose.RECHECK if not is_stranger and self._keeps_contributions:
                 await self._rechecks.serve(stream, hello)

@@ -278,9 +278,9 @@ class Butterfly:
         """Take a member's parts and send it the means, until it has all. True: the stream is free for another average."""
         return await self._reducer.serve(stream, hello)
 
-    def on_remote_failure(self, teller: PeerId, spec: bytes, reply: HelloReply) -> None:
+    def on_remote_failure(self, reporter: PeerId, spec: bytes, reply: HelloReply) -> None:
         """Another member reports that the average has failed. A report about another spec is ignored."""
-        self._at.end.told(teller, spec, reply)
+        self._at.end.on_remote_failure(reporter, spec, reply)
 
     @property
     def awaited(self) -> set[int]:

@@ -127,7 +127,7 @@ class MemberSide:
         if reply.status == "refused":
             raise AveragingError(f"{at.peer(member)} refused: {reply.reason}", suspects=(at.peer(member),))
         if reply.status == "failed":
-            at.end.told(at.peer(member), at.spec.digest, reply)
+            at.end.on_remote_failure(at.peer(member), at.spec.digest, reply)
             return
         at.reducers[member, lane] = (stream, sink)
         if at.own is not None and lane == 0 and at.spec.is_retry:

@@ -122,12 +122,12 @@ class Notary:
         first, second = sorted((one, other), key=lambda pledge: pledge.content)
         self._on_evidence(Equivocation(first=first, second=second))
 
-    def compare(self, known: Sequence[Pledge], told: Sequence[Pledge]) -> tuple[PeerId, ...]:
+    def compare(self, held: Sequence[Pledge], shown: Sequence[Pledge]) -> tuple[PeerId, ...]:
         """Pledges of one kind about one attempt as this peer got them, checked, and as another member reports them. Returns the
         peers that signed two."""
-        held, liars = {pledge.peer: pledge for pledge in known}, []
-        for pledge in told:
-            own = held.get(pledge.peer)
+        by_peer, liars = {pledge.peer: pledge for pledge in held}, []
+        for pledge in shown:
+            own = by_peer.get(pledge.peer)
             if own is None or own.content == pledge.content:
                 continue
             is_comparable = replace(own, content=pledge.content, signature=pledge.signature) == pledge

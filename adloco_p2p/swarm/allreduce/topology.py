@@ -140,7 +140,7 @@ class Attempt(Protocol):
     async def serve(self, stream: FramedStream, hello: Hello) -> bool:
         """Serve a stream that a peer opened for this average. True: it is free for another one."""
 
-    def on_remote_failure(self, teller: PeerId, spec: bytes, reply: HelloReply) -> None:
+    def on_remote_failure(self, reporter: PeerId, spec: bytes, reply: HelloReply) -> None:
         """Another member reports that the average has failed."""
 
     def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:

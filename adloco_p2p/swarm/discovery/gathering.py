@@ -22,22 +22,22 @@ async def gather(
     run: Digest,
     founders: Sequence[PeerId],
     *,
-    tell: Callable[[list[PeerId]], None],
+    report: Callable[[list[PeerId]], None],
 ) -> None:
     """Return when each of the other founders answers as a node of the run, which it does once it is ready to train, or time is
-    up. `tell` is called with those that are missing, whenever they change; in the end the empty list, or those that never
+    up. `report` is called with those that are missing, whenever they change; in the end the empty list, or those that never
     came."""
-    missing, told = list(founders), list[PeerId]()
+    missing, reported = list(founders), list[PeerId]()
     deadline = time.monotonic() + GATHER_SECONDS
     while time.monotonic() < deadline:
-        if missing != told:
-            tell(missing)
-            told = list(missing)
+        if missing != reported:
+            report(missing)
+            reported = list(missing)
         if not missing:
             return
         await connect_to_run(swarm_node, discovery, run, should_retry=True)
         answers = await asyncio.gather(*(ping(swarm_node.p2p, peer) for peer in missing), return_exceptions=True)
-        for peer, answer in zip(told, answers, strict=True):
+        for peer, answer in zip(reported, answers, strict=True):
             if isinstance(answer, SwarmError):
                 continue  # not here yet, whatever the reason
             if isinstance(answer, BaseException):
