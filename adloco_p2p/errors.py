@@ -7,7 +7,7 @@ AdlocoError
     RemoteProtocolError       theirs: drop the message, count it against the peer
   SwarmError                  the network's: retried until a deadline, then an event
     AveragingError             an averaging attempt ended without a result
-    StateTransferFailed       no donor could serve the wanted state
+    StateTransferFailed       no donor could serve the requested state
     NoNodeError               no node runs where a verb looks for one: the user's; exit 2
   TaskScoringFailed           this machine's: the run's tasks cannot be scored here; training goes on
   StorageError                the disk's: refuse to start, or stop cleanly; never train on without durability
@@ -79,7 +79,7 @@ class AveragingError(SwarmError):
 
 
 class StateTransferFailed(SwarmError):
-    """The wanted state could not be fetched from any donor."""
+    """The requested state could not be fetched from any donor."""
 
     code = "E311"
 
