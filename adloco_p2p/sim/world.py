@@ -81,6 +81,8 @@ class Parts:
     """Number of a founder -> bytes per second of its link for averages, where they are not those of all."""
     keepers: frozenset[int] = frozenset()
     """Numbers of founders that train nothing."""
+    checkpoint_period: int = 2
+    """Rounds from one checkpoint of a machine to the next."""
     task_period: int = 0
     """Rounds from one scoring of tasks to the next, which all can do; 0: none."""
 
@@ -174,7 +176,7 @@ class World:
             cadence=Cadence(
                 work=self.rules.work,
                 evaluation_period=2,
-                checkpoint_period=2,
+                checkpoint_period=parts.checkpoint_period,
                 is_delayed=is_delayed,
                 task_period=parts.task_period,
             ),

@@ -15,6 +15,9 @@ REPAIR_SECONDS = 60.0
 """Shortest timeout of a repair, while the links are not known better."""
 COMMIT_TIMEOUTS = 3
 """A host that has voted waits as long as so many attempts of the others may take; then the round is void for it."""
+LATE_TIMEOUTS = 2 * COMMIT_TIMEOUTS
+"""A host without a part in the round waits as long as so many attempts may take: the others may be training still. In the last
+round no plan would end its wait for a member that lives and never votes."""
 
 LOST_SECONDS = 2 * RESEND_SECONDS
 """A committed average that no host offers for so long is lost: this host has asked all others, and they had time to answer."""
@@ -144,10 +147,11 @@ class CommitPhase:
         that only receives hears all that live first, for they may know more, unless no vote that it lacks can change it, of a
         host that has not declined to contribute."""
         at = self._at
+        timeout = at.adaptive_timeout.timeout_seconds(expected_seconds=at.plan.expected_seconds)
         if not at.is_contributor:
             is_certain = at.votes.tally({at.me, *at.hosts.declined}).is_hopeless
-            return is_certain or (bool(tally.votes) and not tally.num_open and tally.is_hopeless)
-        timeout = at.adaptive_timeout.timeout_seconds(expected_seconds=at.plan.expected_seconds)
+            is_certain = is_certain or (bool(tally.votes) and not tally.num_open and tally.is_hopeless)
+            return is_certain or now - at.phase_since >= LATE_TIMEOUTS * timeout
         is_over = at.phase is Phase.COMMITTING and now - at.phase_since >= COMMIT_TIMEOUTS * timeout
         return tally.is_hopeless or is_over
 

@@ -1,6 +1,6 @@
 """State that this peer needs and others have: for instances that it now hosts, merges, and branch states of lost histories."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from adloco_p2p.core.model import telemetry
@@ -9,7 +9,8 @@ from adloco_p2p.core.model.events import DiscardRound, Effect, FetchFailed, Fetc
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
-from adloco_p2p.core.peer.hosted_instance import Fetch
+from adloco_p2p.core.peer.completion import PENDING_SECONDS
+from adloco_p2p.core.peer.hosted_instance import Fetch, HostedInstance
 from adloco_p2p.core.peer.state import PeerState
 
 FETCH_RETRY_SECONDS = 2.0
@@ -18,6 +19,10 @@ MOST_DOUBLINGS = 4
 """... up to 32 s: donors that refuse are not pressed."""
 NO_DONOR_SECONDS = 30.0
 """A peer waits so long for state that no living peer is known to have, before it takes an older one instead."""
+
+PATIENCE_ROUNDS = 3.0
+"""A state is awaited as long as finished peers wait for those that are not (`PENDING_SECONDS`), and so many times the seconds
+that the known rounds are expected to take. The wait begins anew with every plan."""
 
 LATE_FRACTION = 0.25
 """A newcomer whose state is not here after so much of the time that its first round is expected to take withdraws from that
@@ -35,6 +40,10 @@ class Fetching:
         self._book = at.book
         self._branches = at.branches
         self._kept_vote = kept_vote
+        self._newest_round = -1
+        """Of the plan since which states are awaited."""
+        self.has_given_up = False
+        """No peer that lives has brought the state at the end of the run: this one ends without the model."""
 
     @property
     def next_deadline(self) -> float | None:
@@ -48,6 +57,8 @@ class Fetching:
                 deadlines.append(item.no_donor_since + NO_DONOR_SECONDS)
             if item.missed_since is not None and item.fetch is None:
                 deadlines.append(item.missed_since + NO_DONOR_SECONDS)
+            if item.awaited_since is not None and not (item.fetch is not None and item.fetch.is_under_way):
+                deadlines.append(item.awaited_since + self._patience_seconds)
         return min(deadlines, default=None)
 
     @property
@@ -88,23 +99,23 @@ class Fetching:
         if self._state.opening is not None:
             return []
         wanted = self._wanted_first()
-        for instance, item in self._state.instances.items():
-            if instance not in wanted:
-                item.no_donor_since, item.decline_at, item.is_lost, item.failed_fetches = None, None, False, 0
-                item.is_late = False
+        self._end_waits(wanted)
         effects: list[Effect] = []
         for instance, at in sorted(wanted.items()):
             item = self._state.instance(instance)
             if item.is_late:
                 item.is_late = False
                 effects += self._decline_round(instance, at)
-            if item.fetch is not None:
+            if self._is_waited_out(item, now):
+                effects += self._give_up(instance, at, now)
+                continue
+            if item.fetch is not None or item.given_up_at == at:
                 continue
             outlook = self._book.outlook(instance, at, self._state.gone)
             if outlook.digest is not None and outlook.donors:
                 if item.no_donor_since is not None and self._starts_with(at):
                     item.decline_at = now + LATE_FRACTION * self._book.plans[at].expected_seconds
-                item.fetch, item.no_donor_since, item.is_lost = Fetch(boundary=at), None, False
+                item.fetch, item.no_donor_since, item.is_lost = Fetch(boundary=at, began_at=now), None, False
                 effects.append(FetchState(instance=instance, round=at, digest=outlook.digest, from_peers=outlook.donors))
                 if item.decline_at is None:
                     effects += self._decline_round(instance, at)
@@ -117,6 +128,17 @@ class Fetching:
                 item.no_donor_since = now
                 effects += self._take_stale(instance, at, may_come=outlook.may_come)
         return effects
+
+    def _end_waits(self, wanted: Collection[InstanceId]) -> None:
+        """For what is not needed any more; and, when a plan came, of those that a plan could have ended."""
+        has_new_plan = self._newest_round != self._book.newest.round
+        self._newest_round = self._book.newest.round
+        for instance, item in self._state.instances.items():
+            if has_new_plan or instance not in wanted:
+                item.awaited_since = item.given_up_at = None
+            if instance not in wanted:
+                item.no_donor_since, item.decline_at, item.is_lost, item.failed_fetches = None, None, False, 0
+                item.is_late = False
 
     def fetch_branches(self, now: float) -> list[Effect]:
         """Ask for states of lost histories that this peer's instances are to be merged with. A merge that is due waits
@@ -142,7 +164,7 @@ class Fetching:
                 effects.append(fetch_warning(key, "no peer has this state of a lost history; merging without it", active=True))
             elif pending is not None and donors:
                 branch_state = pending.branch_state
-                item.fetch = Fetch(boundary=branch_state.round)
+                item.fetch = Fetch(boundary=branch_state.round, began_at=now)
                 effects.append(
                     FetchState(instance=key, round=branch_state.round, digest=branch_state.state, from_peers=tuple(donors))
                 )
@@ -186,6 +208,27 @@ class Fetching:
         is_first = plan is not None and any(e.peer == self._state.me and e.joined_round == number for e in plan.roster)
         return is_first and self._book.newest.round <= number + 1
 
+    def _is_waited_out(self, item: HostedInstance, now: float) -> bool:
+        """No plan came for so long, and no transfer ran, that those that may have the state will not bring it. Where all hosts
+        wait none reports, so no plan would end their wait; after the last plan none comes in any case."""
+        if item.awaited_since is None:
+            item.awaited_since = now
+        is_under_way = item.fetch is not None and item.fetch.is_under_way
+        return not is_under_way and now >= item.awaited_since + self._patience_seconds
+
+    def _give_up(self, instance: InstanceId, boundary: int, now: float) -> list[Effect]:
+        """Go on without the state, or from an older one. The last boundary of the run, with neither, ends this peer's run."""
+        item, last = self._state.instance(instance), self._book.newest
+        if not item.is_stale and last.is_last and instance in self._book.mine(last):
+            self.has_given_up = boundary == last.round or item.given_up_at == boundary
+        item.awaited_since, item.given_up_at = now, boundary
+        return self._take_stale(instance, boundary, may_come=False)
+
+    @property
+    def _patience_seconds(self) -> float:
+        plans = [plan for number, plan in self._book.plans.items() if number >= self._state.opened]
+        return PENDING_SECONDS + PATIENCE_ROUNDS * sum(plan.expected_seconds for plan in plans)
+
     def _take_stale(self, instance: InstanceId, boundary: int, *, may_come: bool) -> list[Effect]:
         """Where nobody can bring the state any more, the older one here is all that is left."""
         if may_come and self._starts_with(boundary):
@@ -196,7 +239,7 @@ class Fetching:
             item.is_lost = item.is_lost or not may_come
             return [fetch_warning(instance, f"{message}; waiting for one that has it", active=True)]
         item.arrive(boundary)
-        item.no_donor_since = None
+        item.fetch = item.no_donor_since = None
         warning = fetch_warning(instance, f"{message}; going on from an older one", active=True)
         return [warning, DiscardRound(instance=instance)]
 
@@ -217,7 +260,9 @@ class Fetching:
         if item.fetch is None or item.fetch.boundary != event.round:
             return []
         pause_seconds = FETCH_RETRY_SECONDS * 2 ** min(item.failed_fetches, MOST_DOUBLINGS)
-        item.fetch = Fetch(boundary=event.round, retry_at=now + pause_seconds)
+        if item.awaited_since is not None:
+            item.awaited_since += now - max(item.fetch.began_at, item.awaited_since)
+        item.fetch = replace(item.fetch, retry_at=now + pause_seconds)
         item.failed_fetches += 1
         return [fetch_warning(event.instance, event.reason, active=True)]
 

@@ -11,6 +11,8 @@ class Fetch:
     """A state that this peer asked others for."""
 
     boundary: int
+    began_at: float
+    """Seconds."""
     retry_at: float | None = None
     """None while under way."""
 
@@ -47,6 +49,10 @@ class HostedInstance:
     """Transfers running that failed since the state is needed."""
     no_donor_since: float | None = None
     """The state is needed since then, and no other peer is known to have it."""
+    awaited_since: float | None = None
+    """The state is needed since then, and no plan came. Time in which a transfer was under way is not counted."""
+    given_up_at: int | None = None
+    """The state of this boundary is awaited no longer, unless a plan comes."""
     missed_since: float | None = None
     """Of a branch state: the next transition needs it since then, and it is not here."""
     decline_at: float | None = None
@@ -68,6 +74,7 @@ class HostedInstance:
         """Before a fast-forward: what is here is of an earlier boundary, and no transfer under way is wanted."""
         self.is_stale = self.is_stale or self.boundary is not None
         self.boundary = self.fetch = self.no_donor_since = self.decline_at = None
+        self.awaited_since = self.given_up_at = None
         self.failed_fetches = 0
 
     def keep(self, rounds: range) -> None:

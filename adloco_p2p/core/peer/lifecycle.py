@@ -229,6 +229,8 @@ class Lifecycle:
         """Pause or stop where that was asked and nothing is under way; stop where the others have ended the run."""
         if self._is_busy():
             return []
+        if self._fetching.has_given_up:
+            return self._stop(Stop(reason="no peer that lives has the model of the run's end", is_finished=False), now)
         newest, opened = self._book.newest, self._state.opened
         is_last_step = opened + 1 == newest.round and self._book.has_others(newest, self._state.gone)  # they still serve states
         is_arriving = opened == newest.round or is_last_step or bool(self._fetching.under_way)

@@ -7,7 +7,7 @@ import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.attempt import Attempt
-from adloco_p2p.core.averaging.commit_phase import MAX_REPAIRS
+from adloco_p2p.core.averaging.commit_phase import LATE_TIMEOUTS, MAX_REPAIRS
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
@@ -669,6 +669,16 @@ def test_a_late_host_waits_for_no_vote_that_changes_nothing() -> None:
     outer.start(20.0, progress_end=0.1)
     assert not has(outer.received(B, vote(outer, B), 21.0, ()), CarryOver)
     assert has(outer.received(C, vote(outer, C), 22.0, ()), CarryOver)
+
+
+def test_a_late_host_waits_a_limited_time_for_members_that_live_and_never_vote() -> None:
+    """All others are silent, and could still make an average of a majority."""
+    plan = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout()).plan
+    outer = outer_round(A, plan, AdaptiveTimeout(), is_late=True)
+    outer.start(20.0, progress_end=0.1)
+    patience = LATE_TIMEOUTS * AdaptiveTimeout().timeout_seconds(expected_seconds=plan.expected_seconds)
+    assert not has(outer.tick(20.0 + patience - 1.0, ()), CarryOver)
+    assert has(outer.tick(20.0 + patience + 2.0, ()), CarryOver) and not outer.has_voted
 
 
 def test_a_late_host_refuses_and_asks() -> None:

@@ -9,7 +9,8 @@ from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptSta
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
-from adloco_p2p.core.peer.fetching import NO_DONOR_SECONDS, Fetching
+from adloco_p2p.core.peer.completion import PENDING_SECONDS
+from adloco_p2p.core.peer.fetching import NO_DONOR_SECONDS, PATIENCE_ROUNDS, Fetching
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
@@ -122,6 +123,63 @@ def test_a_newcomer_is_not_warned_while_the_others_train_the_round_before_its_fi
     state.gone[PEER1] = None
     (warning,) = fetching.fetch_missing(3 * NO_DONOR_SECONDS)
     assert "no peer has the state of instance 0 before round 3" in getattr(warning, "message", "")
+
+
+def waiting(*, is_stale: bool) -> tuple[PeerState, Fetching, float]:
+    """Peer 0 lacks the state that both reported and peer 1 does not give; and how long it waits for that, in seconds."""
+    state = state_at(3)
+    item = state.instance(INSTANCE)
+    item.boundary, item.is_stale = None, is_stale
+    for peer in (PEER0, PEER1):
+        state.book.note_states(Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
+    expected = sum(plan.expected_seconds for number, plan in state.book.plans.items() if number >= state.opened)
+    return state, Fetching(state), PENDING_SECONDS + PATIENCE_ROUNDS * expected
+
+
+def refused(state: PeerState, fetching: Fetching, *, at: float) -> None:
+    fetching.fetch_missing(at)
+    fetching.failed(FetchFailed(instance=INSTANCE, round=3, reason="no donor"), at)
+
+
+def test_a_state_that_its_donors_do_not_give_is_awaited_for_a_limited_time() -> None:
+    state, fetching, patience = waiting(is_stale=True)
+    refused(state, fetching, at=0.0)
+    fetching.fetch_missing(patience - 0.1)
+    assert state.instance(INSTANCE).boundary is None
+    assert DiscardRound(instance=INSTANCE) in fetching.fetch_missing(patience)
+    assert state.held == {INSTANCE: 3}
+
+
+def test_a_transfer_under_way_is_not_given_up_and_its_time_does_not_count() -> None:
+    state, fetching, patience = waiting(is_stale=True)
+    fetching.fetch_missing(0.0)
+    fetching.fetch_missing(10 * patience)
+    fetching.failed(FetchFailed(instance=INSTANCE, round=3, reason="cut off"), 10 * patience)
+    fetching.fetch_missing(11 * patience - 0.1)
+    assert state.held == {}
+    fetching.fetch_missing(11 * patience)
+    assert state.held == {INSTANCE: 3}
+
+
+def test_a_plan_begins_the_wait_anew() -> None:
+    state, fetching, patience = waiting(is_stale=True)
+    refused(state, fetching, at=0.0)
+    state.learn(next_plan(state.book.newest, (), rules(rounds=20)))
+    fetching.fetch_missing(patience)
+    assert state.held == {}
+
+
+def test_without_an_older_state_the_wait_ends_with_a_report_of_nothing_and_at_the_last_boundary_with_the_run() -> None:
+    state, fetching, patience = waiting(is_stale=False)
+    refused(state, fetching, at=0.0)
+    fetching.fetch_missing(patience)
+    assert state.lost == [INSTANCE] and not fetching.has_given_up
+    last = replace(state.book.plans[3], is_last=True)
+    state.learn(last)
+    fetching.fetch_missing(patience + 1.0)
+    fetching.failed(FetchFailed(instance=INSTANCE, round=3, reason="no donor"), patience + 1.0)
+    fetching.fetch_missing(3 * patience)
+    assert fetching.has_given_up
 
 
 def test_a_round_that_is_over_is_passed_where_a_state_is_known_behind_it_alone() -> None:

@@ -86,7 +86,7 @@ def test_moving_to_another_boundary_raises_the_epoch() -> None:
 
 
 def test_a_fast_forward_keeps_of_an_instance_only_that_an_older_state_is_here() -> None:
-    item = HostedInstance(boundary=3, fetch=Fetch(boundary=4), no_donor_since=1.0)
+    item = HostedInstance(boundary=3, fetch=Fetch(boundary=4, began_at=0.0), no_donor_since=1.0, awaited_since=1.0)
     item.give_up()
     assert item == HostedInstance(is_stale=True)
 

@@ -1,0 +1,119 @@
+"""No host waits for ever: the hosts that hold the newest state are killed or silent, above all near the end of a run, when no
+plan ends a wait any more."""
+
+from random import Random
+
+import pytest
+
+from adloco_p2p.core.model.messages import Heartbeat
+from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.machine import Machine, Outgoing
+from adloco_p2p.sim.world import Parts, World
+
+LIMIT_SECONDS = 1200.0
+KILLS = Faults(crash_chance=1e-12, faults_end_at=LIMIT_SECONDS)
+"""A machine that is killed comes back after 0.05 to 12 s."""
+
+
+def silent_from(round: int) -> Outgoing:
+    """A member that lives, and sends nothing but heartbeats once it knows the plan of this round."""
+
+    def sends(machine: Machine, peer: object, message: object) -> list[tuple[float, object]]:
+        del peer
+        is_silent = machine.process is not None and machine.process.agreement.ledger.head.round >= round
+        return [] if is_silent and not isinstance(message, Heartbeat) else [(0.0, message)]
+
+    return sends
+
+
+def world_of(seed: int, *, peers: int, rounds: int, count: int, checkpoint_period: int, silent: int | None = None) -> World:
+    rules = Rules(
+        work=WorkRules(rounds=rounds, inner_steps=4),
+        instances=InstanceRules(count=count, fork_round=2, start="same" if count == 1 else "fork"),
+        batch=BatchRules(initial_batch=8, max_batch=64),
+        admission=AdmissionRules(kind="open"),
+    )
+    strategies = {} if silent is None else {peers - 1: silent_from(silent)}
+    parts = Parts(checkpoint_period=checkpoint_period, strategies=strategies)
+    return World(seed, peers=peers, rounds=rounds, faults=KILLS, rules=rules, parts=parts)
+
+
+def play(world: World) -> None:
+    """Until every honest process has ended."""
+    while world.queue.now < LIMIT_SECONDS and not world.is_over():
+        world.queue.step()
+        world.checkers.at(world.queue.now)
+    assert world.is_over(), "a host waits for ever"
+
+
+def finished(world: World) -> list[Machine]:
+    stops = ((machine, machine.process.stop) for machine in world.machines.values() if machine.process is not None)
+    return [machine for machine, stop in stops if machine.is_honest and stop is not None and stop.is_finished]
+
+
+def kill_at(world: World, round: int, waves: list[list[tuple[float, int]]]) -> None:
+    """Once a machine knows the plan of this round: each wave is a list of (seconds later, number of the machine)."""
+
+    def look() -> None:
+        heads = [machine.process.agreement.ledger.head.round for machine in world.machines.values() if machine.process]
+        if max(heads, default=0) < round:
+            world.queue.after(0.1, look)
+            return
+        machines = list(world.machines.values())
+        for wave in waves:
+            for later, number in wave:
+                world.queue.after(later, machines[number].crash, "the test kills it")
+
+    world.queue.after(0.1, look)
+
+
+@pytest.mark.parametrize("known", [4, 7])
+def test_all_hosts_are_killed_long_after_their_last_checkpoint_and_the_run_ends(known: int) -> None:
+    """All come back further behind than rounds are kept, drop their states, and know from the journal that the others had the
+    newest one. Once with the last plan and once before it: nobody reports, so no plan follows."""
+    world = world_of(26, peers=3, rounds=7, count=1, checkpoint_period=100)
+    kill_at(world, known, [[(0.5, 0), (0.5, 1), (0.5, 2)]])
+    play(world)
+    machines = finished(world)
+    assert len(machines) == 3 and all(machine.life == 2 for machine in machines)
+    world._check_one_state(machines, world.time)
+
+
+def random_kills(seed: int) -> World:
+    """One to three waves of kills within 6 s of one of the last three plans; some runs have a silent member, too."""
+    random = Random(f"waits {seed}")
+    peers, rounds, has_silent = random.randint(2, 4), random.randint(3, 7), random.random() < 0.3
+    world = world_of(
+        seed,
+        peers=peers + has_silent,
+        rounds=rounds,
+        count=random.choice((1, 1, 2)),
+        checkpoint_period=random.choice((2, 4, 100)),
+        silent=rounds - random.randint(0, 2) if has_silent else None,
+    )
+    share = random.choice((0.3, 0.6, 1.0))
+    waves = []
+    for _ in range(random.randint(1, 3)):
+        at = random.uniform(0.0, 6.0)
+        waves.append(
+            [(at + random.choice((0.0, random.random())), number) for number in range(peers) if random.random() < share]
+        )
+    kill_at(world, rounds - random.randint(0, 2), waves)
+    return world
+
+
+def check_random_kills(seeds: range) -> None:
+    """That all end: hosts that went on from older states in the last round may end with different models (docs/limits.md)."""
+    for seed in seeds:
+        play(random_kills(seed))
+
+
+def test_kills_near_the_end_of_a_run_leave_nobody_waiting() -> None:
+    check_random_kills(range(8))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("block", range(20))
+def test_many_kills_near_the_end_of_a_run_leave_nobody_waiting(block: int) -> None:
+    check_random_kills(range(8 + 20 * block, 28 + 20 * block))
