@@ -117,6 +117,6 @@ def _names_hosts_only(report: Report, num_hosts: Mapping[InstanceId, int]) -> bo
 
 def _last_place(item: InstanceReport) -> int:
     """Of the hosts that it names; -1 where it names none."""
-    said = item.complaint
+    complaint = item.complaint
     last = max(item.contributors.bit_length(), item.left_out.bit_length()) - 1
-    return last if said is None else max(last, said.contributor, said.reducer)
+    return last if complaint is None else max(last, complaint.contributor, complaint.reducer)

@@ -70,9 +70,11 @@ def _new(claims: Mapping[PeerId, InstanceReport], places: Mapping[PeerId, int], 
     named = {place: peer for peer, place in places.items()}
     made = [(peer, claim.complaint) for peer, claim in sorted(claims.items()) if claim.complaint is not None]
     return [
-        KnownComplaint(peer=peer, round=said.round, contributor=named[said.contributor], reducer=named[said.reducer])
-        for peer, said in made
-        if said.round <= round and said.contributor in named and said.reducer in named
+        KnownComplaint(
+            peer=peer, round=complaint.round, contributor=named[complaint.contributor], reducer=named[complaint.reducer]
+        )
+        for peer, complaint in made
+        if complaint.round <= round and complaint.contributor in named and complaint.reducer in named
     ]
 
 
