@@ -19,7 +19,7 @@ from adloco_p2p.views.records import Decision, RoundResult
 from adloco_p2p.views.status import ORDERS, Status
 
 MAX_POINTS = 500
-"""Of one curve; of longer ones every so many rounds are shown, the last one always."""
+"""Of one curve; of a longer one every n-th round is shown, and the last one always."""
 MAX_LINES = 200
 """Newest plans of the ledger."""
 MAX_PEERS = 300

@@ -53,7 +53,7 @@ def complaint_of(event: PartNotShown, plan: InstancePlan) -> Complaint | None:
 
 
 def max_bytes(num_instances: int) -> int:
-    """Bytes that a report of a peer with so many instances may take."""
+    """Bytes that a report about `num_instances` may take."""
     return MAX_REPORT_BYTES + MAX_INSTANCE_BYTES * max(0, num_instances - INSTANCES_INCLUDED)
 
 
@@ -86,7 +86,7 @@ def fitted(report: Report, *, num_members: int) -> Report:
 
 
 def is_short(signed: SignedReport) -> bool:
-    """Whether a plan could give its peer so many instances that the report is not too large."""
+    """Whether the report is within the limit for the number of instances that it names."""
     limit = max_bytes(len(signed.report.instances)) + _proof_bytes(signed.report, MAX_PROOF_BYTES)
     return canonical.size_once(signed.report) <= limit
 

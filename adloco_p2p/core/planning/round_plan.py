@@ -46,11 +46,11 @@ from adloco_p2p.core.planning.suspension import with_complaints
 from adloco_p2p.core.planning.witnesses import had_work
 
 ROUNDS_TO_A_VERDICT = 3
-"""So long before the end of a run branch states are measured for the last time: the verdict comes two plans later, and does not
-get in the way of the one on the last merge."""
+"""Branch states are measured for the last time this many rounds before the end of a run: the verdict comes two plans later, and
+does not get in the way of the one on the last merge."""
 ORPHANED_ROUNDS = 3
-"""An instance ends after so many rounds in which nobody reported its state and every host of it reported, or has never reported
-since it got its seat, SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
+"""An instance ends after this many rounds in which nobody reported its state and every host of it reported, or has never
+reported since it got its seat, SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
 
 
 def genesis(

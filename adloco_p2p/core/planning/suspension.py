@@ -23,12 +23,12 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.witnesses import Witnesses, had_work
 
 ROUNDS_COUNTED = 16
-"""A complaint counts for so many rounds after its average."""
+"""A complaint counts for this many rounds after its average."""
 LEAST_AVERAGES = 2
-"""A host complains about another one for so many averages before that counts: one that is restarted has lost what it sent to
+"""A host complains about another one for this many averages before that counts: one that is restarted has lost what it sent to
 the last average."""
 LEAST_FULL = 2
-"""So many of those that complain are full members."""
+"""At least this many of those that complain are full members."""
 SHORTEST_ROUNDS = 8
 """The first suspension; each one that follows is twice as long, ..."""
 LONGEST_ROUNDS = 64
