@@ -62,11 +62,11 @@ class Stranger:
             run=run.digest,
             me=node.me,
             kinds=MESSAGE_KINDS,
-            on_message=self._hear,
+            on_message=self._on_message,
             on_refused=lambda *_: None,
         )
 
-    async def _hear(self, sender: PeerId, message: object) -> None:
+    async def _on_message(self, sender: PeerId, message: object) -> None:
         self._attack.received(self._port, self._node.me, sender, message)
         self._attack.answers.clear()
 
