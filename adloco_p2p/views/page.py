@@ -89,8 +89,8 @@ def document(
 
 
 def side_by_side(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
-    """What the page has of several runs: what `summarise_runs` has of each, and its held-out losses by `round`, `samples` and
-    `seconds` of its peer (None for a round that the peer did not see)."""
+    """The page's rows of several runs: the summary of each by `summarise_runs`, and its held-out losses by `round`, `samples`
+    and `seconds` of its peer (None for a round that the peer did not see)."""
     rows: list[dict[str, Any]] = summarise_runs(runs)["runs"]
     for row, run in zip(rows, runs, strict=True):
         ends = dict(derived.round_ends(run.own))
