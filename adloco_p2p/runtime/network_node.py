@@ -151,7 +151,7 @@ async def join_run(
         check_run_of_others(run, config)
         await get_base(swarm_node, discovery, run, config, workdir=workdir, digest=manifest.run, say=say)
         ticket = ticket_for(workdir.path, run, swarm_node.me, target.initial_peers)
-        say(f"run {run.name} ({manifest.run[:16]}), {time.monotonic() - begun:.1f} s after the start")
+        say(f"run {run.name} ({manifest.run[:16]}), found in {time.monotonic() - begun:.1f} s")
         return await _take_part(
             swarm_node,
             addresses,
