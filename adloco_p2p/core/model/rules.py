@@ -140,7 +140,7 @@ class WorkRules:
     """Once this part of an average's weight has arrived, from more than half of its hosts, those are left out whose uploads are
     too slow to wait for; null: all that live are waited for."""
     straggler_tolerance: Annotated[float, Ge(0)] = 1.0
-    """A host is too slow if its rest would take longer, at the rate at which it comes, than 10 s and than this many times the
+    """Too slow is a host whose rest would take longer, at the rate at which it comes, than 10 s and than so many times the
     computing time of a round: left out, it fetches the average, and is late for the next round, too."""
     max_hosts: Annotated[int, Ge(2), Le(MAX_HOSTS)] = 32
     """An instance has at most this many hosts, and no more than its batch has samples; further peers wait on the bench."""
