@@ -42,7 +42,7 @@ CASE_SECONDS = 120.0
 SILENT: tuple[str, Any] = ("silent", None)
 """A set of processes that takes longer is ended."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
-"""What all of them can send."""
+"""The types that all of them can send."""
 CODECS = (*DTYPES, "int8")
 
 Round = Callable[[], object]

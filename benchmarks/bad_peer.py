@@ -1,4 +1,4 @@
-"""A peer that is a member like any other, with a key of its own, and misbehaves in the way that its name says.
+"""A peer that is a member like any other, with a key of its own, and misbehaves as its name states.
 
   python -m benchmarks.bad_peer KIND STEP_SECONDS join --initial-peers ADDRESS --workdir DIR
 
@@ -233,7 +233,7 @@ def replay() -> None:
 
 def garbage() -> None:
     held: deque[asyncio.StreamWriter] = deque(maxlen=64)
-    """Streams that say nothing, or stopped in the middle."""
+    """Streams that send nothing, or stopped in the middle."""
     frames = (
         os.urandom(LARGEST_NOISE_BYTES),
         b"",

@@ -86,7 +86,7 @@ async def _ignore(sender: PeerId, message: object) -> None:
 
 
 class Swarm:
-    """All members in one event loop; averaging goes on until told otherwise."""
+    """All members in one event loop; averaging goes on until it is stopped."""
 
     def __init__(self, members: list[Member], *, size: int) -> None:
         self.members = members

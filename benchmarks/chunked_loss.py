@@ -1,4 +1,4 @@
-"""What never holding all logits saves, and costs: a training step with whole logits and with chunks of several sizes.
+"""Savings and cost of never holding all logits: a training step with whole logits and with chunks of several sizes.
 The head is trained: each chunk adds a gradient as large as the head.
 
 python -m benchmarks.chunked_loss                      vocabulary 50,257, width 768, two layers, 1,024 tokens; two minutes

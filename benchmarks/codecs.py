@@ -1,4 +1,4 @@
-"""What each codec costs and what it does to the loss: two hosts of one instance in one process, all else the run's own code.
+"""The cost of each codec and its effect on the loss: two hosts of one instance in one process, all else the run's own code.
 
     python -m benchmarks.codecs [--rounds 24] [--seeds 1 2 3] [--codecs float32 int4 ...]
 

@@ -1,4 +1,4 @@
-"""What agreeing costs each of many peers: whole peers in the simulated world, rounds of a minute, averages not counted.
+"""The cost of agreement for each of many peers: whole peers in the simulated world, rounds of a minute, averages not counted.
 
     python -m benchmarks.crowd --peers 100 [--rounds 4] [--hosts 32] [--round-seconds 60] [--loss 0] [--churn 0] [--out FILE]
 

@@ -1,4 +1,4 @@
-"""What the guard sees in real training: rises of the loss where nobody lies, and what alarms change where hosts do.
+"""The guard's measurements in real training: rises of the loss where nobody lies, and what alarms change where hosts do.
 
 python -m benchmarks.guard             false alarms, the effect on attacks, and the cost of measuring; 3 s a run on an idle core
 python -m benchmarks.guard --seeds 1   one seed of each row

@@ -47,7 +47,7 @@ SAYINGS = {
     "directory opened": "reading the text",
     "text read": "building the model",
 }
-"""What a joiner prints when this is done, in its order."""
+"""Lines that a joiner prints when this is done, in its order."""
 NOTES = ("left", "suspected", "returned")
 """Events by which others show that they have noticed a kill."""
 
@@ -63,7 +63,7 @@ class Peer:
     process: subprocess.Popen[str] = field(init=False)
     began: float = field(init=False)
     lines: list[tuple[float, str]] = field(init=False)
-    """What it said in this life, with wall clock times."""
+    """Its output in this start, with wall clock times."""
     samples: list[tuple[float, float]] = field(init=False)
     """Processor seconds of its process in this life, with wall clock times."""
 
@@ -134,7 +134,7 @@ class Waiter:
     peers: list[Peer]
 
     def wait(self, look: Callable[[], Any], what: str) -> Any:
-        """What `look` returns, once that is something. Raises Impatient."""
+        """The result of `look`, once there is one. Raises Impatient."""
         while not (found := look()):
             if time.monotonic() > self.deadline:
                 said = "\n".join(line for peer in self.peers for _, line in peer.lines[-5:])
@@ -172,7 +172,7 @@ def _own_seconds() -> float:
 
 
 Row = tuple[float, float | None]
-"""Seconds, and processor seconds where they say something."""
+"""Seconds, and processor seconds where they differ enough to matter."""
 
 
 def phases(peer: Peer, waiter: Waiter) -> dict[str, Row]:

@@ -1,4 +1,4 @@
-"""What one instance of a network peer costs in memory, in bytes per parameter: its tensors, and the whole process.
+"""The memory of one instance of a network peer, in bytes per parameter: its tensors, and the whole process.
 
 python -m benchmarks.memory                     both; four pairs of real nodes on loopback, some five minutes on one thread
 python -m benchmarks.memory --only tensors      seconds

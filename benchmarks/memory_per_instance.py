@@ -1,4 +1,4 @@
-"""What one more hosted instance costs in memory, beside the shared model, gradient and activations.
+"""The memory of one more hosted instance, beside the shared model, gradient and activations.
 
 python -m benchmarks.memory_per_instance        a model of about 13 million parameters on the CPU; under a minute
 

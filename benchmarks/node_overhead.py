@@ -1,4 +1,4 @@
-"""What the node costs: whole rounds through the event loop, plans, gradient statistics, averaging alone, outer step, digests,
+"""The cost of the node: whole rounds through the event loop, plans, gradient statistics, averaging alone, outer step, digests,
 events and a checkpoint, against a bare PyTorch loop that does the same inner steps on the same rows. The sides take turns.
 
 python -m benchmarks.node_overhead            the embedded default on one CPU thread; a minute or two

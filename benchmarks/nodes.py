@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 
 def read_events(workdir: Path) -> list[Event]:
-    """What the node has written so far, whole lines only."""
+    """The node's output so far, whole lines only."""
     path = workdir / "events.jsonl"
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
     return [json.loads(line) for line in whole.splitlines()]

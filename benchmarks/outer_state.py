@@ -1,4 +1,4 @@
-"""What each `outer.state` costs in loss beside float32: 8, 6 or 4 bytes per parameter on the way to a joiner.
+"""The cost of each `outer.state` in loss beside float32: 8, 6 or 4 bytes per parameter on the way to a joiner.
 
 python -m benchmarks.outer_state run               train what the kept records and outer_state.jsonl lack; 30 s of a core a seed
 python -m benchmarks.outer_state report            the table from both, into docs/results/bytes.md; keeps the records of both

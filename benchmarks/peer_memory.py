@@ -1,4 +1,4 @@
-"""What a peer takes of main memory, by phase: the whole process, and its p2p daemon apart.
+"""The main memory of a peer, by phase: the whole process, and its p2p daemon apart.
 
 python -m benchmarks.peer_memory configs/finetune.yaml           a few minutes of a core
 python -m benchmarks.peer_memory CONFIG --peers 2 --rounds 3 --set data.sequence_length=128

@@ -1,4 +1,4 @@
-"""What each `averaging.preset` costs in loss beside float32: real training in a simulated swarm, one instance, whole runs.
+"""The cost of each `averaging.preset` in loss beside float32: real training in a simulated swarm, one instance, whole runs.
 
 python -m benchmarks.presets run --seeds 1 2 3    train what the kept records and presets.jsonl lack; stop and go on at any time
 python -m benchmarks.presets report               the table from both, into docs/results/bytes.md; keeps the records of both
@@ -43,7 +43,7 @@ WAYS = {
     "sparse": ("averaging.preset=sparse",),
     "sparse, all": ("averaging.preset=sparse", "averaging.division=all"),
 }
-"""What is compared; `sign_int4` is a codec without a preset, and `sparse, all` divides by the weights of all hosts."""
+"""The compared presets; `sign_int4` is a codec without a preset, and `sparse, all` divides by the weights of all hosts."""
 INNER_STEPS = 32
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 KEPT = RESULTS / "presets.jsonl.gz"

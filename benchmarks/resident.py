@@ -1,4 +1,4 @@
-"""What the kernel counts of a process's memory (Linux)."""
+"""The kernel's counts of a process's memory (Linux)."""
 
 import re
 from pathlib import Path

@@ -16,7 +16,7 @@ peers (exit code 1 where one fails):
 - no process of a dead peer lives on, and nothing is left at the end.
 
 The run has more rounds than fit into the time; it is asked to stop at the end. DIR/deeds.txt lists what was done to whom, and
-DIR/peer-K.log is what peer K said.
+DIR/peer-K.log is the output of peer K.
 """
 
 import argparse
@@ -115,7 +115,7 @@ class Peer:
 
     @property
     def identity(self) -> str | None:
-        """By which the others know it; none before its first start has come so far."""
+        """Its id among the others; none before its first start has come so far."""
         key = self.workdir / "identity.key"
         return Identity.load_or_create(key).peer_id if key.exists() else None
 
@@ -192,7 +192,7 @@ class Soak:
         self.longest_pause = 0.0
         self.orphans: list[str] = []
         self.stubborn: list[str] = []
-        """Who had not left a minute after being asked to."""
+        """Those that had not left a minute after being asked to."""
         self.restarts: dict[int, float] = {}
         self.back_seconds: list[float] = []
         self.is_ending = False
@@ -403,7 +403,7 @@ class Soak:
 
 
 def addresses_of(first: Peer) -> list[str]:
-    """Under which the peer that began the run can be reached, once it says so."""
+    """The address under which the peer that began the run can be reached, once it prints it."""
     for _ in range(3000):
         if match := ADDRESSES.search(first.log.read_text(errors="replace")):
             return match[1].split()

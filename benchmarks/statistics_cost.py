@@ -1,4 +1,4 @@
-"""What the gradient statistics cost: measured inner steps against plain ones, taken in turns in one run.
+"""The cost of the gradient statistics: measured inner steps against plain ones, taken in turns in one run.
 
 python -m benchmarks.statistics_cost            the embedded default's model on one CPU thread; under a minute
 """

@@ -1,8 +1,8 @@
-"""A process that has the address of a run and no seat in it, and floods: forged messages, and streams that say nothing.
+"""A process that has the address of a run and no seat in it, and floods: forged messages, and streams that send nothing.
 
   python -m benchmarks.stranger --initial-peers ADDRESS ... --workdir DIR [--seconds 60] [--only takes_over ...]
 
-Its messages are those that the simulated world knows (`benchmarks/adversary/strangers.py`), signed with a key of its own, as
+Its messages are those of the simulated world (`benchmarks/adversary/strangers.py`), signed with a key of its own, as
 fast as the others take them. Beside that it opens streams to everything that a peer serves, and holds them half open. It prints
 how many messages were taken, and the reasons for which the others were refused.
 """
@@ -62,11 +62,11 @@ class Stranger:
             run=run.digest,
             me=node.me,
             kinds=MESSAGE_KINDS,
-            on_message=self._hear,
+            on_message=self._on_message,
             on_refused=lambda *_: None,
         )
 
-    async def _hear(self, sender: PeerId, message: object) -> None:
+    async def _on_message(self, sender: PeerId, message: object) -> None:
         self._attack.received(self._port, self._node.me, sender, message)
         self._attack.answers.clear()
 

@@ -87,7 +87,7 @@ def steps_of(spread: tuple[int, int], num_hosts: int) -> list[int]:
 
 
 def scalars(vectors: Sequence[torch.Tensor], steps: Sequence[int], batch: int) -> tuple[list[Contribution], float]:
-    """What hosts report of their pseudo-gradients, and the squared norm of the average."""
+    """The hosts' statistics of their pseudo-gradients, and the squared norm of the average."""
     total = sum(steps)
     average = torch.stack([vector * (count / total) for vector, count in zip(vectors, steps, strict=True)]).sum(0)
     found = [

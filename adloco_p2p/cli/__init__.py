@@ -81,7 +81,7 @@ FIRST_STEPS = {
     "audit:explain": "reading the ledger",
     "audit:simulate": "simulating",
 }
-"""What the verbs that take longer than a moment do first."""
+"""The first step of each verb that takes longer than a moment."""
 
 
 def _first_step(arguments: argparse.Namespace) -> Steps:
@@ -152,5 +152,5 @@ def _verbosity(parser: Parser) -> None:
         _verbosity(verb)
     if not parser.verbs:
         how_much = parser.add_mutually_exclusive_group()
-        how_much.add_argument("-v", "--verbose", action="store_true", help="also what usually goes without saying")
+        how_much.add_argument("-v", "--verbose", action="store_true", help="also details")
         how_much.add_argument("-q", "--quiet", action="store_true", help="only results, warnings and errors")

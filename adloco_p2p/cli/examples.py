@@ -1,4 +1,4 @@
-"""What the help pages show: where to begin, and at least one command of every verb. The tests parse each line."""
+"""The examples of the help pages: where to begin, and at least one command of every verb. The tests parse each line."""
 
 FIRST = (
     "adloco-peer swarm --peers 2 --rounds 20 --workdir runs/first    a whole run on this machine",

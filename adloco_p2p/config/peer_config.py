@@ -41,7 +41,7 @@ class PeerConfig:
     tasks_path: str | None = None
     """Directory of tasks of your own, YAML files of lm-eval, that a run may name; their code is run."""
     checkpoint_period_rounds: PositiveInt = 1
-    """Save the state every so many rounds (and at the end and when stopping)."""
+    """Interval in rounds at which the state is saved (it is also saved at the end and when stopping)."""
     checkpoint_period_seconds: Annotated[float, Ge(0)] | None = None
     """The least time between two saves; none: as much as keeps the mean rate of writing at 32 MB a second."""
     checkpoints_kept: Annotated[int, Ge(2)] = 2

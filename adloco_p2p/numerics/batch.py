@@ -62,7 +62,7 @@ class SampleStream(Protocol):
         """The next `num_samples` rows; never fewer. May block on reading."""
 
     def read_ahead(self, num_samples: int) -> None:
-        """Read so many more rows already where reading takes long; nothing is taken. May block on reading."""
+        """Read that many more rows ahead where reading takes long; nothing is taken. May block on reading."""
 
 
 class Feed(Protocol):

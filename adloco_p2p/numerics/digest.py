@@ -116,7 +116,7 @@ def chunk_digest(data: Buffer) -> bytes:
 
 
 def result_index(codec: TensorCodec, size: int, parts: Iterable[tuple[int, bytes]], *, binding: bytes = b"") -> bytes:
-    """Of an average of so many values, as a blob whose head names the encoding and whose chunks are the encoded parts.
+    """The index of an average of `size` values, as a blob whose head names the encoding and whose chunks are the encoded parts.
 
     A table of hashes, so that parts are hashed while others still travel, and a repaired part is checked by itself. Its root is
     what every host of an average must share. `binding` identifies the decision of the average, if there was one.

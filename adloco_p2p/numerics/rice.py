@@ -12,13 +12,13 @@ from adloco_p2p.errors import RemoteProtocolError
 
 
 def most_unary_bits(count: int, span: int, rest_bits: int) -> int:
-    """Of so many places out of `span`: a one for each, and zeros for what the gaps can add up to."""
+    """The most bits of the unary codes for `count` places out of `span`: a one for each, and zeros for the sum of the gaps."""
     return count + (span - count >> rest_bits)
 
 
 @cache
 def rest_bits_for(count: int, span: int) -> int:
-    """The k with which no set of so many places takes more bits than with another; the smallest of these. With 0 the code is a
+    """The k with which no set of `count` places takes more bits than with another; the smallest of these. With 0 the code is a
     bit for each place."""
     return min(range(span.bit_length()), key=lambda bits: (most_unary_bits(count, span, bits) + count * bits, bits))
 

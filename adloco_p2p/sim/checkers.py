@@ -74,16 +74,16 @@ class Checkers:
         self._floor: dict[tuple[PeerId, Digest], Ballot] = {}
         self._absent: dict[tuple[Digest, Ballot], tuple[PeerId, ...]] = {}
         self._acted: dict[Digest, dict[PeerId, None]] = {}
-        """Slot -> who promised or accepted in it."""
+        """Slot -> the peers that promised or accepted in it."""
         self._left_out: dict[Digest, dict[PeerId, None]] = {}
         """Slot -> the peers that were rightly excluded by one that promised or accepted in it."""
         self._recovered_roster: dict[Digest, None] = {}
         """Slots whose whole roster was silent to the peer that settled them."""
         self._children: dict[Digest, dict[Digest, None]] = {}
         self._beats: dict[PeerId, dict[PeerId, int]] = {}
-        self._own_word: dict[PeerId, dict[PeerId, None]] = {}
+        self._incarnations: dict[PeerId, dict[PeerId, None]] = {}
         """Peer -> members whose incarnation it has from themselves."""
-        self._heard_at: dict[PeerId, dict[PeerId, float]] = {}
+        self._renewed_at: dict[PeerId, dict[PeerId, float]] = {}
         self._booted_at: dict[PeerId, float] = {}
         self._awake_at: dict[PeerId, float] = {}
         self._gone: dict[PeerId, None] = {}
@@ -95,7 +95,7 @@ class Checkers:
     def booted(self, peer: PeerId, now: float) -> None:
         """A process begins with the ledger that is on its disk: it understands the rosters of those plans at once."""
         self.healing.booted(peer)
-        self._beats[peer], self._heard_at[peer], self._own_word[peer] = {}, {}, {}
+        self._beats[peer], self._renewed_at[peer], self._incarnations[peer] = {}, {}, {}
         self._booted_at[peer] = self._awake_at[peer] = now
         self._heads[peer] = self._newest_on_disk.get(peer, self._first)
         self._understood[peer] = {}
@@ -124,9 +124,9 @@ class Checkers:
         gap = now - self._awake_at[peer]
         if gap > self._timing.stall_seconds:
             self._booted_at[peer] += gap
-            heard_at = self._heard_at[peer]
-            for other in heard_at:
-                heard_at[other] += gap
+            renewed_at = self._renewed_at[peer]
+            for other in renewed_at:
+                renewed_at[other] += gap
         self._awake_at[peer] = now
 
     def delivered(self, peer: PeerId, sender: PeerId, message: object, now: float) -> None:
@@ -134,52 +134,52 @@ class Checkers:
         match message:
             case Heartbeat():
                 for request in message.joins:
-                    self._hear_join(peer, request, now)
+                    self._take_join(peer, request, now)
                 members = roster_of(self._plans[self._heads[peer]])
                 if sender not in members:
                     return
                 for life in message.lives:
                     if life.peer in members:
-                        self._hear_owner(peer, life.peer, life.incarnation * BEATS_PER_LIFE, now)
-                self._hear_owner(peer, sender, message.beat, now)
+                        self._take_own_beat(peer, life.peer, life.incarnation * BEATS_PER_LIFE, now)
+                self._take_own_beat(peer, sender, message.beat, now)
                 roster = self._plans.get(message.roster)
                 if roster is not None and message.roster in list(self._understood[peer])[-ROSTERS_KEPT:]:
                     for other, beat in message.beats(roster_of(roster)):
                         if other in members:
-                            self._hear_of(peer, other, beat, now)
+                            self._take_relayed_beat(peer, other, beat, now)
                 for leave in message.leaves:
-                    self._own_word[peer][leave.peer] = None
+                    self._incarnations[peer][leave.peer] = None
             case Leave():
-                self._own_word[peer][message.peer] = None
+                self._incarnations[peer][message.peer] = None
             case Refusal():
                 members = roster_of(self._plans[self._heads[peer]])
                 if sender not in members or message.parent != self._heads[peer]:
                     return
                 for other, beat in message.alive:
                     if other in members:
-                        self._hear_of(peer, other, beat, now)
+                        self._take_relayed_beat(peer, other, beat, now)
 
-    def _hear_join(self, peer: PeerId, request: JoinRequest, now: float) -> None:
-        self._hear_owner(peer, request.peer, request.beat, now)
+    def _take_join(self, peer: PeerId, request: JoinRequest, now: float) -> None:
+        self._take_own_beat(peer, request.peer, request.beat, now)
 
-    def _hear_owner(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
+    def _take_own_beat(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
         """From the other one itself, or signed by it."""
         known = self._beats[peer].get(other, 0)
-        if other not in self._own_word[peer] and beat // BEATS_PER_LIFE < known // BEATS_PER_LIFE:
+        if other not in self._incarnations[peer] and beat // BEATS_PER_LIFE < known // BEATS_PER_LIFE:
             self._beats[peer][other] = 0
-        self._own_word[peer][other] = None
-        self._hear(peer, other, beat, now)
+        self._incarnations[peer][other] = None
+        self._take_beat(peer, other, beat, now)
 
-    def _hear_of(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
+    def _take_relayed_beat(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
         """From a third one: accepted for a life that the other one made known itself, and while none is known."""
         known = self._beats[peer].get(other, 0)
-        if other not in self._own_word[peer] or beat // BEATS_PER_LIFE == known // BEATS_PER_LIFE:
-            self._hear(peer, other, beat, now)
+        if other not in self._incarnations[peer] or beat // BEATS_PER_LIFE == known // BEATS_PER_LIFE:
+            self._take_beat(peer, other, beat, now)
 
-    def _hear(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
+    def _take_beat(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
         if beat > self._beats[peer].get(other, 0):
             self._beats[peer][other] = beat
-            self._heard_at[peer][other] = now
+            self._renewed_at[peer][other] = now
 
     # --- journal and messages --------------------------------------------------------------------------------------
 
@@ -249,9 +249,9 @@ class Checkers:
             if other in self._gone or other in self._liars:  # nobody is judged for taking a farewell of a liar as one
                 continue
             lease = self._timing.lease(len(self._plans[parent].roster))
-            heard_at = self._heard_at[peer].get(other, self._booted_at[peer])
-            if other == peer or now - heard_at < lease - 1e-3:
-                raise Violation(f"{peer} excludes {other}, whose beat came {now - heard_at:.3f} s ago (lease {lease:.1f} s)")
+            renewed_at = self._renewed_at[peer].get(other, self._booted_at[peer])
+            if other == peer or now - renewed_at < lease - 1e-3:
+                raise Violation(f"{peer} excludes {other}, whose beat came {now - renewed_at:.3f} s ago (lease {lease:.1f} s)")
 
     # --- ledgers -----------------------------------------------------------------------------------------------------
 

@@ -196,8 +196,8 @@ class Healing:
         since = digests[: digests.index(branch_state.fork)]
         if len(since) < 2:
             return 0.0
-        told = reports if len(since) == 2 else [signed.report for signed in self._entries[since[-3]].reports]
-        here = {report.peer for report in told}
+        used = reports if len(since) == 2 else [signed.report for signed in self._entries[since[-3]].reports]
+        here = {report.peer for report in used}
         always = set.intersection(*({seat.peer for seat in self._plans[digest].roster} for digest in since))
         for proof in [report.proof for report in reports if report.proof is not None]:
             counted = counted_of(fork, proof.certificate)

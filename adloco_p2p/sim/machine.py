@@ -100,7 +100,7 @@ class Machine:
         self.reported: list[Report] = []
         """The reports that this machine submitted, over all its starts."""
         self.armed: int | None = None
-        """It dies at the persistence point after so many more."""
+        """It dies after this many further persistence points."""
         self.frozen_until = 0.0
         self.around = around
         self._capacity = replace(around.capacity, is_keeper=is_keeper)

@@ -12,26 +12,26 @@ def signers_and_course(parent: RoundPlan, value: Value) -> tuple[tuple[PeerId, .
     """Of the plan that the value stands for. Raises ValueError where the value is not allowed after the parent."""
     signers, course, now = set(parent.signers), parent.course, value.round
     changes = list(course.changes)
-    for said in value.statements:
-        if not isinstance(said, Statement):
+    for statement in value.statements:
+        if not isinstance(statement, Statement):
             continue
-        if said.signer not in signers:
-            raise ValueError(f"{said.signer} is no signer")
-        if said.action == "add_signer":
-            signers |= {said.subject}
-        if said.action == "remove_signer":
-            signers -= {said.subject}
-        if said.action == "pause":
-            course = replace(course, paused_from=said.round if said.round > now else now + 1)
-        if said.action == "stop":
-            course = replace(course, last_round=said.round if said.round > now else now)
-        if said.action == "resume":
+        if statement.signer not in signers:
+            raise ValueError(f"{statement.signer} is no signer")
+        if statement.action == "add_signer":
+            signers |= {statement.subject}
+        if statement.action == "remove_signer":
+            signers -= {statement.subject}
+        if statement.action == "pause":
+            course = replace(course, paused_from=statement.round if statement.round > now else now + 1)
+        if statement.action == "stop":
+            course = replace(course, last_round=statement.round if statement.round > now else now)
+        if statement.action == "resume":
             course = replace(course, paused_from=None, last_round=None)
-        if said.action == "change":
-            assert said.settings is not None
-            begins = said.round if said.round > now else now
-            rounds = None if said.settings.rounds is None else max(said.settings.rounds, begins + 1)
-            changes.append(Change(from_round=begins, settings=replace(said.settings, rounds=rounds)))
+        if statement.action == "change":
+            assert statement.settings is not None
+            begins = statement.round if statement.round > now else now
+            rounds = None if statement.settings.rounds is None else max(statement.settings.rounds, begins + 1)
+            changes.append(Change(from_round=begins, settings=replace(statement.settings, rounds=rounds)))
     if parent.signers and not signers:
         raise ValueError("no signer is left")
     if course.paused_from is not None and now >= course.paused_from:

@@ -151,8 +151,8 @@ class PeerCheckers:
         applied[peer] = average
         differing = [other for other, digest in applied.items() if digest != average]
         if differing and not any(peer in self._liars for peer in contributors):
-            told = {name: digest[:8] for name, digest in applied.items()}
-            raise Violation(f"hosts of instance {instance} apply different averages in round {round}: {told}")
+            made = {name: digest[:8] for name, digest in applied.items()}
+            raise Violation(f"hosts of instance {instance} apply different averages in round {round}: {made}")
 
     def carried_over(self, peer: PeerId) -> None:
         """A round is void for a host."""

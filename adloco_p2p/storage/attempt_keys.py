@@ -11,7 +11,7 @@ from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.storage.disk import replace_file, reported
 
 _KEYS_KEPT = 256
-"""All peers drop a plan long before it has had so many attempts, in all its instances."""
+"""All peers drop a plan long before it has had this many attempts, in all its instances."""
 
 
 class AttemptKeys:

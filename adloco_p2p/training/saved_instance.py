@@ -48,7 +48,7 @@ def load_saved_(
 def check_saved(
     instance: InstanceId, tensors: Mapping[str, torch.Tensor], names: Sequence[str], *, size: int, dtype: torch.dtype
 ) -> None:
-    """That vectors of so many values are there. Raises StorageError."""
+    """Check that vectors of `size` values are there. Raises StorageError."""
     for name in names:
         if name not in tensors or tensors[name].shape != (size,) or tensors[name].dtype != dtype:
             raise _other_model(instance, name)

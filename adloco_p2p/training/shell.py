@@ -43,8 +43,8 @@ class ModelShell:
         return self._logits_of is not None
 
     def logits_bytes(self, num_tokens: int) -> int:
-        """Of a chunked loss, for so many tokens, beside what autograd saves: logits and their gradient in fp32, and those of
-        the model's own type. 0 where all logits are saved."""
+        """Of a chunked loss, for that many tokens, beside the tensors that autograd saves: logits and their gradient in fp32,
+        and those of the model's own type. 0 where all logits are saved."""
         if not self.is_loss_chunked:
             return 0
         vocab_size: int = self.module.config.get_text_config().vocab_size

@@ -130,7 +130,7 @@ class Estimate:
 
 
 def estimate_of(method: str, rounds: float, link: Link, *, basis: Literal["derived", "extrapolated"] = "derived") -> Estimate:
-    """The cost of so many rounds."""
+    """The cost of a number of rounds."""
     whole = ceil(rounds - ROUNDING)
     per_round = round_bytes(
         num_parameters=link.num_parameters, num_workers=link.num_workers, bytes_per_value=link.bytes_per_value

@@ -19,7 +19,7 @@ from adloco_p2p.views.records import Decision, RoundResult
 from adloco_p2p.views.status import ORDERS, Status
 
 MAX_POINTS = 500
-"""Of one curve; of longer ones every so many rounds are shown, the last one always."""
+"""Of one curve; of a longer one every n-th round is shown, and the last one always."""
 MAX_LINES = 200
 """Newest plans of the ledger."""
 MAX_PEERS = 300
@@ -89,8 +89,8 @@ def document(
 
 
 def side_by_side(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
-    """What the page has of several runs: what `summarise_runs` has of each, and its held-out losses by `round`, `samples` and
-    `seconds` of its peer (None for a round that the peer did not see)."""
+    """The page's rows of several runs: the summary of each by `summarise_runs`, and its held-out losses by `round`, `samples`
+    and `seconds` of its peer (None for a round that the peer did not see)."""
     rows: list[dict[str, Any]] = summarise_runs(runs)["runs"]
     for row, run in zip(rows, runs, strict=True):
         ends = dict(derived.round_ends(run.own))

@@ -47,7 +47,7 @@ _KIND_STYLES = {"merge": "bold", "fork": "bold", "switch": "", "probe": "dim"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What the screen shows beside the status of the node."""
+    """The content of the screen beside the status of the node."""
 
     members: Sequence[MemberRow] = ()
     """The peers of a swarm on this machine, which replace those that the plan names."""

@@ -130,7 +130,7 @@ def under_a_true_certificate(report: Report) -> Report:
 
 
 def weighs_no_more_than_its_votes(result: Result) -> str:
-    """What one elector claims alone weighs at most its part of the electors."""
+    """The claim of one elector alone weighs at most its part of the electors."""
     part = 1.0 / len(result.arena.genesis.roster)
     heavy = [
         entry.plan.round
@@ -152,7 +152,7 @@ def names_no_branch(result: Result) -> str:
 
 def votes_of_another_attempt(seed: int) -> Outcome:
     """A host shows the votes that others signed in earlier attempts, rounds and instances as votes for an average of its own
-    making: as the same attempt, as a later one, and as an answer to whoever asks."""
+    making: as the same attempt, as a later one, and as an answer to any question."""
     heard: dict[PeerId, AverageDigest] = {}
     sent = [0]
 

@@ -93,7 +93,7 @@ def lies_about_averages(machine: Machine, peer: PeerId, message: object) -> Sent
 
 
 def signs_two_votes(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Two votes about one average, both signed as they should be; each host hears one of them first."""
+    """Two votes about one average, both signed as they should be; each host receives one of them first."""
     if not isinstance(message, AverageDigest) or message.is_void or not message.signature or machine.process is None:
         return at_once(message)
     plan = _plan_of(machine, message.round)
@@ -115,7 +115,7 @@ def accuses_all(machine: Machine, peer: PeerId, message: object) -> Sent:
 
 
 def accuses_one_after_another(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Of every attempt it says that it failed because of a minority, another one each time (review B8)."""
+    """It reports of every attempt that it failed because of a minority, another one each time (review B8)."""
     if not isinstance(message, Heartbeat) or machine.process is None:
         return at_once(message)
     plan = machine.process.agreement.ledger.plans[-1]
@@ -290,7 +290,7 @@ def invents_beats(machine: Machine, peer: PeerId, message: object) -> Sent:
 
 
 def lies_about_time(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Its beats run backwards and forwards, its head is an old one, and it is heard of a second late."""
+    """Its beats run backwards and forwards, its head is an old one, and its messages arrive a second late."""
     del peer
     if not isinstance(message, Heartbeat) or machine.process is None:
         return at_once(message)
@@ -351,7 +351,7 @@ class ProposesAlone:
 
 @dataclass
 class StarvesOneHost:
-    """As a proposer it leaves out the report of one host, always; and it tells that host nothing but its heartbeats."""
+    """As a proposer it leaves out the report of one host, always; and it sends that host nothing but its heartbeats."""
 
     victim: PeerId
 
@@ -369,7 +369,7 @@ class StarvesOneHost:
 
 
 def overtakes_ballots(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Answers every ballot with one of its own, one attempt higher, and then says nothing (review B8)."""
+    """Answers every ballot with one of its own, one attempt higher, and then sends nothing (review B8)."""
     del peer
     if not isinstance(message, Promise | Vote | Ack | Heartbeat) or machine.process is None:
         return at_once(message)
@@ -440,7 +440,7 @@ class Replays:
 
 @dataclass
 class ComesAndGoes:
-    """Says farewell and takes it back, every few seconds, to some only."""
+    """Sends its leave message and takes it back, every few seconds, to some only."""
 
     run: Digest
 
@@ -453,7 +453,7 @@ class ComesAndGoes:
 
 @dataclass
 class IsDeafTo:
-    """Says nothing at all to one member, and everything to the others."""
+    """Sends nothing at all to one member, and everything to the others."""
 
     victim: PeerId
 
@@ -463,7 +463,7 @@ class IsDeafTo:
 
 
 def supplies_nothing(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Proposes and reports in digests only: whoever asks for what is behind them gets no answer."""
+    """Proposes and reports in digests only: requests for the content behind them get no answer."""
     del machine, peer
     return () if isinstance(message, Supply) else at_once(message)
 

@@ -51,7 +51,7 @@ class Aim:
     victim: PeerId
     ledger: Ledger
     decide: Decide | None = None
-    """The run's planning rule, where the adversary knows it: forged plans then follow by it."""
+    """The run's planning rule, where the adversary has it: forged plans then follow by it."""
 
     @property
     def plan(self) -> RoundPlan:
@@ -209,7 +209,7 @@ def begins_ballots(at: Aim) -> Sequence[object]:
 
 
 def meddles_with_averages(at: Aim) -> Sequence[object]:
-    """Of instances and rounds that the sender has no part in; and says that it has ended the run."""
+    """Of instances and rounds that the sender has no part in; and a message that it has ended the run."""
     instance = at.port.random.choice(at.plan.instances).instance
     round, members = at.plan.round, roster_of(at.plan)
     return (
@@ -262,7 +262,7 @@ ALL: tuple[Deed, ...] = (
 
 
 def beat(at: Aim, *, head: Head | None = None, heard: tuple[int, ...] = (), joins: tuple[JoinRequest, ...] = ()) -> Heartbeat:
-    """A heartbeat of the stranger; it knows the newest roster."""
+    """A heartbeat of the stranger; it has the newest roster."""
     count = BEATS_PER_INCARNATION + int(1000 * at.port.now())
     return Heartbeat(beat=count, roster=at.head.digest, heard=heard, head=head or at.head, have=0, joins=joins)
 

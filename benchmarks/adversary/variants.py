@@ -192,7 +192,7 @@ def ban_evasion(seed: int) -> Outcome:
 
 
 def replays_of_a_stranger(seed: int) -> Outcome:
-    """A stranger sends again, for the whole run, all that members of an open run ever signed and it heard."""
+    """A stranger sends again, for the whole run, all signed messages of an open run's members that it received."""
     heard: list[object] = []
 
     def taps(machine: Machine, peer: PeerId, message: object) -> members.Sent:
@@ -209,7 +209,7 @@ def replays_of_a_stranger(seed: int) -> Outcome:
 
 
 def farewells_of_former_lives(seed: int) -> Outcome:
-    """Signed farewells of members that came back are told again, to everybody, for the rest of the run."""
+    """Signed leave messages of members that came back are sent again, to everybody, for the rest of the run."""
     farewells: list[Leave] = []
 
     def remembers(machine: Machine, peer: PeerId, message: object) -> members.Sent:
@@ -267,7 +267,7 @@ def legal_giants(seed: int) -> Outcome:
 
 
 def forgotten_half(seed: int) -> Outcome:
-    """Names without number are told to both sides of a partition, so that each forgets the other's."""
+    """Names without number are sent to both sides of a partition, so that each forgets the other's."""
     number = [0]
 
     def names(at: Aim) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""What a run costs in time, from its counts: a stated machine and a stated link. Pure arithmetic; nothing is slept."""
+"""The time of a run, from its counts: a stated machine and a stated link. Pure arithmetic; nothing is slept."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What every peer has, in each direction."""
+    """The rate of every peer, in each direction."""
 
     bits_per_second: float
     latency_seconds: float

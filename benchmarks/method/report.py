@@ -192,7 +192,7 @@ def overlap_table(runs: Runs) -> list[str]:
 
 
 def reached_table(runs: Runs) -> list[str]:
-    """What it took to come to the target loss, as ratios: how many times less than the two DiLoCo rows."""
+    """The cost of reaching the target loss, as ratios: how many times less than the two DiLoCo rows."""
     if SAME_START not in runs or TUNED not in runs:
         return ["(the DiLoCo rows are missing)"]
     targets = {record["seed"]: record["loss"] + NEAR for record in runs[SAME_START]}
@@ -307,7 +307,7 @@ def unequal_table(runs: Runs) -> list[str]:
 
 
 def plan_table(runs: Runs) -> list[str]:
-    """What `adloco-peer plan` estimates, held against what was counted; extrapolated where half of the samples are spent."""
+    """The estimates of `adloco-peer plan`, held against the counts; extrapolated where half of the samples are spent."""
     lines = [
         "| row | rounds counted | at most | at least | from half way on as it is | growing as so far |",
         "|---|---|---|---|---|---|",

@@ -17,7 +17,7 @@ class Row:
     clock: str = LARGE.name
     """Machine and link that the emulated time belongs to."""
     micro_batch_limit: int = 1024
-    """What every device holds (`--peer-set max_micro_batch=...`)."""
+    """The largest micro-batch of every device (`--peer-set max_micro_batch=...`)."""
     steps_exponent: float = 0.0
     """Not in the product: H follows the requested batch to this power."""
     most_steps: int = 1 << 20
@@ -125,7 +125,7 @@ def growing(eta: float, most: int, *more: str, momentum: float = 0.5, name: str 
 
 
 def long_tuning() -> list[Row]:
-    """What was tried of runs four times as long."""
+    """Trials of runs four times as long."""
     plain = [diloco(8, h, momentum=m) for h, m in ((32, 0.5), (32, 0.6), (32, 0.7), (64, 0.7), (128, 0.7))]
     plain.append(diloco(16, 32, momentum=0.5))
     rates = ((8, "4e-3", 0.5), (8, "8.5e-3", 0.5), (16, "8.5e-3", 0.5), (16, "8.5e-3", 0.7))
@@ -206,7 +206,7 @@ def long() -> list[Row]:
 
 
 def ablations() -> list[Row]:
-    """Each differs from the whole method, or from its one-instance form, in what its name says."""
+    """Each differs from the whole method, or from its one-instance form, in the point that its name states."""
     limit = {"micro_batch_limit": 3}
     three = (*_TUNED, *_TWO)
     return [

@@ -1,4 +1,4 @@
-"""What liars send. They are omniscient: they see what the honest hosts send in this round."""
+"""The contributions of liars. They are omniscient: they see the honest hosts' contributions of this round."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from adloco_p2p.numerics.codecs import codec_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What f liars know when they choose their contributions."""
+    """The information of f liars when they choose their contributions."""
 
     honest: torch.Tensor
     """[n - f, P]."""

@@ -1,4 +1,4 @@
-"""What is measured: one run for each cell and seed."""
+"""The cells of the measurement: one run for each cell and seed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -41,7 +41,7 @@ class Profile:
     title: str
     links: tuple[Link, ...]
     shares: tuple[float, ...] = ()
-    """How much each peer reduces, for those that can be told; equal where empty."""
+    """How much each peer reduces, for contenders that take it as an argument; equal where empty."""
 
 
 def alike(num_peers: int, title: str, *, mbit: float, delay_ms: float, loss: float = 0.0, queue_kb: float = 512) -> Profile:
@@ -97,7 +97,7 @@ class Outcome:
 
 
 class PeerFailed(Exception):
-    """A peer has died, or did not say what was next in time."""
+    """A peer has died, or did not send the next message in time."""
 
 
 # --- one contender --------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def measure(args: argparse.Namespace, name: str, contender: str, budget_seconds:
 
 
 def direct(lab: Laboratory, peers: list[subprocess.Popen[bytes]], outcome: Outcome, deadline: float) -> None:
-    """Answer what the peers tell until all have ended; every kind of message is a barrier."""
+    """Answer the peers' messages until all have ended; every kind of message is a barrier."""
     before = after = lab.counters()
     while True:
         told = [hear(peer, rank, deadline) for rank, peer in enumerate(peers)]

@@ -19,7 +19,7 @@ from benchmarks.wan.lab import Laboratory, Link
 
 ROOT = Path(__file__).parents[2]
 PAYLOAD = 1448 / 1500
-"""What TCP with timestamps leaves of an Ethernet-sized packet."""
+"""The payload of an Ethernet-sized packet of TCP with timestamps."""
 PING_PORT, TCP_PORT = 7001, 7002
 PROBE_SECONDS = 30.0
 NUM_LOSS_PROBES = 5000

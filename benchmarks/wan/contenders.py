@@ -1,7 +1,7 @@
-"""One peer of one contender, in its namespace: started by `averaging.py`, which it tells what happens, a line at a time.
+"""One peer of one contender, in its namespace: started by `averaging.py`, to which it reports its progress, a line at a time.
 
 Every contender is a context manager that yields a function for one round, and whatever has to be done before each. A vector
-is full of the peer's rank plus one, so that everybody knows what the mean must be, on the first round and on all later ones.
+is full of the peer's rank plus one, so that every peer can compute the right mean, on the first round and on all later ones.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ REDIAL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What `averaging.py` asks of a peer, as JSON in its first argument."""
+    """The order of `averaging.py` to a peer, as JSON in its first argument."""
 
     contender: str
     rank: int
@@ -49,7 +49,7 @@ class Task:
     size: int
     """float32 values of the vector."""
     codec: str
-    """What they are on the wire; gloo averages, and plain sockets send, values of this type."""
+    """The type on the wire; gloo averages, and plain sockets send, values of this type."""
     rounds: int
     shares: list[float]
     """How much of the vector each peer reduces; they add up to 1."""
@@ -94,7 +94,7 @@ class Director:
         os.dup2(2, 1)  # libraries print to standard output as they like
 
     def tell(self, kind: str, value: Any = None) -> Any:
-        """Wait until all peers have told the same; everybody's values, by rank."""
+        """Wait until all peers have sent the same kind of message; everybody's values, by rank."""
         self._out.write(json.dumps({"kind": kind, "value": value}) + "\n")
         line = sys.stdin.readline()
         if not line:

@@ -1,4 +1,4 @@
-"""What an average costs in which hosts die: bytes and seconds beside an undisturbed one, over emulated links.
+"""The cost of an average in which hosts die: bytes and seconds beside an undisturbed one, over emulated links.
 
     python -m benchmarks.wan.deaths --out DIRECTORY [--peers 8] [--millions 12] [--mbit 25] [--victims 1]
                                     [--done 0.25 0.5 0.75] [--rules robust mean]
@@ -146,7 +146,7 @@ class Peers:
                 )
 
     def hear(self, kind: str) -> list[Any]:
-        """What all that live tell, which must be of this kind."""
+        """The messages of all live peers, which must be of this kind."""
         told = []
         for rank, peer in self._living.items():
             assert peer.stdout is not None

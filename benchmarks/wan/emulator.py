@@ -17,7 +17,7 @@ STOP_SECONDS = 5.0
 
 
 class LaboratoryUnavailable(Exception):
-    """This machine or this user cannot have a laboratory; the message says what is missing."""
+    """This machine or this user cannot have a laboratory; the message names what is missing."""
 
 
 def check_available(congestion_control: str) -> None:

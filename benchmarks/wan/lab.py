@@ -176,7 +176,7 @@ class Laboratory:
     # --- the end ---
 
     def _end_processes(self) -> None:
-        """All that are inside, whoever started them: a namespace of this laboratory makes them ours."""
+        """All processes inside: a namespace of this laboratory makes them ours."""
         deadline = time.monotonic() + GRACE_SECONDS
         for ending in (signal.SIGTERM, signal.SIGKILL):
             for pid in self._inside():

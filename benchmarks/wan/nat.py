@@ -154,7 +154,7 @@ def begin_in(net: Internet, out: Path, host: str, verb: str, *arguments: object)
 
 
 def ask_doctor(net: Internet, host: str, known: Sequence[str]) -> None:
-    """What the volunteer in this home is told before joining."""
+    """The doctor's advice to the volunteer in this home before joining."""
     command = [sys.executable, "-m", "adloco_p2p", "doctor", *known]
     told = net.popen(host, command, stdout=subprocess.PIPE, text=True, env={**os.environ, **ENVIRONMENT}, cwd=ROOT)
     print(f"doctor in {host}:\n{told.communicate(timeout=DOCTOR_SECONDS)[0]}", flush=True)

@@ -53,7 +53,7 @@ def ping(address: str, port: int, count: int, interval_seconds: float) -> None:
 
 
 def sink(port: int) -> None:
-    """Tells every connection now and then how many bytes have come."""
+    """Reports to every connection now and then how many bytes have come."""
     with socket.create_server(("", port), backlog=64) as server:
         print("ready", flush=True)
         while True:

@@ -7,11 +7,11 @@ Every peer is `adloco-peer` in a network namespace of its own; the first one sta
 the peers' own event files and ledgers are judged; the command ends with 1 where one of these is broken:
 
 - every round that was planned is completed, and every peer ends with the run, by itself and in time;
-- whoever completed the same plan has the same parameters after it, each side of a cut for itself;
+- all that completed the same plan have the same parameters after it, each side of a cut for itself;
 - nobody with a share in a plan is missing in its average without a reason in somebody's log;
 - all ledgers are equal, and hold what they promise (`adloco-peer ledger verify`);
 - around a cut: both sides complete rounds during it, all have one history within ten gossip periods of its healing, and what
-  the losing side trained is merged in by a plan of the ledger, or dropped by one that says why.
+  the losing side trained is merged in by a plan of the ledger, or dropped by one with a reason.
 
 `--partition` cuts the first half of the peers from the second after a third of the rounds, and heals it. Two cores cannot be
 eight machines: `--step-seconds` gives every peer a device that takes so long for an inner step (`benchmarks.paced`), and a
@@ -49,7 +49,7 @@ class Profile:
     title: str
     link: Mapping[str, float]
     last: Mapping[str, float] = field(default_factory=dict)
-    """What is different for the last peer."""
+    """Settings of the last peer that differ."""
 
     def links(self, num_peers: int) -> list[Link]:
         names = [f"peer-{index}" for index in range(num_peers)]
@@ -71,7 +71,7 @@ PROFILES = {
 
 @dataclass(slots=True, kw_only=True)
 class Course:
-    """What was done to the network, in unix seconds, and what went over it."""
+    """Actions on the network, in unix seconds, and its traffic."""
 
     begun: float
     cut: float | None = None

@@ -1,4 +1,4 @@
-"""What the event files and ledgers of a swarm say about its promises."""
+"""The verdict on a swarm's promises, from its event files and ledgers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One plan of one instance, as the hosts that completed it tell."""
+    """One plan of one instance, by the events of the hosts that completed it."""
 
     round: int
     plan: str
@@ -63,7 +63,7 @@ class Verdict:
     """Training over wall time, per peer, from the end of its first round in company to the end of its last."""
     missed_averages: list[dict[str, Any]] = field(default_factory=list)
     rejoined_seconds: float | None = None
-    """From the healing to a plan with everybody that all knew."""
+    """From the healing to a plan with everybody that all peers had."""
     one_history_seconds: float | None = None
     """From the healing until nobody followed a plan any more that is not in the ledger."""
     notes: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Told:
-    """What is known of one plan of one instance."""
+    """The facts about one plan of one instance."""
 
     round: int
     shares: frozenset[str]
@@ -125,7 +125,7 @@ def judge(
 
 
 def _by_plan(lives: Sequence[Life]) -> dict[tuple[str, int], _Told]:
-    """Plan digest and instance -> who completed it. The plan of a round is the newest that the peer knew before."""
+    """Plan digest and instance -> hosts that completed it. The plan of a round is the newest that the peer had before."""
     told: dict[tuple[str, int], _Told] = {}
     for life in lives:
         plans: dict[int, str] = {}
@@ -169,7 +169,7 @@ def _is_split(item: _Told, cut: Cut) -> bool:
 
 
 def _reasons(lives: Sequence[Life], item: _Told, instance: int, peer: str) -> list[str]:
-    """What anybody wrote of this round, or of the peer while the round went on."""
+    """All events of this round, or of the peer while the round went on."""
     begun = min(event["time"] - sum(event["seconds"].values()) for _, event in item.done)
     ended = max(event["time"] for _, event in item.done)
     reasons: dict[str, None] = {}
@@ -230,7 +230,7 @@ def _judge_ledgers(
 
 
 def _rejoined(lives: Sequence[Life], healed: float) -> float | None:
-    """Seconds until all peers knew one plan in which everybody has a seat."""
+    """Seconds until all peers had one plan in which everybody has a seat."""
     everybody = {life.peer for life in lives}
     heard: dict[str, dict[str, float]] = {}
     for life in lives:
@@ -281,7 +281,8 @@ def _rounds_of_others(life: Life, agreed: set[str]) -> list[Event]:
 
 
 def _one_history(lives: Sequence[Life], agreed: set[str], healed: float) -> float | None:
-    """Seconds from the healing until the last peer that followed a lost history heard of the one that won; none without one."""
+    """Seconds from the healing until the last peer that followed a lost history learned of the one that won; none without
+    one."""
     changed = []
     for life in lives:
         plans = life.named("plan")

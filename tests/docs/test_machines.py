@@ -256,12 +256,12 @@ def test_kubernetes_manifests_keep_to_its_schema_and_leave_a_peer_time_to_leave(
 def test_the_commands_of_the_compose_file_make_a_swarm(tmp_path: Path, warm_server: str) -> None:
     """As they stand, but for the folders that are volumes there, and without containers."""
     services = yaml.safe_load((PEERS / "compose.yaml").read_text())["services"]
-    (tmp_path / "said").mkdir()
+    (tmp_path / "output").mkdir()
     with sandbox(tmp_path, warm_server) as box:
-        for name, said in (("first", "join link:"), ("second", r"hosts 2 .*")):
+        for name, until in (("first", "join link:"), ("second", r"hosts 2 .*")):
             (script,) = services[name]["command"]
-            script = script.replace("$$", "$").replace("/said", f"{tmp_path}/said").replace("/data", f"{tmp_path}/{name}")
-            box.run(Block(directive=f"keep until {said}", script=f"CONFIG=configs/default.yaml\n{script}"))
+            script = script.replace("$$", "$").replace("/output", f"{tmp_path}/output").replace("/data", f"{tmp_path}/{name}")
+            box.run(Block(directive=f"keep until {until}", script=f"CONFIG=configs/default.yaml\n{script}"))
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")

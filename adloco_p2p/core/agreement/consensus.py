@@ -99,7 +99,7 @@ class Consensus:
         self._deadline: float | None = None
         self._settled: LedgerEntry | None = None
         """The entry that was appended last in this life to the history that it ends, ..."""
-        self._told: dict[PeerId, None] = {}
+        self._served: dict[PeerId, None] = {}
         """... and members that lacked it and were sent its certificate."""
 
     # --- entry points ------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Consensus:
             case Heartbeat():
                 self._on_heartbeat(sender, message, now)
             case PullEntries():
-                if not self._tell_settled(sender, message.locator[:1]):
+                if not self._send_settled(sender, message.locator[:1]):
                     self._context.emit(*self._exchange.answer(self.ledger, sender, message, now=now))
             case Entries():
                 self._on_entries(sender, message, now)
@@ -267,7 +267,7 @@ class Consensus:
         """Persist it, then act on it."""
         self._context.emit(Persist(record=entry))
         self.ledger.append(entry)
-        self._settled, self._told = entry, {}
+        self._settled, self._served = entry, {}
         self._exchange.forget_other()
         self._open_slot(now)
         self._context.emit(decided_by(entry))
@@ -329,16 +329,16 @@ class Consensus:
             self._early[key] = (sender, message)
         self._context.emit(*self._exchange.ask_for_help(self.ledger, sender, now=now))
 
-    def _tell_settled(self, peer: PeerId, head: Sequence[Digest]) -> bool:
+    def _send_settled(self, peer: PeerId, head: Sequence[Digest]) -> bool:
         """Give a member of a large roster whose ledger ends right before the last entry its certificate, the first time: it
         took part in that slot and lacks that alone, which is on its way. An entry is much longer. Whether that was done."""
         entry = self._settled
         is_one_behind = entry is not None and tuple(head) == (entry.value.parent,)
-        if entry is None or not is_one_behind or peer in self._told or peer not in self.slot.roster:
+        if entry is None or not is_one_behind or peer in self._served or peer not in self.slot.roster:
             return False
         if not self._dissemination.proposer_announces:
             return False
-        self._told[peer] = None
+        self._served[peer] = None
         value = canonical.digest_once(entry.value)
         final = Final(parent=entry.value.parent, value=value, certificate=entry.certificate)
         self._context.emit(Send(peer=peer, message=final))
@@ -364,14 +364,14 @@ class Consensus:
         head = self.ledger.head
         is_member = sender in self.slot.roster
         for statement in message.statements:
-            self._context.statements.hear(statement, self.ledger, sender=sender, is_member=is_member)
+            self._context.statements.receive(statement, self.ledger, sender=sender, is_member=is_member)
         if is_member:
             self._emergency.note_head(sender, message.head.digest, now)
         if message.head.digest == head.digest:
             if is_member:
                 self._pull_missing(sender, message.have, now)
         elif message.head.digest in self.ledger.position:
-            if not self._tell_settled(sender, (message.head.digest,)):
+            if not self._send_settled(sender, (message.head.digest,)):
                 self._context.emit(*self._exchange.serve(self.ledger, sender, after=message.head.digest, now=now))
         else:
             self._context.emit(*self._exchange.announced(self, sender, message.head.digest, now=now))
@@ -404,7 +404,7 @@ class Consensus:
             return
         self._context.emit(*(Persist(record=entry) for entry in reorg.won))
         self.ledger = other
-        self._settled, self._told = None, {}
+        self._settled, self._served = None, {}
         self._learn_rosters()
         self._open_slot(now)
         self._context.emit(reorg)

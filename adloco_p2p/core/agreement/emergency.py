@@ -13,7 +13,7 @@ from adloco_p2p.core.model.electorate import is_emergency
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 STUCK_LEASES = 8
-"""A slot that was ready for so many leases and was not decided is stuck: the members here voted for different values."""
+"""A slot that was ready for this many leases and was not decided is stuck: the members here voted for different values."""
 
 
 class EmergencyCheck:

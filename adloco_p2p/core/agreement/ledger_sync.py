@@ -20,7 +20,7 @@ STRANGERS_PER_PERIOD = 8
 MAX_REMEMBERED = 2 * MAX_ROSTER
 """Peers for which the instant is kept at which they were served, or asked; the oldest are forgotten."""
 PERIODS_OF_REJECTION = 10
-"""A peer whose history lost against ours is not asked for it again for so many periods of gossip. Then it is: another peer of
+"""A peer whose history lost against ours is not asked for it again for this many periods of gossip. Then it is: another peer of
 that side may hold a certificate with more votes."""
 
 

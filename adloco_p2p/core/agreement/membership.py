@@ -32,7 +32,7 @@ LARGEST_INCARNATION = LARGEST_COUNT // BEATS_PER_INCARNATION - 1
 LEASES_REMEMBERED = 8
 """A join request counts for one lease and is remembered for so many, so that copies of it that arrive later are no news."""
 PASSIVE_FANOUT = 2
-"""A passive member sends its heartbeat to so many others per period."""
+"""A passive member sends its heartbeat to this many others per period."""
 ROSTERS_KEPT = 8
 """Rosters whose heartbeat vectors are understood, the newest ones."""
 

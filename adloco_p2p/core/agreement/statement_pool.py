@@ -29,7 +29,7 @@ class StatementPool:
         self._judged_at = 0
         """Length of the ledger then."""
 
-    def hear(self, decree: Decree, ledger: Ledger, *, sender: PeerId, is_member: bool) -> str:
+    def receive(self, decree: Decree, ledger: Ledger, *, sender: PeerId, is_member: bool) -> str:
         """`note` the items that a peer passed on. Sums that are made again take milliseconds, so false evidence of one sender,
         and that of all strangers together, is bounded before them."""
         if not isinstance(decree, Evidence):

@@ -22,9 +22,9 @@ from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 UNKNOWN_ROUND_SECONDS = 3600.0
-"""Where no speeds are known a peer that is at a round itself waits at most so long for the reports of a majority."""
+"""Where no speeds are known a peer that is at a round itself waits at most this long for the reports of a majority."""
 DOUBT_LEASES = 8
-"""A value that omits reports is refused for so long, from when its proposer could have had them; then any plan is better than
+"""A value that omits reports is refused for this long, from when its proposer could have had them; then any plan is better than
 none."""
 
 

@@ -20,13 +20,13 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 MAX_MISSED_ATTEMPTS = 64
 """A report of a failure counts up to this many attempts after the one that this host has learned of."""
 GRACE_SECONDS = 1.0
-"""After a failed attempt the leader of the retry waits so long for the reports of the others."""
+"""After a failed attempt the leader of the retry waits this long for the reports of the others."""
 TAKEOVER_SECONDS = 4.0
-"""After so long without a message from it, the leader of the retry is skipped."""
+"""After this time without a message from it, the leader of the retry is skipped."""
 LONGEST_PAUSE_SECONDS = 32.0
 """Pauses between tries that fail grow up to this. A leader may end an attempt that no failure was reported of as often."""
 RESEND_SECONDS = 2.0
-"""A commit vote is sent again after so long without a commit. Members of an attempt are queried, too, ever less often."""
+"""A commit vote is sent again after this time without a commit. Members of an attempt are queried, too, ever less often."""
 
 
 def pause_seconds(num_failed: int) -> float:

@@ -23,7 +23,7 @@ from adloco_p2p.core.model.scalars import InstanceId, PeerId
 KEPT_ROUNDS = 8
 """Rounds over which causes count. A host that was backed off is tried again after 4 rounds at first."""
 TOLERATED = 1
-"""A member may be a cause so often in that time: by a fault of its machine, or by another one's lie."""
+"""A member may be a cause this often in that time: by a fault of its machine, or by another one's lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

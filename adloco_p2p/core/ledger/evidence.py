@@ -25,7 +25,7 @@ from adloco_p2p.core.model.ledger_entry import (
 from adloco_p2p.core.model.plan import roster_of
 
 EVIDENCE_ROUNDS = ENTRIES_KEPT // 2
-"""Evidence is about one of so many newest plans, which every peer has in memory."""
+"""Evidence is about one of the newest plans, this many, which every peer has in memory."""
 
 
 def evidence_problem(evidence: Evidence, ledger: Ledger, verify: Verify | None) -> str:

@@ -14,7 +14,7 @@ Place = Annotated[int, Ge(0), Lt(MAX_HOSTS)]
 """Of a host of one instance, in the order in which a plan names them."""
 
 ROUNDS_BEFORE_REDUCING = 64
-"""A host that was suspended contributes again after its suspension, and reduces again after so many rounds more."""
+"""A host that was suspended contributes again after its suspension, and reduces again this many rounds later."""
 
 
 def may_reduce(*, suspended_until: int, round: int) -> bool:

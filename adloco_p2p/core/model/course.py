@@ -24,9 +24,9 @@ class Settings:
     """Settings of a run that its signers may change while it trains. None: as before."""
 
     rounds: PositiveCount | None = None
-    """The run ends after so many rounds, also where it ended by samples before."""
+    """The run ends after this many rounds, also where it ended by samples before."""
     samples: PositiveCount | None = None
-    """The run ends once its plans have given out so many samples, also where it ended by rounds before."""
+    """The run ends once its plans have given out this many samples, also where it ended by rounds before."""
     learning_rate_factor: Annotated[float, Gt(0), Le(MAX_FACTOR)] | None = None
     """Times the learning rate of the configuration's schedule."""
 

@@ -8,9 +8,9 @@ from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import PeerId
 
 SILENT_ROUNDS = 4
-"""A member that did not report so many rounds running is no elector until it reports again."""
+"""A member that did not report this many rounds running is no elector until it reports again."""
 DEPARTS_AFTER = 16
-"""A member that did not report so many rounds running loses its seat. Long enough for a newcomer to fetch a large state, and
+"""A member that did not report this many rounds running loses its seat. Long enough for a newcomer to fetch a large state, and
 for a leaving one to hand over its own; a live peer asks to join again."""
 
 

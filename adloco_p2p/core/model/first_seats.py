@@ -18,7 +18,7 @@ from adloco_p2p.core.model.scalars import PeerId
 FIRST_SEATS = 8
 """Seats without a first report that an open run has room for, however few its members are."""
 FIRST_SEAT_ROUNDS = 4
-"""After so many rounds without a report such a seat goes to a newcomer that asks for it."""
+"""After this many rounds without a report such a seat goes to a newcomer that asks for it."""
 
 
 def served_before(parent: RoundPlan) -> frozenset[PeerId]:

@@ -263,7 +263,7 @@ class JoinRequest:
 
 
 JOIN_ROUNDS = 16
-"""A join request counts up to so many rounds after the plan that its peer had; it is made anew with every heartbeat."""
+"""A join request counts up to this many rounds after the plan that its peer had; it is made anew with every heartbeat."""
 MAX_JOINS = 64
 """Newcomers that one plan admits."""
 

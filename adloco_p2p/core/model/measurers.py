@@ -10,7 +10,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 PAIR = 2
 """An evaluator and a confirmer, whose losses count only where they agree."""
 PAIRS_AFTER_DISPUTE = 2
-"""So many pairs measure the next step after one on which a pair did not agree: one of it may have lied."""
+"""This many pairs measure the next step after one on which a pair did not agree: one of it may have lied."""
 
 
 def measurers(state: Digest, workers: Collection[PeerId], roster: Sequence[RosterEntry], *, count: int) -> tuple[PeerId, ...]:

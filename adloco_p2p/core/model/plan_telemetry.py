@@ -13,8 +13,8 @@ from adloco_p2p.core.model.telemetry import HeldOut, InstanceLine, Joined, Plan,
 
 
 def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
-    told = shared(plan, Plan)
-    told["roster"] = tuple(
+    fields = shared(plan, Plan)
+    fields["roster"] = tuple(
         RosterLine(
             peer=entry.peer,
             samples_per_second=entry.capacity.samples_per_second,
@@ -26,8 +26,8 @@ def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
         )
         for entry in plan.roster
     )
-    told["instances"] = tuple(InstanceLine(**shared(item, InstanceLine)) for item in plan.instances)
-    return Plan(**told, digest=digest, samples=planned_samples(plan))
+    fields["instances"] = tuple(InstanceLine(**shared(item, InstanceLine)) for item in plan.instances)
+    return Plan(**fields, digest=digest, samples=planned_samples(plan))
 
 
 def merge_line(merge: Merge, round: int) -> telemetry.Merge:

@@ -53,7 +53,7 @@ def complaint_of(event: PartNotShown, plan: InstancePlan) -> Complaint | None:
 
 
 def max_bytes(num_instances: int) -> int:
-    """Bytes that a report of a peer with so many instances may take."""
+    """Bytes that a report about `num_instances` may take."""
     return MAX_REPORT_BYTES + MAX_INSTANCE_BYTES * max(0, num_instances - INSTANCES_INCLUDED)
 
 
@@ -86,7 +86,7 @@ def fitted(report: Report, *, num_members: int) -> Report:
 
 
 def is_short(signed: SignedReport) -> bool:
-    """Whether a plan could give its peer so many instances that the report is not too large."""
+    """Whether the report is within the limit for the number of instances that it names."""
     limit = max_bytes(len(signed.report.instances)) + _proof_bytes(signed.report, MAX_PROOF_BYTES)
     return canonical.size_once(signed.report) <= limit
 
@@ -117,6 +117,6 @@ def _names_hosts_only(report: Report, num_hosts: Mapping[InstanceId, int]) -> bo
 
 def _last_place(item: InstanceReport) -> int:
     """Of the hosts that it names; -1 where it names none."""
-    said = item.complaint
+    complaint = item.complaint
     last = max(item.contributors.bit_length(), item.left_out.bit_length()) - 1
-    return last if said is None else max(last, said.contributor, said.reducer)
+    return last if complaint is None else max(last, complaint.contributor, complaint.reducer)

@@ -28,7 +28,7 @@ class BatchRules:
     """Of `test: schedule`, from `initial_batch` to `max_batch`: linearly; in stages of equal length, each twice the last; or as
     the inverse of the learning rate's decay (Seesaw, arXiv 2510.14717)."""
     ramp_samples: PositiveInt | None = None
-    """The ramp ends after so many samples of the run; null: with the run, as the decay of the learning rate does."""
+    """The ramp ends after this many samples of the run; null: with the run, as the decay of the learning rate does."""
     statistic: Literal["pseudo_gradient", "micro_batch"] = "pseudo_gradient"
     """Where the noise is measured. Rounds that cannot give the first (one host, steps a factor of 8 apart) use the second."""
     level: Literal["outer", "inner"] = "outer"
@@ -80,7 +80,7 @@ class MergeRules:
     policy: Literal["none", "worst_with_worst", "best_with_worst", "worst_group"] = "worst_with_worst"
     """Which instances merge: the two smallest requests, the smallest into the largest, or the `group_size` smallest."""
     period_rounds: PositiveInt = 4
-    """Merges are considered every so many rounds."""
+    """The interval in rounds at which merges are considered."""
     first_round: NaturalInt = 0
     """No merge before this round."""
     group_size: Annotated[int, Ge(2)] = 2
@@ -143,9 +143,9 @@ class WorkRules:
     """Too slow is a host whose rest would take longer, at the rate at which it comes, than 10 s and than so many times the
     computing time of a round: left out, it fetches the average, and is late for the next round, too."""
     max_hosts: Annotated[int, Ge(2), Le(MAX_HOSTS)] = 32
-    """An instance has at most so many hosts, and no more than its batch has samples; further peers wait on the bench."""
+    """An instance has at most this many hosts, and no more than its batch has samples; further peers wait on the bench."""
     turn_rounds: PositiveInt = 16
-    """After so many rounds a host makes room for a peer that waits on the bench, which fetches the state first."""
+    """After this many rounds a host makes room for a peer that waits on the bench, which fetches the state first."""
 
     @property
     def length(self) -> str:

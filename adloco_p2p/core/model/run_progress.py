@@ -1,4 +1,4 @@
-"""When a run ends: after so many rounds, or once its plans have given out so many samples (`WorkRules`).
+"""The end of a run: after a number of rounds, or once its plans have given out a number of samples (`WorkRules`).
 
 With a batch that grows the number of rounds is not known beforehand, so runs of one number of rounds do not train on the same
 amount of text. Counted are the samples of the agreed plans, not what hosts report: every peer counts alike, and a host that

@@ -17,9 +17,9 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 NUM_PROVERS = 4
 """Voters of a certificate that show it with their claims; one is enough, and the reports of a large roster stay small."""
 CLAIMS_BEFORE_PROOF = 2
-"""After so many reports that no plan took up, every claimant shows it."""
+"""After this many reports that no plan took up, every claimant shows it."""
 ROUNDS_SERVED = 3
-"""A branch state is served for so many rounds after its merge, or its end: some host may be late."""
+"""A branch state is served for this many rounds after its merge, or its end: some host may be late."""
 
 
 class BranchStore:

@@ -7,9 +7,9 @@ from adloco_p2p.core.model.messages import RunComplete
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 RESEND_SECONDS = 2.0
-"""`RunComplete` is resent after so long, to peers that have not sent it for the same plan."""
+"""`RunComplete` is resent after this time, to peers that have not sent it for the same plan."""
 COMPLETION_SECONDS = 30.0
-"""After so long this peer stops even if others are not done, and have not answered that they still come."""
+"""After this time this peer stops even if others are not done, and have not answered that they are still coming."""
 PENDING_SECONDS = 300.0
 """The same if one has answered so: it may still fetch a state. None holds the others up for longer."""
 

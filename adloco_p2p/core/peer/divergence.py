@@ -12,7 +12,7 @@ from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.hosted_instance import HostedInstance
 
 FRUITLESS_ROUNDS = 4
-"""After so many rounds in a row a peer gives up. A single bad batch, or an average with a liar in it, passes in one or two;
+"""After this many rounds in a row a peer gives up. A single bad batch, or an average with a liar in it, passes in one or two;
 with a learning rate that is too high, or faulty memory, no later round is better."""
 REMEDY = "lower inner.learning_rate; on one machine only: faulty memory or an overclocked GPU"
 

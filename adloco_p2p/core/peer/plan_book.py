@@ -1,4 +1,5 @@
-"""The plans that one peer knows, and what they mean for it: its own instances, what it needs, which peers share it."""
+"""The plans that one peer has, and their consequences for it: its own instances, the states that it needs, the peers that share
+it."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

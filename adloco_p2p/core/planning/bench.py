@@ -26,7 +26,7 @@ from adloco_p2p.core.planning.host_backoff import MISSED_AVERAGES_LIMIT
 from adloco_p2p.core.planning.placement import InstanceDraft, Turns, volunteers
 
 YIELD_PART = 4
-"""At most one of so many hosts makes room per plan, and one at least: those that come have no state yet."""
+"""At most one host in this many makes room per plan, and one at least: those that come have no state yet."""
 
 
 def take_turns(

@@ -84,7 +84,7 @@ def settle(
         is_refused = verdict is not None and not verdict.is_accepted and verdict.worst == key
         why = verdict.numbers if verdict is not None and is_refused else _why_drop(item, previous.round + 1, is_last=is_last)
         if why and key not in done:
-            reasons.append(f"dropped {_told(item)}: {why}")
+            reasons.append(f"dropped {_branch_words(item)}: {why}")
         elif key not in done:
             open_ones.append(item)
     states = [item.branch_state for item in carried.values()]
@@ -92,7 +92,7 @@ def settle(
     open_ones = [_changed(item, healed) for item in open_ones]
     whole = replace(healed, forks=forks, merges=[*merges, *healing])
     named = [_changed(item, whole) for item in ([] if is_last else new)]
-    reasons += [f"{_told(item)} is to be fetched for a merge into instance {item.target}" for item in named]
+    reasons += [f"{_branch_words(item)} is to be fetched for a merge into instance {item.target}" for item in named]
     return Settlement(
         pending=tuple(sorted([*open_ones, *named], key=lambda item: item.branch_state.key)),
         merges=tuple(healing),
@@ -181,7 +181,7 @@ def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
         scale = min(1.0, share / (1.0 - share) * won / total) if total else 1.0
         amounts = [amount * scale if place in places else amount for place, amount in enumerate(amounts)]
     weights = normalized([float(won), *amounts], survivor=0)
-    parts = [f"{_told(item)}: weight {weight:.2f}" for item, weight in zip(items, weights[1:], strict=True)]
+    parts = [f"{_branch_words(item)}: weight {weight:.2f}" for item, weight in zip(items, weights[1:], strict=True)]
     return Merge(
         sources=(target, *(item.branch_state.key for item in items)),
         target=target,
@@ -234,7 +234,7 @@ def _changed(item: PendingBranch, change: _Change) -> PendingBranch:
     )
 
 
-def _told(item: PendingBranch) -> str:
+def _branch_words(item: PendingBranch) -> str:
     """The peers and samples of the branches, in words."""
     branch_state, names = item.branch_state, ", ".join(item.claimants[:3])
     others = f" and {len(item.claimants) - 3} others" if len(item.claimants) > 3 else ""

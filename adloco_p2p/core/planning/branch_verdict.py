@@ -45,11 +45,11 @@ def verdict_on_branches(previous: RoundPlan, received: Mapping[PeerId, Report], 
     reporting = [report for peer, report in received.items() if peer in hosts]
     wanted = probe.sources, probe.target, len(probe.sources)
     verdicts = [report.verdict for report in reporting if report.verdict is not None]
-    valid = [said for said in verdicts if (said.sources, said.target, len(said.source_losses)) == wanted]
+    valid = [verdict for verdict in verdicts if (verdict.sources, verdict.target, len(verdict.source_losses)) == wanted]
     if not is_majority(len(valid), len(reporting)):
         return None
-    losses = {source: median(said.source_losses[place] for said in valid) for place, source in enumerate(probe.sources)}
-    merged, target = median(said.merged_loss for said in valid), losses[probe.target]
+    losses = {source: median(verdict.source_losses[place] for verdict in valid) for place, source in enumerate(probe.sources)}
+    merged, target = median(verdict.merged_loss for verdict in valid), losses[probe.target]
     return BranchVerdict(
         merge=probe,
         is_accepted=merged <= target + rules.guard_tolerance,

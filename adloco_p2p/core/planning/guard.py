@@ -24,7 +24,7 @@ LEAST_TOLERANCE = 0.02
 """Nats per token. Without liars no step raised the loss with float32, and the largest rise with `topk2` was 0.0124, measured
 before and after on the same rows (docs/results.md, `The guard`)."""
 RISE_FACTOR = 3.0
-"""A rise of more than so many times the largest one of late is none of those that training shows by itself."""
+"""A rise of more than this many times the largest recent one is beyond those that training shows by itself."""
 MOST_TOLERANCE = 0.1
 """Nats per token: or steps that raise the loss a little more each time would widen the tolerance without bound."""
 STRICT_ROUNDS = 2

@@ -14,7 +14,7 @@ from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.scalars import PeerId
 
 MISSED_AVERAGES_LIMIT = 3
-"""A host that missed so many averages running backs off."""
+"""A host that missed this many averages running backs off."""
 SHORTEST_BACKOFF_ROUNDS = 4
 """The first backoff; each one that follows is twice as long, ..."""
 LONGEST_BACKOFF_ROUNDS = 16

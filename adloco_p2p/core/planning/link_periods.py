@@ -24,9 +24,10 @@ PERIODS = (2, 4)
 LEAST_SECONDS = 2.0
 """A link that takes no longer than this beyond the others is not slow: busy machines alone take as long now and then."""
 TRIAL_ROUNDS = 32
-"""... or waits on the bench and is tried once in so many rounds: links change, and one that carries nothing is not measured."""
+"""... or waits on the bench and is tried once in this many rounds: links change, and one that carries nothing is not
+measured."""
 FETCH_ROUNDS = 4
-"""So many rounds before it is tried, a host on the bench is given the instance again, to fetch its state."""
+"""A host on the bench is given the instance again this many rounds before it is tried, to fetch its state."""
 LEAST_FRACTION = 0.5
 """A host that computes less of the time waits on the bench, too."""
 

@@ -46,11 +46,11 @@ from adloco_p2p.core.planning.suspension import with_complaints
 from adloco_p2p.core.planning.witnesses import had_work
 
 ROUNDS_TO_A_VERDICT = 3
-"""So long before the end of a run branch states are measured for the last time: the verdict comes two plans later, and does not
-get in the way of the one on the last merge."""
+"""Branch states are measured for the last time this many rounds before the end of a run: the verdict comes two plans later, and
+does not get in the way of the one on the last merge."""
 ORPHANED_ROUNDS = 3
-"""An instance ends after so many rounds in which nobody reported its state and every host of it reported, or has never reported
-since it got its seat, SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
+"""An instance ends after this many rounds in which nobody reported its state and every host of it reported, or has never
+reported since it got its seat, SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
 
 
 def genesis(
@@ -244,7 +244,7 @@ def _carried(
     requested, shrink_streak, why = _request(plan, previous, claims, sample, history, rules)
     kept = [item.instance for peer in keepers_of(previous) if peer in received for item in received[peer].instances]
     is_lost = not claims and plan.instance not in kept
-    settled = {*received, *_never_heard(previous)}
+    settled = {*received, *_never_reported(previous)}
     is_orphaned = previous.round > 0 and is_lost and all(share.peer in settled for share in plan.hosts)
     moved = replace(
         plan,
@@ -298,11 +298,11 @@ def _request(
     )
 
 
-def _never_heard(previous: RoundPlan) -> set[PeerId]:
+def _never_reported(previous: RoundPlan) -> set[PeerId]:
     """Members that never reported, for so long that the states they may hold are not waited for."""
     round = previous.round + 1
-    unheard = [entry for entry in previous.roster if entry.last_report is None]
-    return {entry.peer for entry in unheard if silent_rounds(entry, round) >= SILENT_ROUNDS}
+    silent = [entry for entry in previous.roster if entry.last_report is None]
+    return {entry.peer for entry in silent if silent_rounds(entry, round) >= SILENT_ROUNDS}
 
 
 def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Digest | None:

@@ -20,7 +20,7 @@ YOUNG_ROUNDS = 8
 RISE_ROUNDS = 8
 """Reports from the end of the probation to the full standing."""
 REMEMBERED_ROUNDS = 64
-"""A served probation counts for a peer that comes back within so many rounds."""
+"""A served probation counts for a peer that comes back within this many rounds."""
 FIRST_STANDING = {"tickets": FULL_STANDING // 4, "open": 1}
 """Standing during the probation. The least one, rather than none, keeps every contribution in the same protocol."""
 

@@ -23,12 +23,12 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.witnesses import Witnesses, had_work
 
 ROUNDS_COUNTED = 16
-"""A complaint counts for so many rounds after its average."""
+"""A complaint counts for this many rounds after its average."""
 LEAST_AVERAGES = 2
-"""A host complains about another one for so many averages before that counts: one that is restarted has lost what it sent to
+"""A host complains about another one for this many averages before that counts: one that is restarted has lost what it sent to
 the last average."""
 LEAST_FULL = 2
-"""So many of those that complain are full members."""
+"""At least this many of those that complain are full members."""
 SHORTEST_ROUNDS = 8
 """The first suspension; each one that follows is twice as long, ..."""
 LONGEST_ROUNDS = 64
@@ -70,9 +70,11 @@ def _new(claims: Mapping[PeerId, InstanceReport], places: Mapping[PeerId, int], 
     named = {place: peer for peer, place in places.items()}
     made = [(peer, claim.complaint) for peer, claim in sorted(claims.items()) if claim.complaint is not None]
     return [
-        KnownComplaint(peer=peer, round=said.round, contributor=named[said.contributor], reducer=named[said.reducer])
-        for peer, said in made
-        if said.round <= round and said.contributor in named and said.reducer in named
+        KnownComplaint(
+            peer=peer, round=complaint.round, contributor=named[complaint.contributor], reducer=named[complaint.reducer]
+        )
+        for peer, complaint in made
+        if complaint.round <= round and complaint.contributor in named and complaint.reducer in named
     ]
 
 

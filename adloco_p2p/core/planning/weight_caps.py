@@ -8,7 +8,7 @@ LARGEST_PART = 0.25
 """No host is more than this part of the whole, from MIN_CAPPED hosts on."""
 MIN_CAPPED = 4
 MEDIAN_FACTOR = 2.0
-"""No host is more than so many times the median one."""
+"""No host is more than this many times the median one."""
 
 
 def capped_parts(amounts: Sequence[float]) -> list[float]:

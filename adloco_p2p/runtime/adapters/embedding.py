@@ -1,4 +1,4 @@
-"""What a node needs of the process that it runs in: the engine, the way to end it, the words for its user. The command has one
+"""A node's interface to the process that it runs in: the engine, the way to end it, the words for its user. The command has one
 set of these, a program that imports the package has its own."""
 
 import asyncio

@@ -152,7 +152,8 @@ class MemberSide:
         at.around.pool.give_back(stream)
 
     async def _keep_returned(self, reducer: int) -> bytes:
-        """In a retry, once it is decided what it is made from: keep what came back of this reducer, as it is told."""
+        """In a retry, once its inputs are decided: keep the parts that came back from this reducer. Returns the report to
+        it."""
         at, spec = self._at, self._at.spec
         await at.commitments.is_complete.wait()
         await at.barrier.is_decided.wait()

@@ -20,7 +20,7 @@ _WANT_BYTES = 4
 
 
 class Answer(IntEnum):
-    """What a donor answers to a hello."""
+    """A donor's answer to a hello."""
 
     GO = 1
     BUSY = 2
@@ -30,7 +30,7 @@ class Answer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkIndex:
-    """What a blob consists of."""
+    """The content of a blob."""
 
     head: bytes
     chunks: tuple[tuple[int, bytes], ...]

@@ -1,4 +1,4 @@
-"""Serves the chunks of blobs to all that know their root. Members come before strangers, and an idle peer loses its place."""
+"""Serves the chunks of blobs to all that have their root. Members come before strangers, and an idle peer loses its place."""
 
 import asyncio
 import contextlib
@@ -17,26 +17,26 @@ from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLim
 from adloco_p2p.swarm.transport.traffic import Meter
 
 MAX_DOWNLOADS = 4
-"""Downloads that run at the same time; further fetchers are told to come back. Members come first: the oldest download of a
-peer without a seat ends where a member wants its place."""
+"""Downloads that run at the same time; further fetchers are asked to come back. Members come first: the oldest download of a
+peer without a seat ends where a member needs its place."""
 MAX_DOWNLOADS_PER_PEER = 1
 MAX_REQUESTS = 16
 MAX_REQUESTS_PER_PEER = 2
 """Streams of peers without a seat, and of one peer, that have no download yet."""
 REQUEST_SECONDS = 10.0
-"""A stream that has not asked for a blob after so long is dropped."""
+"""A stream that has not asked for a blob after this time is dropped."""
 IDLE_SECONDS = 30.0
-"""A fetcher that neither asks nor reads for so long is dropped."""
+"""A fetcher that neither asks nor reads for this time is dropped."""
 LEAST_BYTES_PER_SECOND = 8 * 1024
 """A download that is slower for the whole time that the donor waited for its fetcher, ..."""
 LEAST_AFTER_SECONDS = 60.0
-"""... from so long on, is dropped, and so is one that takes the whole blob more often than MAX_COPIES."""
+"""... from this time on, is dropped, and so is one that takes the whole blob more often than MAX_COPIES."""
 MAX_COPIES = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blob:
-    """What is served."""
+    """A blob that is served."""
 
     index: bytes
     chunks: Sequence[memoryview]
@@ -45,7 +45,7 @@ class Blob:
 
 
 class Allowance:
-    """What one download may take: bytes, and seconds in which the donor waits for the fetcher. Its own cap is not counted."""
+    """The limits of one download: bytes, and seconds in which the donor waits for the fetcher. Its own cap is not counted."""
 
     def __init__(self, num_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -86,8 +86,9 @@ class ChunkServer:
         max_downloads: int = MAX_DOWNLOADS,
         max_downloads_per_peer: int = MAX_DOWNLOADS_PER_PEER,
     ) -> None:
-        """`find`: the blob of a root, if it is held here; its bytes do not change while `num_served_now` is not 0. `pace` says
-        when data may be sent. `members`: who has a seat now and comes first; all are alike where this peer has none itself."""
+        """`find`: the blob of a root, if it is held here; its bytes do not change while `num_served_now` is not 0. `pace`
+        decides when data may be sent. `members`: the peers that have a seat now and come first; all are alike where this peer
+        has none itself."""
         self._find = find
         self._pace = pace
         self._acceptor = StreamAcceptor(p2p, handler_name(kind), self._serve_stream, meter=meter or Meter(), members=members)

@@ -11,7 +11,7 @@ from adloco_p2p.numerics.digest import blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_protocol import ChunkIndex
 
 HELP_AFTER_SECONDS = 1.0
-"""A chunk that a donor owes for so long is also asked of one that has nothing else to do."""
+"""A chunk that a donor has owed for this time is also asked of one that has nothing else to do."""
 
 
 class Download:
@@ -29,8 +29,9 @@ class Download:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`make_room`: where the chunks are to be written, each when it is verified; raises RemoteProtocolError where this is
-        not the kind of blob that is wanted. `may_hold_chunks`: some may be in their place already. `shuffle` puts the chunks in
-        the order in which they are asked for: fetchers with orders of their own can serve each other. `name` is for people."""
+        not the kind of blob that was asked for. `may_hold_chunks`: some may be in their place already. `shuffle` puts the
+        chunks in the order in which they are asked for: fetchers with orders of their own can serve each other. `name` is for
+        people."""
         self.root, self.max_chunks, self.name = root, max_chunks, name
         self.completed = asyncio.Event()
         self.bytes_sent = self.bytes_received = 0

@@ -321,7 +321,7 @@ class FramedStream(asyncio.BufferedProtocol):
         await self.drain()
 
     def show_life(self, awaited_members: tuple[int, ...], *, quiet_seconds: float) -> None:
-        """Send a sign of life if nothing was sent for so long and nothing is queued."""
+        """Send a sign of life if nothing was sent for `quiet_seconds` and nothing is queued."""
         is_idle = self._transport.get_write_buffer_size() == 0 and self._loop.time() - self.last_sent >= quiet_seconds
         if self._lost is None and is_idle:
             self.send(FrameKind.ALIVE, struct.pack(f"<{len(awaited_members)}H", *awaited_members))

@@ -80,7 +80,7 @@ class Inbox:
         return self._members.num_messages + self._strangers.num_messages
 
     def has_room(self, sender: PeerId, num_bytes: int, *, is_stranger: bool, num_members: int = 1) -> bool:
-        """Whether a message of so many bytes would be within the quota of its sender, and of all."""
+        """Whether a message of `num_bytes` would be within the quota of its sender, and of all."""
         if is_stranger:
             return self._strangers.has_room(sender, num_bytes, quota_messages=STRANGER_MESSAGES, quota_bytes=STRANGER_BYTES)
         fair = MAX_MESSAGES // max(1, num_members)

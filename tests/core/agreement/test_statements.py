@@ -120,22 +120,22 @@ def test_false_evidence_of_one_sender_is_judged_twice_per_plan_and_that_of_other
     true = evidence(ledger, by=peer(1))
     false = [replace(true, second=replace(true.second, signature=f"{number:02}")) for number in range(9)]
 
-    def heard(count: int, sender: PeerId, *, is_member: bool = True) -> int:
+    def judged(count: int, sender: PeerId, *, is_member: bool = True) -> int:
         """Signatures that were checked for it."""
         checked.clear()
         for item in false[:count]:
-            assert pool.hear(item, ledger, sender=sender, is_member=is_member)
+            assert pool.receive(item, ledger, sender=sender, is_member=is_member)
         return len(checked)
 
-    each = heard(1, peer(2))
-    assert each > 0 and heard(9, peer(2)) == each, "one more, and no more"
-    assert heard(9, peer(3)) == 2 * each, "another member"
-    assert heard(9, peer(4), is_member=False) == 2 * each and heard(9, peer(5), is_member=False) == 0, "all strangers are one"
+    each = judged(1, peer(2))
+    assert each > 0 and judged(9, peer(2)) == each, "one more, and no more"
+    assert judged(9, peer(3)) == 2 * each, "another member"
+    assert judged(9, peer(4), is_member=False) == 2 * each and judged(9, peer(5), is_member=False) == 0, "all strangers are one"
     before = len(ledger.digests)
     swarm.play(1)
     ledger = swarm.peers[AUTHOR].ledger
-    assert len(ledger.digests) > before and heard(9, peer(2)) == 2 * each, "anew with the next plan"
-    assert pool.hear(true, ledger, sender=peer(6), is_member=True) == "" and pool.pending(ledger) == (true,)
+    assert len(ledger.digests) > before and judged(9, peer(2)) == 2 * each, "anew with the next plan"
+    assert pool.receive(true, ledger, sender=peer(6), is_member=True) == "" and pool.pending(ledger) == (true,)
 
 
 def test_evidence_reaches_the_plan_of_all_by_any_member_and_waits_once_per_peer() -> None:
