@@ -1,12 +1,14 @@
-"""How fast a joiner gets a state over internet links, from one donor and from several, one of which may lie.
+"""How fast joiners get a state over internet links: one from one donor and from several, one of which may lie; or several at
+once, which serve each other or do not.
 
-    python -m benchmarks.wan.state --out DIRECTORY [--millions 3] [--donors 4] [--up 10] [--down 100]
+    python -m benchmarks.wan.state --out DIRECTORY [--joiners 1] [--millions 3] [--donors 4] [--up 10] [--down 100]
 
-Every peer is a process in a namespace of its own, behind an emulated link of 12.5 ms: donors with `--up` Mbit/s up, and a
-joiner with `--down` Mbit/s down, which fetches a state of 8 bytes per parameter with the node's own fetcher from the node's
-own servers. `of the line`: the rate at which the state came, over the joiner's downlink, or over the uplinks of the honest
-donors together where these are less. A donor that lies sends the true index and false chunks. `late` as in
-`benchmarks.wan.averaging`.
+Every peer is a process in a namespace of its own, behind an emulated link of 12.5 ms: `--up` Mbit/s up and `--down` Mbit/s
+down. Joiners fetch a state of 8 bytes per parameter with the node's own fetcher from the node's own servers. Several joiners
+begin together, first with the donors only, then with the donors and each other. `seconds`: until the last joiner has the
+state. `of the line`: the rate at which the state came to a single joiner, over its downlink, or over the uplinks of the honest
+donors together where these are less. `received`: by all joiners, and `donors sent`, in states. A donor that lies sends the true
+index and false chunks. `late` as in `benchmarks.wan.averaging`.
 """
 
 import argparse
@@ -15,6 +17,8 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,9 +39,17 @@ FETCH_SECONDS = 500.0
 # --- a peer ---------------------------------------------------------------------------------------------------------------
 
 
-async def act(rank: int, listen: str, size: int, cases: list[list[int]]) -> None:
-    """The process of the joiner, rank 0, or of a donor. `cases`: the ranks that the joiner fetches from, one after the other;
-    the last donor lies."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A measurement: every joiner fetches from these donors and perhaps from the other joiners. Ranks: joiners come first, the
+    donor that lies is the last."""
+
+    donors: Sequence[int]
+    together: bool = False
+
+
+async def act(rank: int, listen: str, size: int, num_joiners: int, cases: list[dict[str, Any]]) -> None:
+    """The process of a joiner or of a donor."""
     from hivemind.p2p import P2P
 
     from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
@@ -56,24 +68,33 @@ async def act(rank: int, listen: str, size: int, cases: list[list[int]]) -> None
     outer, momentum = (torch.randn(size, generator=drawn) for _ in range(2))
     root = state_digest(outer, momentum)
     server = StateServer(p2p)
-    if rank:
+    await server.start()
+    if rank >= num_joiners:
         server.offer(INSTANCE, ROUND, root, outer, momentum)
-        await server.start()
         if rank == len(names) - 1:
             assert await server._find(root)  # the index is made of the true state
             outer.add_(1.0)
-    for case in cases:
+    for case in (Case(**case) for case in cases):
         await tell("begin")
         seconds = 0.0
-        if not rank:
+        if rank < num_joiners:
             here, begun = (torch.zeros(size), torch.zeros(size)), time.monotonic()
-            donors = [names[donor] for donor in case]
+            donors = [*case.donors, *(other for other in range(num_joiners) if case.together and other != rank)]
             await StateFetcher(p2p, server).fetch(
-                INSTANCE, ROUND, root, donors, outer=here[0], momentum=here[1], timeout_seconds=FETCH_SECONDS
+                INSTANCE,
+                ROUND,
+                root,
+                sorted(names[donor] for donor in donors),
+                outer=here[0],
+                momentum=here[1],
+                timeout_seconds=FETCH_SECONDS,
             )
             seconds = time.monotonic() - begun
             assert torch.equal(here[0], outer) and torch.equal(here[1], momentum)
+            server.offer(INSTANCE, ROUND, root, *here)
         await tell("done", seconds)
+        if rank < num_joiners:
+            server.withdraw(INSTANCE)
 
 
 # --- the laboratory -------------------------------------------------------------------------------------------------------
@@ -94,14 +115,18 @@ def _all_tell(pipes: list[tuple[IO[bytes], IO[bytes]]], kind: str) -> list[Any]:
 
 
 def measure(args: argparse.Namespace) -> list[dict[str, float]]:
-    num_bytes, donors = 8 * round(args.millions * 1e6), list(range(1, args.donors + 1))
-    cases = [[1], donors, [*donors, args.donors + 1]]
-    links = [Link(name="joiner", up_mbit=args.down, down_mbit=args.down, delay_ms=12.5)]
-    links += [Link(name=f"d{rank}", up_mbit=args.up, down_mbit=args.down, delay_ms=12.5) for rank in (*donors, args.donors + 1)]
+    num_bytes, first = 8 * round(args.millions * 1e6), args.joiners
+    donors = list(range(first, first + args.donors))
+    if args.joiners > 1:
+        cases = [Case(donors=donors), Case(donors=donors, together=True)]
+    else:
+        cases = [Case(donors=donors[:1]), Case(donors=donors), Case(donors=[*donors, donors[-1] + 1])]
+    joiners, givers = [f"j{rank}" for rank in range(first)], [f"d{rank}" for rank in (*donors, donors[-1] + 1)]
+    links = [Link(name=name, up_mbit=args.up, down_mbit=args.down, delay_ms=12.5) for name in (*joiners, *givers)]
+    told = json.dumps({"size": num_bytes // 8, "num_joiners": first, "cases": [asdict(case) for case in cases]})
     pipes, rows = [], []
     with Laboratory(links) as lab:
         for rank, host in enumerate(lab.hosts):
-            told = json.dumps({"size": num_bytes // 8, "cases": cases})
             command = [sys.executable, "-m", "benchmarks.wan.state", "--peer", str(rank), lab.address(host), told]
             with (args.out / f"{host}.txt").open("w") as log:
                 peer = lab.popen(host, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=ROOT, bufsize=0)
@@ -112,18 +137,21 @@ def measure(args: argparse.Namespace) -> list[dict[str, float]]:
         for case in cases:
             before = lab.counters()
             _all_tell(pipes, "begin")
-            seconds = _all_tell(pipes, "done")[0]
+            seconds = max(_all_tell(pipes, "done"))
             after = lab.counters()
-            received = after["joiner"].received_packets - before["joiner"].received_packets
-            num_honest = len([donor for donor in case if donor in donors])
+            received = sum(after[name].received_packets - before[name].received_packets for name in joiners)
+            num_honest = len([donor for donor in case.donors if donor in donors])
             rows.append(
                 {
-                    "donors": len(case),
-                    "liars": len(case) - num_honest,
+                    "joiners": args.joiners,
+                    "together": case.together,
+                    "donors": len(case.donors),
+                    "liars": len(case.donors) - num_honest,
                     "seconds": seconds,
                     "of_the_line": num_bytes * 8e-6 / seconds / min(args.down, num_honest * args.up),
-                    "received": (after["joiner"].received_bytes - before["joiner"].received_bytes) / num_bytes,
-                    "late": (after["joiner"].late - before["joiner"].late) / max(1, received),
+                    "received": sum(after[name].received_bytes - before[name].received_bytes for name in joiners) / num_bytes,
+                    "donors_sent": sum(after[name].sent_bytes - before[name].sent_bytes for name in givers) / num_bytes,
+                    "late": sum(after[name].late - before[name].late for name in joiners) / max(1, received),
                 }
             )
     return rows
@@ -137,8 +165,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="directory for state.json and the logs")
     parser.add_argument("--millions", type=float, default=3.0, help="parameters, in millions")
+    parser.add_argument("--joiners", type=int, default=1, help="that begin together")
     parser.add_argument("--donors", type=int, default=4)
-    parser.add_argument("--up", type=float, default=10.0, help="Mbit/s of a donor's uplink")
+    parser.add_argument("--up", type=float, default=10.0, help="Mbit/s of every uplink")
     parser.add_argument("--down", type=float, default=100.0, help="Mbit/s of every downlink")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -146,10 +175,11 @@ def main() -> None:
         rows = measure(args)
     except LaboratoryUnavailable as error:
         sys.exit(str(error))
-    print(f"{'donors':>6}{'liars':>7}{'seconds':>9}{'of the line':>13}{'received':>10}{'late':>7}")
+    print("joiners  each other  donors  liars  seconds  of the line  received  donors sent   late")
     for row in rows:
-        figures = f"{row['seconds']:9.1f}{row['of_the_line']:13.0%}{row['received']:10.2f}{row['late']:7.1%}"
-        print(f"{row['donors']:6}{row['liars']:7}{figures}")
+        who = f"{row['joiners']:7}{'yes' if row['together'] else 'no':>12}{row['donors']:8}{row['liars']:7}"
+        line = f"{row['of_the_line']:13.0%}" if row["joiners"] == 1 else " " * 13
+        print(f"{who}{row['seconds']:9.1f}{line}{row['received']:10.2f}{row['donors_sent']:13.2f}{row['late']:7.1%}")
     (args.out / "state.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 

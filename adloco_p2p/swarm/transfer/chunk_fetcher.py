@@ -30,8 +30,9 @@ from adloco_p2p.swarm.transport.traffic import Meter
 
 MAX_DONORS = 8
 """Donors that are asked at the same time; further ones wait until one of these is busy or dropped."""
-MAX_IN_FLIGHT = 4
-"""Chunks that are asked of a donor ahead of the one being received."""
+MAX_IN_FLIGHT = 2
+"""Chunks that one donor owes at the same time: enough for 300 Mbit/s at a round trip of 50 ms. More of them would be asked of a
+donor that another fetcher could have passed on meanwhile."""
 MAX_ATTEMPTS = 3
 """In a row, with a donor whose connection breaks before a single chunk came."""
 CONNECT_SECONDS = 20.0
