@@ -32,6 +32,8 @@ class HostView:
     """The other contributors that it has accused in this round, as far as its accusations count."""
     accuses_this_host: bool = False
     """An attempt failed because of this host in its sight: it joins no attempt with this host again."""
+    is_waiting: bool = False
+    """It waits in an attempt for this host, which trains."""
     uncalled_start_at: float = -math.inf
     """When it last ended an attempt of which no member had reported a failure. Seconds."""
 
