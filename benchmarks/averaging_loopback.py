@@ -77,7 +77,7 @@ def ours(
     from hivemind.p2p import P2P
 
     from adloco_p2p.core.model import canonical
-    from adloco_p2p.core.model.types import PeerId
+    from adloco_p2p.core.model.scalars import PeerId
     from adloco_p2p.swarm.allreduce.averager import Averager
     from adloco_p2p.swarm.transport.traffic import Meter
 

@@ -31,7 +31,8 @@ from hivemind.p2p import P2P, PeerID
 
 from adloco_p2p.cli import main as node
 from adloco_p2p.core.averaging.outer_round import OuterRound
-from adloco_p2p.core.model.types import InstanceId, InstanceReport, PeerId
+from adloco_p2p.core.model.report import InstanceReport
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.swarm.allreduce import handshake
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.member_side import MemberSide

@@ -32,7 +32,7 @@ from hivemind.p2p import P2P
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.messages import Ping
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.transport.gossip import GossipWire

@@ -22,7 +22,7 @@ from statistics import median
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.world import World

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from adloco_p2p.core.model.types import REPORT_LAG
+from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.core.planning.guard import LEAST_TOLERANCE, MOST_TOLERANCE, RISE_FACTOR, STRICT_ROUNDS
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.numerics.aggregation.registry import STRICT

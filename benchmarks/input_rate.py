@@ -23,7 +23,7 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import DataConfig, RunConfig, TokenizerConfig
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.corpus import documents
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.batch import Feed

@@ -22,7 +22,7 @@ import torch
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig, RunConfig
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.memory_per_instance import ARCHITECTURE, ME, round_of, zeros
 from benchmarks.nodes import Member, begin_node, end, llama, write_document

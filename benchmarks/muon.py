@@ -20,7 +20,7 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.finetune import ME, work_of

@@ -21,8 +21,9 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import EvaluationConfig, RunConfig
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model.events import Durable, Started
+from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import InstanceRules
-from adloco_p2p.core.model.types import Capacity, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.data.feed import open_feed

@@ -19,7 +19,7 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import OuterConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.training.hosted_instances import STATE_DTYPES
 from adloco_p2p.training.model import derived_seed

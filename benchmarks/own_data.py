@@ -25,7 +25,9 @@ import torch
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.types import InstanceId, InstancePlan, RoundPlan
+from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.corpus import Document, documents
 from adloco_p2p.data.feed import IndexedFeed, feed_over
 from adloco_p2p.data.indexing import IndexedRows

@@ -18,7 +18,7 @@ from random import Random
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.messages import MESSAGE_KINDS
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
 from adloco_p2p.sim.adversary import AdversaryPort
 from adloco_p2p.swarm.allreduce import handshake

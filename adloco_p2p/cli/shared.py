@@ -78,7 +78,7 @@ def natural(text: str) -> int:
 
 
 def factor(text: str) -> float:
-    from adloco_p2p.core.model.types import MAX_FACTOR
+    from adloco_p2p.core.model.course import MAX_FACTOR
 
     value = float(text)
     if not 0.0 < value <= MAX_FACTOR:

@@ -11,7 +11,9 @@ from adloco_p2p.commands.signing import Signer, peer_named, signer_of, state
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words
-from adloco_p2p.core.model.types import FULL_STANDING, MAX_ROSTER, PeerId, RosterEntry, RoundPlan, roster_of
+from adloco_p2p.core.model.plan import RoundPlan, roster_of
+from adloco_p2p.core.model.roster_entry import FULL_STANDING, RosterEntry
+from adloco_p2p.core.model.scalars import MAX_ROSTER, PeerId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.admission_files import keep_invitations, read_address, read_invitations, read_statements

@@ -15,8 +15,11 @@ from adloco_p2p.core.ledger.admission import Ruling
 from adloco_p2p.core.ledger.ledger import Ledger, chain, unconnected
 from adloco_p2p.core.ledger.validation import num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.ledger_entry import Decree, Evidence, LedgerEntry
-from adloco_p2p.core.model.types import MAX_ROSTER, InstancePlan, Report, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import MAX_ROSTER
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.views.units import one_line

@@ -15,7 +15,8 @@ from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.commands.trained_model import Saved, load_model, read_saved
 from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import InstanceId, InstancePlan
+from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def _on_heldout(arguments: argparse.Namespace) -> int:
     """Held-out loss and perplexity of every live instance, and of what they would be merged to now."""
     from adloco_p2p.config.peer_config import PeerConfig
-    from adloco_p2p.core.model.types import PeerId
+    from adloco_p2p.core.model.scalars import PeerId
     from adloco_p2p.core.planning.merge_policy import final_merge
     from adloco_p2p.data.feed import open_feed
     from adloco_p2p.training.hosting import Hosting

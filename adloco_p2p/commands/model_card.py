@@ -9,9 +9,10 @@ from adloco_p2p.config.local_files import is_hub_id
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.contributions import Contribution, credited, leaderboard
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.core.model.plan_telemetry import task_lines
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import TaskScores
-from adloco_p2p.core.model.types import REPORT_LAG, InstanceId
 from adloco_p2p.views.derived import task_words
 
 MAX_ROWS = 50

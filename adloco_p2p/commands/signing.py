@@ -11,9 +11,9 @@ from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.signers import change_problem
-from adloco_p2p.core.model.course import is_paused_at
+from adloco_p2p.core.model.course import Settings, is_paused_at
 from adloco_p2p.core.model.ledger_entry import NOBODY, Action, Statement
-from adloco_p2p.core.model.types import PeerId, Settings
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.admission_files import keep_statement, read_statements
 from adloco_p2p.storage.workdir import holder_of, read_run

@@ -14,7 +14,7 @@ from adloco_p2p.commands.push import check_push, push
 from adloco_p2p.config.local_files import with_shared_base
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Durable
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.disk import reported
 from adloco_p2p.storage.workdir import EXPORT_RECORD, check_output, meant_workdir, read_run

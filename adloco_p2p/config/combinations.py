@@ -7,7 +7,8 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.plugins import packages_problems
 from adloco_p2p.config.quiet_hours import parse_range
 from adloco_p2p.config.run_config import AVERAGING_PRESETS, DataConfig, ModelConfig, RunConfig
-from adloco_p2p.core.model.types import MAX_HISTORY, MAX_INSTANCES
+from adloco_p2p.core.model.instance_plan import MAX_HISTORY
+from adloco_p2p.core.model.scalars import MAX_INSTANCES
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 """Arguments that most architectures have; `transformers` would fail on impossible ones with whatever error comes first."""

@@ -9,7 +9,7 @@ Settings = dict[str, Any]
 
 _ONE_LINEAGE = {"batch.test": "constant", "instances.count": 1, "instances.start": "same", "merge.policy": "none"}
 _MEASURED = {"batch.level": "inner", "batch.eta": 1.7, "inner.batch_scaling": "sqrt", "instances.count": 1}
-"""The best of docs/results.md. More instances are for machines that are too small, or too far apart, for one group."""
+"""The best of docs/results.md. More instances are for machines that are too small for one group."""
 
 _MODES: dict[str, Settings] = {
     "adloco": _MEASURED,

@@ -19,8 +19,8 @@ from adloco_p2p.core.model.rules import (
     SwitchRules,
     WorkRules,
 )
+from adloco_p2p.core.model.scalars import Digest, Fraction, InstanceId
 from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
-from adloco_p2p.core.model.types import Digest, Fraction, InstanceId
 
 PROTOCOL_VERSION = 13
 """Peers of different protocol versions do not talk; it is part of every run's digest."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.baseline import unigram_entropy
 from adloco_p2p.data.indexing import IndexedRows, index_rows
 from adloco_p2p.data.packing import ConcatenatedRows, Rows

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from adloco_p2p.config.run_config import DataConfig
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.packing import as_batch, cut, smallest_dtype, starts, terminated
 from adloco_p2p.data.sampling import permute, round_keys
 from adloco_p2p.data.source import is_heldout, load_split, text_of

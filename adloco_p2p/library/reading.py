@@ -14,8 +14,9 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.contributions import Contribution, CreditedSamples, leaderboard
 from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log, Round, Stamped
-from adloco_p2p.core.model.types import InstanceId, PeerId, RoundPlan
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of

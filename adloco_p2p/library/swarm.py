@@ -23,8 +23,9 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import Stop
+from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Stamped
-from adloco_p2p.core.model.types import PeerId, roster_of
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.digest import tensor_digest
 from adloco_p2p.numerics.layout import gathered

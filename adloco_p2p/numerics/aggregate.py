@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from adloco_p2p.core.model.types import PseudoGradientStatistics
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, Gram
 from adloco_p2p.numerics.aggregation.statistics import gram_statistics

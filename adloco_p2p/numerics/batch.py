@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 IGNORED_LABEL = -100
 """Label of padding, and of every token that is read and not learned."""

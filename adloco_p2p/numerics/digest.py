@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.numerics.tensor_codec import Buffer, TensorCodec
 
 CHUNK_BYTES = 1 << 20

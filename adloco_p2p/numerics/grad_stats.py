@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from adloco_p2p.core.model.types import HalfBatchStatistics, within_scalars
+from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics
+from adloco_p2p.core.model.scalars import within_scalars
 
 _CHUNK = 1 << 20
 """Elements converted to fp64 at a time: bounds the scratch memory to a few times 8 MiB."""

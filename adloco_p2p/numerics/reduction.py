@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.hash_tree import slice_values
-from adloco_p2p.core.model.types import PseudoGradientStatistics, within_scalars
+from adloco_p2p.core.model.scalars import within_scalars
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.per_place import per_place_mean
 from adloco_p2p.numerics.codecs import fits

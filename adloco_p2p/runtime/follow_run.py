@@ -21,7 +21,7 @@ from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of

@@ -18,8 +18,9 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
 from adloco_p2p.core.model.ledger_entry import Evidence, Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
+from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Listening, Refused
-from adloco_p2p.core.model.types import PeerId, roster_of
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model.events import Started, Stop
-from adloco_p2p.core.model.types import Report, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import next_plan
 from adloco_p2p.runtime.adapters.metrics_endpoint import node_endpoint

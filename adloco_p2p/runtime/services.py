@@ -15,8 +15,10 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.control.server import ControlServer
 from adloco_p2p.core.model.events import Durable
+from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Started
-from adloco_p2p.core.model.types import Capacity, PeerId, roster_of
 from adloco_p2p.core.peer.peer import Cadence
 from adloco_p2p.runtime.adapters.control_adapter import ControlAdapter
 from adloco_p2p.runtime.adapters.embedding import COMMAND, Built, Embedding, LocalEngine

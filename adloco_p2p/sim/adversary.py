@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from adloco_p2p.core.model.types import PeerId, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.identities import NAME_CHARS, sign
 
 WAKE_SECONDS = 0.5

@@ -19,18 +19,13 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import (
-    Average,
-    AverageDecided,
-    AverageFailed,
-    AverageFinished,
-    PartNotShown,
-    RepairAverage,
-)
+from adloco_p2p.core.model.averages import Average, RepairAverage
+from adloco_p2p.core.model.complaints import PartNotShown
+from adloco_p2p.core.model.events import AverageDecided, AverageFailed, AverageFinished
 from adloco_p2p.core.model.ledger_entry import Equivocation, Pledge
 from adloco_p2p.core.model.messages import Incarnation
 from adloco_p2p.core.model.quorum import LEAST_MEASURED_SECONDS, Quorum, Upload, stragglers, words_of
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.identities import sign
 from adloco_p2p.sim.network import Network

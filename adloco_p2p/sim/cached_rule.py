@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import Digest, Report, RosterChange, RoundPlan
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.core.planning.round_plan import next_plan
 
 

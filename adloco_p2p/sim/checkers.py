@@ -17,10 +17,13 @@ from collections.abc import Collection, Sequence
 
 from adloco_p2p.core.agreement.membership import ROSTERS_KEPT, Timing
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Ballot, JoinRequest, LedgerEntry, Reorg, Verify, Vote
+from adloco_p2p.core.model.certificate import Ballot
+from adloco_p2p.core.model.ledger_entry import JoinRequest, LedgerEntry, Reorg, Verify, Vote
 from adloco_p2p.core.model.messages import Accepted, Ack, Heartbeat, Leave, Prepare, Promise, Promised, Proposal, Refusal, Voted
+from adloco_p2p.core.model.plan import Decide, RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.run_progress import proven_samples
-from adloco_p2p.core.model.types import Decide, Digest, PeerId, Report, RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.healing import Healing
 from adloco_p2p.sim.orders import signers_and_course
 from adloco_p2p.sim.votes import counted_of, deciding, votes_of

@@ -11,16 +11,9 @@ from random import Random
 from typing import Protocol
 
 from adloco_p2p.core.model.events import InnerResult, RunInner
-from adloco_p2p.core.model.types import (
-    Digest,
-    Fork,
-    HalfBatchStatistics,
-    InstanceId,
-    Merge,
-    PeerId,
-    ProbeVerdict,
-    PseudoGradientStatistics,
-)
+from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
+from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 TOKENS_PER_SAMPLE = 31
 LOSS = 3.0

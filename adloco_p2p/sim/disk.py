@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.types import Digest, InstanceId
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 
 
 @dataclass(slots=True)

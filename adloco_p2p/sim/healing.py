@@ -17,18 +17,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID, ROUNDS_OPEN, BranchState, PendingBranch
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
-from adloco_p2p.core.model.types import (
-    FIRST_BRANCH_ID,
-    ROUNDS_OPEN,
-    BranchState,
-    Digest,
-    InstanceId,
-    PeerId,
-    PendingBranch,
-    Report,
-    RoundPlan,
-)
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.sim.votes import counted_of, deciding, votes_of
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import re
 
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 RUN = Digest(hashlib.sha256(b"simulated run").hexdigest())
 NAME_CHARS = 52

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model import canonical, telemetry
+from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.events import (
-    Average,
     Broadcast,
-    CancelAverage,
     Commanded,
     Decided,
     DiscardRound,
@@ -22,7 +21,6 @@ from adloco_p2p.core.model.events import (
     FetchState,
     Persist,
     Received,
-    RepairAverage,
     Send,
     Started,
     Stop,
@@ -30,9 +28,11 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.ledger_entry import Vote
 from adloco_p2p.core.model.messages import Ack, Heartbeat, Message, Promise, Proposal
+from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.task_scores import ScoreTasks
 from adloco_p2p.core.model.telemetry import Log
-from adloco_p2p.core.model.types import Decide, PeerId, Report, RoundPlan, roster_of
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.device import DeviceTraits
 from adloco_p2p.sim.device_jobs import DeviceJobs

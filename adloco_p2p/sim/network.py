@@ -9,7 +9,7 @@ from random import Random
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, Entries, Proposal, Supply
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.faults import Faults
 

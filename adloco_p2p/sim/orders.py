@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+from adloco_p2p.core.model.course import Change, Course, Settings
 from adloco_p2p.core.model.ledger_entry import Statement, Value
-from adloco_p2p.core.model.types import Change, Course, PeerId, RoundPlan, Settings
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import PeerId
 
 
 def signers_and_course(parent: RoundPlan, value: Value) -> tuple[tuple[PeerId, ...], Course]:

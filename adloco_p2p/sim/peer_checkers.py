@@ -20,8 +20,10 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Event, Received
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.messages import AverageDigest, CommitVoted, Leave
+from adloco_p2p.core.model.plan import Decide, RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import FastForwarded, Log, Resumed
-from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.sim.checkers import Checkers, Violation
 
 MAX_TABLE = 2 * MAX_KNOWN

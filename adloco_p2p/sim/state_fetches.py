@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from adloco_p2p.core.model.events import FetchFailed, FetchState, StateFetched, StateServed
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.sim.process import Process
 
 if TYPE_CHECKING:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
-from adloco_p2p.core.model.types import Capacity, Decide, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.plan import Decide, RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.sim.averaging import AverageBuffers, Averaging

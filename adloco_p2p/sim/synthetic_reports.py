@@ -4,11 +4,14 @@ import hashlib
 from collections.abc import Sequence
 from random import Random
 
+from adloco_p2p.core.model.branches import BranchState
 from adloco_p2p.core.model.certificate import Ballot, BranchProof, CastVote, Certificate
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.ledger_entry import Vote
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.task_scores import Metric, TaskClaim, TaskScore
-from adloco_p2p.core.model.types import BranchState, Capacity, Digest, PeerId, RoundPlan
 from adloco_p2p.sim.identities import sign
 
 DIGEST = Digest("5" * 64)

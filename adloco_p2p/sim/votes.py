@@ -4,7 +4,8 @@ from collections.abc import Collection
 
 from adloco_p2p.core.model.certificate import Certificate
 from adloco_p2p.core.model.ledger_entry import Verify, Vote
-from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
 def deciding(plan: RoundPlan) -> list[PeerId]:

@@ -18,8 +18,11 @@ from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.messages import Supply
+from adloco_p2p.core.model.plan import RoundPlan, roster_of
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort

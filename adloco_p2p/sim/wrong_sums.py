@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.ledger.slice_sums import combined
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Average
+from adloco_p2p.core.model.averages import Average
 from adloco_p2p.core.model.hash_tree import leaf_hash, proof, shard_hash, tree_root
 from adloco_p2p.core.model.ledger_entry import Pledge, ProvenSlice, WrongSum, inputs_digest, receipt_content
 from adloco_p2p.core.model.recheck_draw import drawn_parts, inspected_parts
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 RECHECK = 0.05
 """Rate at which members make parts again; the default of runs."""

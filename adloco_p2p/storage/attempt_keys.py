@@ -7,7 +7,7 @@ it would have signed two commitments, which is evidence against it; so it fails 
 from pathlib import Path
 from threading import Lock
 
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.storage.disk import replace_file, reported
 
 _KEYS_KEPT = 256

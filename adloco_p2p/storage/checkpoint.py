@@ -30,7 +30,7 @@ from safetensors.torch import load_file
 from adloco_p2p import decode
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Durable
-from adloco_p2p.core.model.types import Digest, InstanceId
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import RemoteProtocolError, StorageError
 from adloco_p2p.storage.disk import reported, sync_directory, write_synced
 from adloco_p2p.storage.tensor_file import write_tensors

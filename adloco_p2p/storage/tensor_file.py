@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64", torch.uint8: "U8"}
 """The types of checkpoints, by the names of the format."""

@@ -12,7 +12,8 @@ import torch
 
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.messages import WireMessage
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.numerics.aggregate import Aggregate, aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named

@@ -15,7 +15,8 @@ from typing import TypeVar
 import torch
 
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, within_scalars
+from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId, within_scalars
 from adloco_p2p.errors import DeviceError, LocalProtocolError
 from adloco_p2p.numerics.digest import StateHashing, state_digests
 from adloco_p2p.numerics.layout import fragment

@@ -16,7 +16,7 @@ import transformers
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import InnerResult, RunInner
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.layout import flatten

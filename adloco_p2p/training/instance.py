@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, State, load_state_
 

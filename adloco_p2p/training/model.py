@@ -6,7 +6,7 @@ import transformers
 from adloco_p2p.config.local_files import check_no_program
 from adloco_p2p.config.run_config import ModelConfig, RunConfig, Scalar
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.training.adapters import adapted
 from adloco_p2p.training.device import memory_bytes

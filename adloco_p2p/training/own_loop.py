@@ -18,7 +18,8 @@ import torch
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import InnerResult, RunInner
-from adloco_p2p.core.model.types import Digest, HostShare, InstanceId, PeerId
+from adloco_p2p.core.model.instance_plan import HostShare
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.numerics.layout import gathered, scatter_
 from adloco_p2p.numerics.outer_optimizer import is_sound
 from adloco_p2p.training.hosted_instances import HostedInstances

@@ -22,7 +22,7 @@ from adloco_p2p.config.hub_reach import is_hub_reachable
 from adloco_p2p.config.local_files import check_source
 from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.training.device import memory_bytes
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import StorageError
 from adloco_p2p.training.inner_optimizer import has_shape_of, load_state_
 from adloco_p2p.training.instance import Instance

@@ -9,7 +9,7 @@ from typing import Any
 import transformers
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import ConfigError, DeviceError
 
 

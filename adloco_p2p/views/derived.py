@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
+from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan, RosterLine, TaskScores
-from adloco_p2p.core.model.types import HostShare
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, RoundResult

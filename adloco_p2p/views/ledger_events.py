@@ -13,10 +13,11 @@ from statistics import median
 from adloco_p2p.core.ledger.contributions import CreditedSamples, credited_in
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan
 from adloco_p2p.core.model.plan_telemetry import fork_line, merge_line, plan_line, ruled_lines, task_lines
 from adloco_p2p.core.model.report_form import named_by
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log, Plan, Round, Stamped, Started
-from adloco_p2p.core.model.types import REPORT_LAG, InstanceId, PeerId, RoundPlan
 from adloco_p2p.views.status import Status, apply
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adloco_p2p.core.ledger.contributions import CreditedSamples
+from adloco_p2p.core.model.instance_plan import HostShare
+from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.core.model.telemetry import InstanceLine, Plan, RosterLine
-from adloco_p2p.core.model.types import REPORT_LAG, HostShare
 from adloco_p2p.views import units
 from adloco_p2p.views.ledger_events import LedgerLine
 from adloco_p2p.views.page import Document, rounded, text

@@ -6,9 +6,8 @@ from functools import singledispatch
 from typing import TextIO
 
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.course import in_words
+from adloco_p2p.core.model.course import AS_CONFIGURED, in_words
 from adloco_p2p.core.model.telemetry import Log, Stamped
-from adloco_p2p.core.model.types import AS_CONFIGURED
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.status import SLOW_PEER, Status, apply, replay
 

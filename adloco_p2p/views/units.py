@@ -3,7 +3,7 @@
 import math
 import re
 
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.words import plural as plural
 
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")

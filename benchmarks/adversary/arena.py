@@ -14,8 +14,9 @@ from functools import cache
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, MESSAGE_KINDS
+from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.rules import AdmissionRules, Rules
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.sim.adversary import Adversary

@@ -4,21 +4,16 @@ simulated world."""
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID, BranchState
 from adloco_p2p.core.model.certificate import BranchProof, Certificate
 from adloco_p2p.core.model.complaints import Complaint
 from adloco_p2p.core.model.ledger_entry import Invitation, Statement, Ticket
 from adloco_p2p.core.model.messages import AverageDigest, Heartbeat
+from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.report import Report, StepLosses
+from adloco_p2p.core.model.roster_entry import FULL_STANDING
 from adloco_p2p.core.model.rules import GuardRules
-from adloco_p2p.core.model.types import (
-    FIRST_BRANCH_ID,
-    FULL_STANDING,
-    BranchState,
-    InstanceId,
-    PeerId,
-    Report,
-    StepLosses,
-    roster_of,
-)
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.sim.adversary import stranger_names
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.faults import Faults

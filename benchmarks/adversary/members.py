@@ -12,7 +12,10 @@ from random import Random
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
 from adloco_p2p.core.ledger.validation import change_of
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Ballot, Head, JoinRequest, SignedReport, Value, Vote
+from adloco_p2p.core.model.branches import MAX_BRANCHES, BranchState
+from adloco_p2p.core.model.certificate import Ballot
+from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, SignedReport, Value, Vote
+from adloco_p2p.core.model.lineage import ProbeVerdict
 from adloco_p2p.core.model.messages import (
     NO_AVERAGE,
     Ack,
@@ -30,17 +33,9 @@ from adloco_p2p.core.model.messages import (
     RunComplete,
     Supply,
 )
-from adloco_p2p.core.model.types import (
-    MAX_BRANCHES,
-    MAX_INSTANCES,
-    REPORT_LAG,
-    BranchState,
-    Digest,
-    InstanceId,
-    PeerId,
-    ProbeVerdict,
-    Report,
-)
+from adloco_p2p.core.model.plan import REPORT_LAG
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import MAX_INSTANCES, Digest, InstanceId, PeerId
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.identities import sign, verify
 from adloco_p2p.sim.machine import Machine, Outgoing

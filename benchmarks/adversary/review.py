@@ -9,8 +9,10 @@ from random import Random
 from adloco_p2p.core.agreement.ledger_sync import STRANGERS_PER_PERIOD
 from adloco_p2p.core.model.ledger_entry import WrongSum
 from adloco_p2p.core.model.messages import Entries
+from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import PeerId, Report, roster_of
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.adversary import stranger_names
 from adloco_p2p.sim.cached_rule import CachedRule
 from adloco_p2p.sim.faults import Faults

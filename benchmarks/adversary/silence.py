@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from adloco_p2p.core.model.complaints import Complaint
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import InstanceRules
-from adloco_p2p.core.model.types import PeerId, Report
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.suspension import suspended
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.identities import name_of

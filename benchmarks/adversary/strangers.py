@@ -10,17 +10,8 @@ from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import (
-    Ballot,
-    CastVote,
-    Certificate,
-    Head,
-    JoinRequest,
-    LedgerEntry,
-    Ticket,
-    Value,
-    Vote,
-)
+from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, LedgerEntry, Ticket, Value, Vote
 from adloco_p2p.core.model.messages import (
     Ack,
     AttemptFailed,
@@ -38,7 +29,8 @@ from adloco_p2p.core.model.messages import (
     RunComplete,
     Supply,
 )
-from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.synthetic_reports import CAPACITY

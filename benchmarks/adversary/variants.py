@@ -7,8 +7,9 @@ from random import Random
 
 from adloco_p2p.core.model.ledger_entry import Invitation, Statement, Ticket
 from adloco_p2p.core.model.messages import MAX_HEARD, Entries, Heartbeat, Leave
+from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.rules import InstanceRules, MergeRules
-from adloco_p2p.core.model.types import PeerId, roster_of
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.adversary import stranger_names
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import NAME_CHARS, RUN, name_of, sign

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from adloco_p2p.core.model.types import Merge, RoundPlan, normalized
+from adloco_p2p.core.model.lineage import Merge, normalized
+from adloco_p2p.core.model.plan import RoundPlan
 
 
 def with_mutual_merges(plan: RoundPlan, *, every: int) -> RoundPlan:

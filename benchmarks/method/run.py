@@ -11,8 +11,9 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.run_progress import samples_after
-from adloco_p2p.core.model.types import InstanceId, RoundPlan
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.training.evaluate import heldout_loss
@@ -26,6 +27,8 @@ BASE = Path(__file__).with_name("base.yaml")
 HELDOUT_ROWS = 256
 """Of 64 tokens; the same for every row and seed."""
 HELDOUT_SEED = 0
+EVALUATED_TOKENS = 4096
+"""At a time; their logits are what an evaluation takes of memory."""
 POINTS = 20
 """Times that a run is measured, evenly over its samples."""
 CACHE = Path.home() / ".cache" / "adloco-method"
@@ -39,14 +42,15 @@ def settings_of(row: Row, seed: int, *, samples: int) -> list[str]:
     return [*row.settings, *([] if counts_rounds else [f"work.samples={samples}"]), f"seed={seed}"]
 
 
-def run_row(row: Row, seed: int, *, samples: int) -> Record:
-    """Train `samples` samples, or as many times that as the row is long, and say what came of it. Takes seconds to a minute."""
+def run_row(row: Row, seed: int, *, samples: int, text: tuple[IndexedRows, int] | None = None, points: int = POINTS) -> Record:
+    """Train `samples` samples, or as many times that as the row is long, and say what came of it. Takes seconds to a minute.
+    `text`: rows and the size of their vocabulary; none: the embedded text."""
     torch.set_num_threads(1)
     samples *= row.length
     run = load_run(BASE, settings_of(row, seed, samples=samples)).value
-    rows, vocab_size = indexed(canonical.encode(run.data))
+    rows, vocab_size = text or indexed(canonical.encode(run.data))
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=run.seed)
-    watch = _Watch(run=run, rows=rows, vocab_size=vocab_size, samples=samples)
+    watch = _Watch(run=run, rows=rows, vocab_size=vocab_size, every=samples / points)
     setting = Setting(
         run=run,
         speeds=row.speeds,
@@ -97,7 +101,8 @@ class _Watch:
     run: RunConfig
     rows: IndexedRows
     vocab_size: int
-    samples: int
+    every: float
+    """Samples between two measurements."""
     final_loss: float = float("nan")
     inner_steps: int = 0
     curve: list[list[float]] = field(default_factory=list)
@@ -145,10 +150,10 @@ class _Watch:
         done = samples_after(plan)
         if done < self._next_point:
             return
-        self._next_point = done + self.samples / POINTS
+        self._next_point = done + self.every
         losses = [self._loss(outer) for outer in self._outers.values()]
         point = [done, len(self.log), self.inner_steps, round(world.bytes_per_peer), round(world.now, 2)]
         self.curve.append([*point, round(sum(losses) / len(losses), 5)])
 
     def _loss(self, outer: torch.Tensor) -> float:
-        return heldout_loss(self._shell, outer, self._heldout, micro_batch=64)
+        return heldout_loss(self._shell, outer, self._heldout, micro_batch=EVALUATED_TOKENS // self.run.data.sequence_length)

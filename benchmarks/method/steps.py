@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import Report, RoundPlan
 from adloco_p2p.core.planning.round_plan import next_plan
 
 

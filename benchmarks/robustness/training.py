@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from adloco_p2p.config.run_config import InnerConfig, RunConfig
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch

@@ -106,7 +106,7 @@ def ours(task: Task, director: Director, *, rule: str = "mean") -> Iterator[Ways
     from hivemind.p2p import P2P
 
     from adloco_p2p.core.model import canonical
-    from adloco_p2p.core.model.types import PeerId
+    from adloco_p2p.core.model.scalars import PeerId
     from adloco_p2p.swarm.allreduce.averager import Averager
 
     identity = BenchmarkIdentity()

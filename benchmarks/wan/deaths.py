@@ -32,7 +32,7 @@ import torch
 from adloco_p2p.core.averaging.attempt import GRACE_SECONDS
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import LostShare
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
 from benchmarks.signing import BenchmarkIdentity
 from benchmarks.wan.contenders import PART_BYTES, Director, dial_lower_ranks

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import torch
 
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.numerics.digest import state_digest
 from benchmarks.signing import BenchmarkIdentity
 from benchmarks.wan.contenders import Director, dial_lower_ranks

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adloco_p2p.core.agreement.membership import Timing
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 
 Event = dict[str, Any]
 BYTES_PER_VALUE = 4

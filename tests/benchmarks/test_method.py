@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.config.load import load_run
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import BatchRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Digest, InstanceId, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.digest import state_digest
 from benchmarks.method.clock import Link, Machine, Profile, round_seconds, transferred

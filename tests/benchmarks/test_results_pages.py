@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import muon, outer_state, own_data, presets
+from benchmarks import islands, muon, outer_state, own_data, presets, sizes
 from benchmarks.method import __main__ as method
 from benchmarks.method.report import Record, rewrite, write
 from benchmarks.method.store import read_records, records_by_key
@@ -33,6 +33,13 @@ def test_the_tables_of_data_of_an_instances_own_follow_from_their_records(tmp_pa
     assert (tmp_path / own_data.KEPT.name).read_bytes() == own_data.KEPT.read_bytes()
 
 
+def test_the_table_of_islands_follows_from_its_records(tmp_path: Path) -> None:
+    page = Path(shutil.copy(RESULTS / "method.md", tmp_path))
+    islands.write(records_by_key(islands.KEPT, []), tmp_path)
+    assert page.read_text() == (RESULTS / "method.md").read_text()
+    assert (tmp_path / islands.KEPT.name).read_bytes() == islands.KEPT.read_bytes()
+
+
 def test_the_tables_of_bytes_follow_from_their_records(tmp_path: Path) -> None:
     page = Path(shutil.copy(RESULTS / "bytes.md", tmp_path))
     states = outer_state.table(records_of(outer_state.KEPT))
@@ -46,6 +53,12 @@ def test_the_tables_of_muon_follow_from_their_records(tmp_path: Path) -> None:
     assert len(tables["muon"]) > 2, "no whole seed among the kept records"
     rewrite(page, tables)
     assert page.read_text() == (RESULTS / "muon.md").read_text()
+
+
+def test_the_tables_of_sizes_follow_from_their_records(tmp_path: Path) -> None:
+    page = Path(shutil.copy(RESULTS / "sizes.md", tmp_path))
+    rewrite(page, sizes.tables(sizes.Runs()))
+    assert page.read_text() == (RESULTS / "sizes.md").read_text()
 
 
 def test_the_tables_of_the_rules_follow_from_their_records(tmp_path: Path) -> None:

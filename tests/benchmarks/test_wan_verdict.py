@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from benchmarks.wan.verdict import Cut, Event, Life, Verdict, judge
 
 CUT = Cut(begun=10.0, healed=40.0, sides=(["a"], ["b"]))

@@ -2,19 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
+from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan, NoiseSample
+from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.report_form import bits_of
-from adloco_p2p.core.model.types import (
-    Capacity,
-    Digest,
-    HalfBatchStatistics,
-    HostShare,
-    InstanceId,
-    InstancePlan,
-    InstanceReport,
-    NoiseSample,
-    PeerId,
-    PseudoGradientStatistics,
-)
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 Vector = Sequence[float]
 

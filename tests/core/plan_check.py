@@ -2,8 +2,11 @@
 
 from math import floor, fsum
 
+from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.lineage import Merge
+from adloco_p2p.core.model.plan import RoundPlan, keepers_of
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import MAX_HOSTS, MAX_INSTANCES, InstancePlan, Merge, RoundPlan, keepers_of
+from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_INSTANCES
 from adloco_p2p.core.planning.apportionment import MIN_HOSTS
 from adloco_p2p.core.planning.batch_sizing import window_length
 from adloco_p2p.core.planning.link_periods import PERIODS, TRIAL_ROUNDS

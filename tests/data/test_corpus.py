@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adloco_p2p.config.run_config import EvaluationConfig, RunConfig
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.baseline import unigram_entropy
 from adloco_p2p.data.corpus import MAX_CORPUS_BYTES, documents
 from adloco_p2p.data.feed import IndexedFeed, open_feed

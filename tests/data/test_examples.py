@@ -12,7 +12,7 @@ import pytest
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.chat_template import Example
 from adloco_p2p.data.examples import pack_examples
 from adloco_p2p.data.feed import IndexedFeed, open_feed

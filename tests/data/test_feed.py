@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data import indexing
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.packing import Rows, TokenRows

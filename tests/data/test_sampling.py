@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.sampling import SampleOrder, permute, round_keys
 
 A, B = InstanceId(0), InstanceId(1)

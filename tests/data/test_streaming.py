@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.data.source import is_heldout
 from adloco_p2p.data.streaming import MAX_STRIDE, Lanes, StreamedFeed

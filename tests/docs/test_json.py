@@ -13,7 +13,7 @@ from adloco_p2p.cli.parser import Parser
 from adloco_p2p.commands.console import OUTPUT_VERSION
 from adloco_p2p.commands.signing import _leave
 from adloco_p2p.core.model.ledger_entry import Statement
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.storage.admission_files import read_statements
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"

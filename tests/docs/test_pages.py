@@ -62,7 +62,7 @@ def test_every_path_on_a_page_exists(page: Path) -> None:
 
 def test_a_path_that_is_gone_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("See `core/apportion.py`, `core/model/types.py`, `swarm/mesh/`, `left_out.py` and `types.py`.\n")
+    page.write_text("See `core/apportion.py`, `core/model/scalars.py`, `swarm/mesh/`, `left_out.py` and `scalars.py`.\n")
     assert [path for path in paths_in(page) if not is_there(path, page)] == ["core/apportion.py", "swarm/mesh/", "left_out.py"]
 
 

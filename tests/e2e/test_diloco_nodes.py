@@ -12,9 +12,12 @@ from adloco_p2p.config.run_config import AveragingConfig, RunConfig
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import Durable, InnerResult, Received, RunInner, Started, Stop
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, SwitchRules, WorkRules
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log, Merge, Round
-from adloco_p2p.core.model.types import Capacity, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.runtime.node.loop import Node, Ports

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from adloco_p2p.core.model.types import REPORT_LAG
+from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.core.planning.guard import STRICT_ROUNDS
 from tests.e2e.processes import run
 from tests.e2e.swarm_processes import Event, PeerProcess, digests_by_round, start_three, wait, write_swarm_config

@@ -39,7 +39,12 @@ def test_what_a_silent_host_had_contributed_is_not_averaged_again(peers: list[Pe
         peers.append(PeerProcess(tmp_path / name, ("join", "--initial-peers", *peers[0].addresses())).start(fault=fault))
     *living, victim = peers
     led = wait(
-        lambda: [event for peer in living for event in peer.events if event["event"] == "average_retried"],
+        lambda: [
+            event
+            for peer in living
+            for event in peer.events
+            if event["event"] == "average_retried" and victim.me in event["without"]
+        ],
         "a host to lead the retry",
         *living,
     )

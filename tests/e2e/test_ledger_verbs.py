@@ -14,7 +14,7 @@ from adloco_p2p.cli import main
 from adloco_p2p.core.agreement.consensus import Consensus
 from adloco_p2p.core.model.events import Outcome, Persist
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal, journal_records
 from adloco_p2p.storage.journal import Journal
 from tests.e2e.processes import CONNECTED, ROUNDS, events, run, write_config

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.world import World
 

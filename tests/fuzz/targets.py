@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, MESSAGE_KINDS, RECORD_KINDS
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import AdlocoError, RemoteProtocolError, StorageError
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram

@@ -5,7 +5,7 @@ from math import sqrt
 import pytest
 import torch
 
-from adloco_p2p.core.model.types import PseudoGradientStatistics
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.numerics import aggregate as module
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import RULES, rule_named

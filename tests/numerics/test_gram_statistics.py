@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.rules import BatchRules
-from adloco_p2p.core.model.types import LARGEST_SCALAR, PseudoGradientStatistics
+from adloco_p2p.core.model.scalars import LARGEST_SCALAR
 from adloco_p2p.core.planning.batch_sizing import demanded_batch, pool_round
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.rule import Gram

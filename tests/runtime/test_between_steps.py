@@ -27,8 +27,9 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
+from adloco_p2p.core.model.lineage import Merge, ProbeVerdict
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import Log, SampleText
-from adloco_p2p.core.model.types import InstanceId, Merge, ProbeVerdict
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.runtime.node.device_thread import DeviceEffect
 from adloco_p2p.runtime.node.device_worker import DeviceWorker

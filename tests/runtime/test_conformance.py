@@ -13,7 +13,7 @@ from hivemind.p2p import P2P
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, AttemptFailed
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.numerics.digest import state_digest
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkAveraging, NetworkMessenger, NetworkStates

@@ -27,7 +27,8 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
-from adloco_p2p.core.model.types import Fork, InstanceId, Merge, ProbeVerdict
+from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.runtime.node.device_map import DeviceMap
 from adloco_p2p.runtime.node.device_worker import DeviceWorker

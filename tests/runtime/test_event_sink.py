@@ -1,7 +1,7 @@
 """What goes over the network, told after every finished round, and never twice."""
 
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import Checkpoint, Finished, Log, Round, Stamped, Traffic
-from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.runtime.node.event_sink import CountingSink, Sink
 from adloco_p2p.swarm.transport import traffic as meters
 from tests.views.synthetic import events, stamped

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.events import ApplyOuter, Event, ReleaseState, RunInner, SnapshotState, StateKept, Transition
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, Digest, InstanceId, Merge, PeerId
+from adloco_p2p.core.model.lineage import Merge
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import StateTransferFailed
 from adloco_p2p.runtime.node.device_thread import DeviceEffect
 from adloco_p2p.runtime.node.device_worker import DeviceWorker

@@ -11,10 +11,13 @@ from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT, recover
 from adloco_p2p.core.ledger.ledger import ENTRIES_KEPT, Ledger, chain
 from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, LedgerEntry, Value, Vote
+from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, Value, Vote
 from adloco_p2p.core.model.messages import NO_AVERAGE, Accepted, AverageDigest, CommitVoted, Incarnation, Promised, Voted
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import Rules, WorkRules
-from adloco_p2p.core.model.types import InstanceId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.runtime.adapters import network_journal as journal_room
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal, journal_records

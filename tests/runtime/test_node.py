@@ -7,7 +7,7 @@ import pytest
 
 from adloco_p2p.core.model.events import Effect, Event, Received, Stop
 from adloco_p2p.core.model.messages import Ping
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import DeviceError, StorageError
 from tests.runtime.fakes import FakeEngine, FakePeer, rules
 

@@ -14,9 +14,9 @@ import pytest
 from adloco_p2p import trackers
 from adloco_p2p.cli import main
 from adloco_p2p.config.load import load_peer
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import Log, Progress, Stamped
 from adloco_p2p.core.model.telemetry import Warning as Warned
-from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.adapters import tracking
 from adloco_p2p.runtime.adapters.tracking import TrackedSink, flat

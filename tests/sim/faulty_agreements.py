@@ -13,10 +13,12 @@ from adloco_p2p.core.agreement.proposer import Proposer
 from adloco_p2p.core.agreement.recovery import RecoveredState
 from adloco_p2p.core.agreement.slot import Slot
 from adloco_p2p.core.agreement.values import Values
+from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
 from adloco_p2p.core.model.events import Outcome, Persist
-from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Vote
+from adloco_p2p.core.model.ledger_entry import Vote
 from adloco_p2p.core.model.messages import Refusal
-from adloco_p2p.core.model.types import Digest, PeerId, roster_of
+from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
 class VotesTwiceAfterRestart(Acceptor):

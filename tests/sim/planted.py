@@ -8,7 +8,7 @@ from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.averaging.commit_phase import CommitPhase
 from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, choice_of
 from adloco_p2p.core.averaging.host_views import HostViews
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.catch_up import CatchingUp
 from adloco_p2p.core.peer.completion import CompletionBarrier
 from adloco_p2p.core.peer.state import PeerState

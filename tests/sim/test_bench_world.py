@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, WorkRules
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.device import HashDevice
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.world import Parts, World, small_rules

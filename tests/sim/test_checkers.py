@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.model.ledger_entry import Ballot, Head
+from adloco_p2p.core.model.certificate import Ballot
+from adloco_p2p.core.model.ledger_entry import Head
 from adloco_p2p.core.model.messages import Heartbeat, Prepare, Promise, Promised
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.checkers import BEATS_PER_LIFE, Checkers, Violation
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.faults import Faults

@@ -9,7 +9,9 @@ import pytest
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.complaints import Complaint
 from adloco_p2p.core.model.ledger_entry import Evidence, LedgerEntry, WrongSum
-from adloco_p2p.core.model.types import Digest, PeerId, Report, roster_of
+from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.suspension import suspended
 from adloco_p2p.sim.averaging import Averaging, pledge_of
 from adloco_p2p.sim.device import hashed

@@ -5,8 +5,9 @@ from functools import partial
 import pytest
 
 from adloco_p2p.core.model.first_seats import FIRST_SEATS
+from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import PeerId, roster_of
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import NAME_CHARS, sign
 from adloco_p2p.sim.world import Parts, World

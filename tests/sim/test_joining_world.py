@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import PeerId, RoundPlan
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim import state_fetches
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.world import World

@@ -7,10 +7,12 @@ import pytest
 
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.course import Settings
 from adloco_p2p.core.model.ledger_entry import Action, Head, LedgerEntry, Statement
 from adloco_p2p.core.model.messages import Heartbeat
+from adloco_p2p.core.model.plan import GENESIS_PARENT, RoundPlan
 from adloco_p2p.core.model.rules import AdmissionRules
-from adloco_p2p.core.model.types import GENESIS_PARENT, PeerId, RoundPlan, Settings
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import RUN, name_of, sign

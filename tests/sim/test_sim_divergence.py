@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from adloco_p2p.core.model.events import InnerResult, RunInner
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.divergence import FRUITLESS_ROUNDS
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.device import DeviceTraits, HashDevice

@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, GuardRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.device import DeviceTraits, HashDevice
 from adloco_p2p.sim.faults import Faults, everyday_faults

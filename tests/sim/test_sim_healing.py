@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, RoundPlan
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.planning import branch_merge
 from adloco_p2p.sim.checkers import Violation

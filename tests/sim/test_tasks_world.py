@@ -4,7 +4,7 @@ import pytest
 
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.measurers import task_scorer
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.world import Parts, World

@@ -9,8 +9,9 @@ from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Head, Invitation, JoinRequest, LedgerEntry, Statement, Ticket
 from adloco_p2p.core.model.messages import Heartbeat
+from adloco_p2p.core.model.plan import GENESIS_PARENT, roster_of
 from adloco_p2p.core.model.rules import AdmissionRules
-from adloco_p2p.core.model.types import GENESIS_PARENT, PeerId, roster_of
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import RUN, name_of, sign

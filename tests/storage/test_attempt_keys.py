@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import StorageError
 from adloco_p2p.storage.attempt_keys import AttemptKeys
 

@@ -13,7 +13,8 @@ import torch
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Durable
-from adloco_p2p.core.model.types import Digest, InstanceId, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import StorageError
 from adloco_p2p.storage.checkpoint import Checkpoint, CheckpointStore
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Checkpoint, Paused, Probe, Resumed, Stamped, Suspected
-from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.errors import StorageError
 from adloco_p2p.storage.event_log import EventLog, read_events
 

@@ -17,8 +17,9 @@ from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import DispatchFailure
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.ledger_entry import Evidence
-from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits

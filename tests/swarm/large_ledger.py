@@ -14,21 +14,16 @@ from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, LedgerEntry, SignedReport, Value, Vote
+from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
+from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport, Value, Vote
 from adloco_p2p.core.model.messages import MAX_ENTRY_BYTES
+from adloco_p2p.core.model.plan import RoundPlan, roster_of
+from adloco_p2p.core.model.report import InstanceReport, Report
+from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import (
-    Capacity,
-    Digest,
-    HalfBatchStatistics,
-    InstancePlan,
-    InstanceReport,
-    PeerId,
-    PseudoGradientStatistics,
-    Report,
-    RoundPlan,
-    roster_of,
-)
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.decode import decode
 from adloco_p2p.runtime.adapters.plan_rule import decide_by

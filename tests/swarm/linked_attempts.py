@@ -12,7 +12,7 @@ import torch
 
 from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.ledger_entry import Evidence
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named

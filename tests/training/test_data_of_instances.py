@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from adloco_p2p.core.model.lineage import Merge
 from adloco_p2p.core.model.rules import GuardRules
-from adloco_p2p.core.model.types import Merge
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.hosting import GUARD_ROWS, Hosting

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import StorageError
 from adloco_p2p.numerics.layout import flatten, fragment
 from adloco_p2p.numerics.reduction import weighted_average

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.model.rules import GuardRules
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.hosting import GUARD_ROWS, Hosting
 from tests.training.small_run import ONE, RUN, SyntheticFeed, effect, hosting, never, silent

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from adloco_p2p.config.run_config import AveragingConfig, ModelConfig, RunConfig
+from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.rules import GuardRules, InstanceRules, MergeRules
-from adloco_p2p.core.model.types import Fork, Merge
 from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.training.hosting import Hosting

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from adloco_p2p.config.run_config import AveragingConfig, InnerConfig
+from adloco_p2p.core.model.lineage import Fork
 from adloco_p2p.core.model.rules import BatchRules, WorkRules
-from adloco_p2p.core.model.types import Fork
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import Entry, Layout
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, inner_optimizer

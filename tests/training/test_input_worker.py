@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training.hosting import Hosting

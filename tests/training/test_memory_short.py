@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.types import Fork, Merge
+from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.grad_stats import half_products

@@ -10,7 +10,7 @@ import transformers
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig, Scalar
 from adloco_p2p.core.model.rules import InstanceRules
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.device import configure_devices, is_bfloat16, select_device

@@ -11,7 +11,8 @@ import torch
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.core.model.events import ApplyOuter, Event, InnerFinished, OuterApplied, Transition, TransitionApplied
-from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge
+from adloco_p2p.core.model.lineage import Fork, Merge
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.runtime.node.device_worker import DeviceWorker

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.views.health import MAX_ROUNDS_BEHIND, readiness
 from adloco_p2p.views.status import Status
 from tests.views.synthetic import THIS, events, replay

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.course import Change, Course, Settings
 from adloco_p2p.core.model.ledger_entry import JoinRequest, LedgerEntry, Statement
 from adloco_p2p.core.model.plan_telemetry import plan_line, ruled_lines
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Log, Stamped
-from adloco_p2p.core.model.types import Capacity, Change, Course, PeerId, Settings
 from adloco_p2p.views import summary
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.task_scores import Metric, TaskScore
 from adloco_p2p.core.model.telemetry import TaskScores
-from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.views import plain, run_report, summary
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.page import document, plans_of

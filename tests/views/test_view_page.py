@@ -11,7 +11,7 @@ import pytest
 
 from adloco_p2p.core.ledger.contributions import Contribution, credited, leaderboard
 from adloco_p2p.core.ledger.ledger import Ledger
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.views import derived, overview, page
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document, plans_of, rounded

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from adloco_p2p.core.ledger.ledger import Ledger
-from adloco_p2p.core.model.types import REPORT_LAG
+from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.views import peer_page
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import plans_of

@@ -14,7 +14,7 @@ from aiohttp import web
 from yarl import URL
 
 from adloco_p2p.core.ledger.contributions import Contribution
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.views.page import document, plans_of
 from adloco_p2p.views.peer_page import peer_documents
 from adloco_p2p.web.server import Address, Page, Server

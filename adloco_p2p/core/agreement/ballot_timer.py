@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from adloco_p2p.core.agreement.slot import Context, Slot
-from adloco_p2p.core.model.ledger_entry import Ballot
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.certificate import Ballot
+from adloco_p2p.core.model.scalars import PeerId
 
 MAX_OVERTAKEN = 16
 """Ballots by which one proposer may take more than its turn in a slot."""

@@ -38,18 +38,10 @@ from adloco_p2p.core.ledger.fork_choice import switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import door_of
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.certificate import Certificate
 from adloco_p2p.core.model.electorate import electorate
 from adloco_p2p.core.model.events import Decided, Outcome, Persist, Send
-from adloco_p2p.core.model.ledger_entry import (
-    Certificate,
-    Decree,
-    JoinRequest,
-    LedgerEntry,
-    Sign,
-    SignedReport,
-    Verify,
-    Vote,
-)
+from adloco_p2p.core.model.ledger_entry import Decree, JoinRequest, LedgerEntry, Sign, SignedReport, Verify, Vote
 from adloco_p2p.core.model.messages import (
     Ack,
     Chosen,
@@ -65,7 +57,9 @@ from adloco_p2p.core.model.messages import (
     SlotMessage,
     Supply,
 )
-from adloco_p2p.core.model.types import MAX_BALLOT_JUMP, Decide, Digest, PeerId, Report, roster_of
+from adloco_p2p.core.model.plan import Decide, roster_of
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, Digest, PeerId
 
 BallotMessage = Prepare | Promise | Refusal | Proposal | Ack | Chosen | Vote | Final | Pull
 """Messages that mean something in their own slot only."""

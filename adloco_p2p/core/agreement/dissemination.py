@@ -12,7 +12,7 @@ from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.model.events import Broadcast, Send
 from adloco_p2p.core.model.ledger_entry import Vote
 from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Proposal, Supply
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 
 REPORTERS_FIRST = 3
 """Proposers that get every report at once in a large roster, and collect those that are missing."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.model.certificate import Certificate
 from adloco_p2p.core.model.electorate import is_emergency
-from adloco_p2p.core.model.ledger_entry import Certificate
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 STUCK_LEASES = 8
 """A slot that was ready for so many leases and was not decided is stuck: the members here voted for different values."""

@@ -25,8 +25,11 @@ from adloco_p2p.core.model.messages import (
     PullEntries,
     SlotMessage,
 )
+from adloco_p2p.core.model.plan import Decide, RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log, Returned, Suspected
-from adloco_p2p.core.model.types import Capacity, Decide, Digest, InstanceId, PeerId, Report, RoundPlan
 
 PLANS_OF_ACCOUNT = 4
 """Newest plans of one call whose members count. A peer that is only in older ones, and not here any more, is not reported as

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 
 MAX_KNOWN = 4096
 """Former members and contacts that are remembered, and peers that ask to join."""

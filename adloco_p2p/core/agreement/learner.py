@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.ledger.certificates import check_certificate
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Vote
+from adloco_p2p.core.model.ledger_entry import Vote
 from adloco_p2p.core.model.messages import Ack, Chosen, Final, Proposal
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 MAX_FINALS = 64
 """Values of one slot with a certificate that a peer remembers; only a partition makes a second one."""

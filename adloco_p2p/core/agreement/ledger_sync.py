@@ -10,7 +10,8 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import MAX_ENTRIES, LedgerEntry, Verify
 from adloco_p2p.core.model.messages import MAX_LOCATOR, Entries, PullEntries
-from adloco_p2p.core.model.types import MAX_ROSTER, Decide, Digest, PeerId, roster_of
+from adloco_p2p.core.model.plan import Decide, roster_of
+from adloco_p2p.core.model.scalars import MAX_ROSTER, Digest, PeerId
 
 ENTRIES_BYTES = 1 << 20
 """Canonical bytes of the ledger entries in one message, or it is one entry."""

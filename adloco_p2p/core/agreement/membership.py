@@ -20,7 +20,8 @@ from adloco_p2p.core.agreement.known_peers import MAX_KNOWN, KnownPeers
 from adloco_p2p.core.model.events import Broadcast, Effect, Send
 from adloco_p2p.core.model.ledger_entry import Decree, Head, JoinRequest, Sign, Ticket, Verify
 from adloco_p2p.core.model.messages import MAX_HEARD, MAX_PASSED_ON, Heartbeat, Leave, Life, Ping
-from adloco_p2p.core.model.types import LARGEST_COUNT, Capacity, Digest, PeerId
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, PeerId
 
 T = TypeVar("T")
 

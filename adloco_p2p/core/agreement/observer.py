@@ -19,7 +19,8 @@ from adloco_p2p.core.model.electorate import electorate, electors, is_emergency
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping, WireMessage
-from adloco_p2p.core.model.types import Decide, Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 PERIOD_SECONDS = 1.0
 """Between two rounds of pings."""

@@ -16,13 +16,16 @@ from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.agreement.values import Values
 from adloco_p2p.core.ledger.admission import newly_banned, seated_first
+from adloco_p2p.core.ledger.orders import course_after
 from adloco_p2p.core.ledger.validation import door_of, is_trained_after
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.course import course_after, is_paused_at
+from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.course import is_paused_at
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Ballot, CastVote, Certificate, Decree, JoinRequest, Value, payload
+from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Decree, JoinRequest, Value, payload
 from adloco_p2p.core.model.messages import Prepare, Promise, Proposal, Refusal
-from adloco_p2p.core.model.types import MAX_ROSTER, Digest, PeerId, keepers_of
+from adloco_p2p.core.model.plan import keepers_of
+from adloco_p2p.core.model.scalars import MAX_ROSTER, Digest, PeerId
 
 
 class Proposer:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import Accepted, AverageDigest, CommitVoted, Incarnation, Promised, Voted
-from adloco_p2p.core.model.types import Digest, InstanceId, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 
 COMMIT_VOTES_KEPT = 16
 """Rounds before the newest plan whose own commit votes are kept; no host averages one that is as old."""

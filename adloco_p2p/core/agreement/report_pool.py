@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import SignedReport, Verify
 from adloco_p2p.core.model.report_form import is_short
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 MAX_VERSIONS = 4
 """Different reports of one peer and round that are kept: it may have trained a round again on another history, and a liar may

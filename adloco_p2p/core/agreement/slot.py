@@ -13,7 +13,8 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.electorate import electorate, electors, is_majority
 from adloco_p2p.core.model.events import Outcome
 from adloco_p2p.core.model.ledger_entry import Sign, Verify
-from adloco_p2p.core.model.types import Decide, Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

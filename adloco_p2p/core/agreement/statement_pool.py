@@ -8,7 +8,7 @@ from adloco_p2p.core.ledger.evidence import standing_problem
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import MAX_STATEMENTS, NOBODY, Decree, Evidence, Verify
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 MAX_PENDING = 32
 """Statements of one signer that wait for a plan: no signer takes the place of another."""

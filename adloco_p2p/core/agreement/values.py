@@ -12,12 +12,14 @@ from adloco_p2p.core.agreement.report_pool import ReportPool
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.ledger.validation import change_of, check_value
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.certificate import Certificate
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import ReportHeard, Send
-from adloco_p2p.core.model.ledger_entry import Certificate, Decree, JoinRequest, LedgerEntry, SignedReport, Value
+from adloco_p2p.core.model.ledger_entry import Decree, JoinRequest, LedgerEntry, SignedReport, Value
 from adloco_p2p.core.model.messages import Pull, Supply
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, roster_of
 from adloco_p2p.core.model.report_form import usable
-from adloco_p2p.core.model.types import REPORT_LAG, Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 UNKNOWN_ROUND_SECONDS = 3600.0
 """Where no speeds are known a peer that is at a round itself waits at most so long for the reports of a majority."""

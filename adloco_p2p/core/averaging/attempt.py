@@ -9,13 +9,13 @@ from adloco_p2p.core.averaging.contribution_weights import contribution_weights
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.reduction_shares import reduction_shares
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.averages import LostShare
+from adloco_p2p.core.model.averages import Average, LostShare
 from adloco_p2p.core.model.complaints import may_reduce
-from adloco_p2p.core.model.events import Average
 from adloco_p2p.core.model.messages import AttemptStart
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.quorum import quorum_of
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 GRACE_SECONDS = 1.0
 """After a failed attempt the leader of the retry waits so long for the reports of the others."""

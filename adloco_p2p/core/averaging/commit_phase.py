@@ -6,9 +6,10 @@ from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import RoundState
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.events import ApplyOuter, AverageFailed, CarryOver, Effect, RepairAverage, Send
+from adloco_p2p.core.model.averages import RepairAverage
+from adloco_p2p.core.model.events import ApplyOuter, AverageFailed, CarryOver, Effect, Send
 from adloco_p2p.core.model.messages import NO_AVERAGE, AverageDigest
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 REPAIR_SECONDS = 60.0
 """Shortest timeout of a repair, while the links are not known better."""

@@ -15,7 +15,7 @@ from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import Effect
 from adloco_p2p.core.model.ledger_entry import Sign, Verify
 from adloco_p2p.core.model.messages import AverageDigest
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 Choice = tuple[int, Digest, tuple[PeerId, ...]]
 """An average: the attempt that gave it, its digest and its contributors."""

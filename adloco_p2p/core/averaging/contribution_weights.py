@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from adloco_p2p.core.model.types import FULL_STANDING, PeerId
+from adloco_p2p.core.model.roster_entry import FULL_STANDING
+from adloco_p2p.core.model.scalars import PeerId
 
 
 def contribution_weights(samples: Mapping[PeerId, int], standings: Mapping[PeerId, int]) -> dict[PeerId, int]:

@@ -18,7 +18,7 @@ faulty member makes at most one other a cause of each attempt.
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 KEPT_ROUNDS = 8
 """Rounds over which causes count. A host that was backed off is tried again after 4 rounds at first."""

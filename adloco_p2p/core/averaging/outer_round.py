@@ -52,8 +52,9 @@ from adloco_p2p.core.model.events import (
 from adloco_p2p.core.model.measurers import measurers
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.quorum import Upload, is_there, lateness_seconds, quorum_of, words_of_decline, worth_seconds
+from adloco_p2p.core.model.report import StepLosses
 from adloco_p2p.core.model.report_form import named_by
-from adloco_p2p.core.model.types import MAX_BALLOT_JUMP, PeerId, StepLosses, within_scalars
+from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, PeerId, within_scalars
 
 
 class OuterRound(RoundState):

@@ -13,20 +13,15 @@ from adloco_p2p.core.averaging.failed_attempts import Ended, FailedAttempts
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.phases import STEPS, Phase
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.events import AverageFinished, CancelAverage, Effect, InnerResult, OuterApplied, Send, Totals
+from adloco_p2p.core.model.averages import CancelAverage
+from adloco_p2p.core.model.events import AverageFinished, Effect, InnerResult, OuterApplied, Send, Totals
+from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.messages import AttemptFailed, AveragingMessage
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import InstanceReport, StepLosses
 from adloco_p2p.core.model.report_form import bits_of
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import (
-    Digest,
-    HostShare,
-    InstanceId,
-    InstanceReport,
-    PeerId,
-    RoundPlan,
-    StepLosses,
-    within_scalars,
-)
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId, within_scalars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.first_seats import free_first_seats, served_before
 from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, JoinRequest, Ticket, Value, Verify
 from adloco_p2p.core.model.measurers import lot as drawn
-from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.plan import RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

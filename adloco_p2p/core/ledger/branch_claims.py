@@ -14,23 +14,13 @@ from typing import Protocol
 
 from adloco_p2p.core.ledger.certificates import backing
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.branches import MAX_BRANCHES, BranchState, GivenWeight, PendingBranch
 from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, roster_of
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.run_progress import given_after, moved, trained_samples
-from adloco_p2p.core.model.types import (
-    MAX_BRANCHES,
-    MAX_HOSTS,
-    REPORT_LAG,
-    BranchState,
-    Digest,
-    GivenWeight,
-    InstanceId,
-    PeerId,
-    PendingBranch,
-    Report,
-    RoundPlan,
-    roster_of,
-)
+from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, InstanceId, PeerId
 
 MAX_ROUNDS_APART = 256
 """Branches that parted longer ago are not taken in: so many entries are looked through for every claim."""

@@ -5,7 +5,8 @@ from collections.abc import Collection
 from adloco_p2p.core.model.certificate import BranchProof, Certificate
 from adloco_p2p.core.model.electorate import electorate, electors, is_majority
 from adloco_p2p.core.model.ledger_entry import Verify, Vote
-from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.plan import RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
 def vote_of(

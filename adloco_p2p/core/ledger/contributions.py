@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.types import REPORT_LAG, InstanceId, InstanceReport, PeerId, RoundPlan
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan
+from adloco_p2p.core.model.report import InstanceReport
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

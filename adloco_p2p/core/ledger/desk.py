@@ -3,8 +3,8 @@
 from adloco_p2p.core.ledger.evidence import evidence_problem
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.signers import change_problem, signers_after
+from adloco_p2p.core.model.course import MAX_CHANGES
 from adloco_p2p.core.model.ledger_entry import Decree, Evidence, Statement, Verify, WrongSum
-from adloco_p2p.core.model.types import MAX_CHANGES
 
 
 class Desk:

@@ -22,7 +22,7 @@ from adloco_p2p.core.model.ledger_entry import (
     inputs_digest,
     receipt_content,
 )
-from adloco_p2p.core.model.types import roster_of
+from adloco_p2p.core.model.plan import roster_of
 
 EVIDENCE_ROUNDS = ENTRIES_KEPT // 2
 """Evidence is about one of so many newest plans, which every peer has in memory."""

@@ -13,7 +13,8 @@ from adloco_p2p.core.ledger.validation import check_entry
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import electorate, is_majority
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
-from adloco_p2p.core.model.types import Decide, Digest, PeerId, RoundPlan
+from adloco_p2p.core.model.plan import Decide, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 MAX_COLLECTED_BYTES = 256 << 20
 """Of another history, as encoded; it lies in memory until it outranks our own. A longer one is dropped."""

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from adloco_p2p.core.ledger.admission import Admissions
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, roster_of
 from adloco_p2p.core.model.run_progress import proven_samples
-from adloco_p2p.core.model.types import REPORT_LAG, Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 Recall = Callable[[Digest], LedgerEntry]
 """Digest of a plan -> its entry, which was persisted."""

@@ -7,7 +7,8 @@ and so do the bans. A run always has a signer.
 from collections.abc import Collection, Iterable, Sequence
 
 from adloco_p2p.core.model.ledger_entry import Decree, Statement
-from adloco_p2p.core.model.types import MAX_SIGNERS, PeerId
+from adloco_p2p.core.model.plan import MAX_SIGNERS
+from adloco_p2p.core.model.scalars import PeerId
 
 
 def signers_after(signers: Sequence[PeerId], statements: Iterable[Decree]) -> tuple[PeerId, ...]:

@@ -7,23 +7,17 @@ from adloco_p2p.core.ledger.branch_claims import accepted_claims
 from adloco_p2p.core.ledger.certificates import check_certificate
 from adloco_p2p.core.ledger.desk import Desk
 from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.ledger.orders import course_after
 from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.course import course_after, is_paused_at
+from adloco_p2p.core.model.course import is_paused_at
 from adloco_p2p.core.model.electorate import is_emergency
 from adloco_p2p.core.model.ledger_entry import Decree, LedgerEntry, SignedReport, Value, Verify
+from adloco_p2p.core.model.plan import REPORT_LAG, Decide, RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import usable
-from adloco_p2p.core.model.types import (
-    MAX_ROSTER,
-    REPORT_LAG,
-    Capacity,
-    Decide,
-    PeerId,
-    Report,
-    RosterChange,
-    RoundPlan,
-    roster_of,
-)
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import MAX_ROSTER, PeerId
 
 
 def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:

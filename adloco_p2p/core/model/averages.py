@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from adloco_p2p.core.model.plan import ROUNDS_KEPT
 from adloco_p2p.core.model.quorum import Quorum
-from adloco_p2p.core.model.types import ROUNDS_KEPT, Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 RESULTS_KEPT = ROUNDS_KEPT + 2
 """Averages before the newest one that a peer keeps for repairs, as far as they and the newest one fit in ..."""

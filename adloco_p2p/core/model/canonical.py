@@ -10,7 +10,7 @@ import weakref
 from functools import cache
 from typing import Any
 
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 
 _memo: dict[int, tuple[weakref.ref[Any], Digest, int]] = {}
 """Identity of a value that lives -> its digest, and the length of its canonical bytes."""

@@ -1,58 +1,61 @@
 """What signers ordered of a live run: when it pauses and ends, and settings that change from a round on. Pure.
 
-Every plan carries the course of its run, so every peer applies an order with the same plan, and any holder of the
-ledger can recompute it. An order takes effect with the round that it names, or as soon as it can where that round is over.
+Every plan carries the course of its run, so every peer applies an order with the same plan, and any holder of the ledger can
+recompute it. `core/ledger/orders.py` has how orders change it.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from adloco_p2p.core.model.ledger_entry import Decree, Statement
+from annotated_types import Gt, Le, MaxLen
+
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import MAX_CHANGES, Change, Course, Settings
+from adloco_p2p.core.model.scalars import Count, PositiveCount
 from adloco_p2p.core.model.words import plural
 
-
-def course_after(course: Course, statements: Iterable[Decree], *, round: int) -> Course:
-    """With these statements, in order, which the plan of `round` carries. A pause begins after that round and a run ends after
-    it, at the earliest: peers know of a round that it is the last one before it begins."""
-    for statement in statements:
-        if isinstance(statement, Statement):
-            course = _with(course, statement, round)
-    return replace(course, changes=_due_as_one(course.changes, round))
+MAX_CHANGES = 16
+"""Changes of settings that a plan names: those that hold, as one, and those of rounds to come."""
+MAX_FACTOR = 100.0
+"""By which signers may multiply the learning rate."""
 
 
-def _with(course: Course, statement: Statement, round: int) -> Course:
-    match statement.action:
-        case "stop":
-            return replace(course, last_round=max(statement.round, round))
-        case "pause":
-            return replace(course, paused_from=max(statement.round, round + 1))
-        case "resume":
-            return replace(course, paused_from=None, last_round=None)
-        case "change" if statement.settings is not None and len(course.changes) < MAX_CHANGES:
-            first = max(statement.round, round)
-            change = Change(from_round=first, settings=_not_over(statement.settings, first))
-            return replace(course, changes=tuple(sorted((*course.changes, change), key=lambda known: known.from_round)))
-    return course
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of a run that its signers may change while it trains. None: as before."""
+
+    rounds: PositiveCount | None = None
+    """The run ends after so many rounds, also where it ended by samples before."""
+    samples: PositiveCount | None = None
+    """The run ends once its plans have given out so many samples, also where it ended by rounds before."""
+    learning_rate_factor: Annotated[float, Gt(0), Le(MAX_FACTOR)] | None = None
+    """Times the learning rate of the configuration's schedule."""
 
 
-def _not_over(settings: Settings, round: int) -> Settings:
-    """The round from which the settings hold is trained."""
-    return settings if settings.rounds is None else replace(settings, rounds=max(settings.rounds, round + 1))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Settings that hold from the plan of a round on."""
+
+    from_round: Count
+    settings: Settings
 
 
-def _due_as_one(changes: tuple[Change, ...], round: int) -> tuple[Change, ...]:
-    due = [change for change in changes if change.from_round <= round]
-    if len(due) < 2:
-        return changes
-    settings = Settings()
-    for change in due:
-        settings = _over(settings, change.settings)
-    return (Change(from_round=due[-1].from_round, settings=settings), *changes[len(due) :])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What signers have ordered of a run beyond its configuration; see `core/ledger/orders.py`."""
+
+    paused_from: Count | None = None
+    """No plan of this round or a later one before a signer resumes the run."""
+    last_round: Count | None = None
+    """The run ends after this round at the latest."""
+    changes: Annotated[tuple[Change, ...], MaxLen(MAX_CHANGES)] = ()
+    """By round. The first one holds already where its round is not after that of the plan."""
 
 
-def _over(old: Settings, new: Settings) -> Settings:
+AS_CONFIGURED = Course()
+"""Nothing was ordered."""
+
+
+def over(old: Settings, new: Settings) -> Settings:
     """The new settings, and the old ones that they do not change. A run has one end."""
     has_end = new.rounds is not None or new.samples is not None
     return Settings(
@@ -67,7 +70,7 @@ def settings_at(course: Course, round: int) -> Settings:
     settings = Settings()
     for change in course.changes:
         if change.from_round <= round:
-            settings = _over(settings, change.settings)
+            settings = over(settings, change.settings)
     return settings
 
 

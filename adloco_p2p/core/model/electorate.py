@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
-from adloco_p2p.core.model.ledger_entry import Certificate
-from adloco_p2p.core.model.types import REPORT_LAG, PeerId, RosterEntry, RoundPlan
+from adloco_p2p.core.model.certificate import Certificate
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan
+from adloco_p2p.core.model.roster_entry import RosterEntry
+from adloco_p2p.core.model.scalars import PeerId
 
 SILENT_ROUNDS = 4
 """A member that did not report so many rounds running is no elector until it reports again."""

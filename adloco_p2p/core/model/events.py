@@ -6,30 +6,20 @@ before the next begins, so Persist before Send is a guarantee. Long ones are han
 
 from dataclasses import dataclass, field, fields
 
-from adloco_p2p.core.model.averages import Average as Average
-from adloco_p2p.core.model.averages import CancelAverage as CancelAverage
-from adloco_p2p.core.model.averages import RepairAverage as RepairAverage
+from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.commands import Command
-from adloco_p2p.core.model.complaints import PartNotShown as PartNotShown
+from adloco_p2p.core.model.complaints import PartNotShown
+from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
+from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
 from adloco_p2p.core.model.ledger_entry import Decree, Reorg
+from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.core.model.telemetry import Log
-from adloco_p2p.core.model.types import (
-    Capacity,
-    Digest,
-    Fork,
-    HalfBatchStatistics,
-    HostShare,
-    InstanceId,
-    InstancePlan,
-    Merge,
-    PeerId,
-    ProbeVerdict,
-    PseudoGradientStatistics,
-    Report,
-    RoundPlan,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

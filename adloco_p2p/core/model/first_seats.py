@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable
 from adloco_p2p.core.model.electorate import silent_rounds
 from adloco_p2p.core.model.ledger_entry import MAX_JOINS
 from adloco_p2p.core.model.measurers import lot
-from adloco_p2p.core.model.types import PeerId, RosterEntry, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.roster_entry import RosterEntry
+from adloco_p2p.core.model.scalars import PeerId
 
 FIRST_SEATS = 8
 """Seats without a first report that an open run has room for, however few its members are."""

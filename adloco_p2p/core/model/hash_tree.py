@@ -11,7 +11,7 @@ A proof is the way from a slice up to the root: at each step the side and the ha
 import hashlib
 from collections.abc import Sequence
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 
 LEAST_SLICE_VALUES = 512
 SCALE_ROUNDING, LEAST_VALUE = 1e-6, 1e-44

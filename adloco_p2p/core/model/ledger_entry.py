@@ -9,22 +9,12 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MaxLen
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.certificate import Ballot as Ballot
-from adloco_p2p.core.model.certificate import CastVote as CastVote
-from adloco_p2p.core.model.certificate import Certificate as Certificate
-from adloco_p2p.core.model.certificate import Signature as Signature
-from adloco_p2p.core.model.types import (
-    MAX_HOSTS,
-    MAX_ROSTER,
-    Capacity,
-    Count,
-    Digest,
-    HexDigest,
-    PeerId,
-    Report,
-    RoundPlan,
-    Settings,
-)
+from adloco_p2p.core.model.certificate import Ballot, Certificate, Signature
+from adloco_p2p.core.model.course import Settings
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, PeerId
 
 # --- reports ---------------------------------------------------------------------------------------------------------
 

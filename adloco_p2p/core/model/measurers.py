@@ -3,7 +3,9 @@
 import hashlib
 from collections.abc import Collection, Sequence
 
-from adloco_p2p.core.model.types import Digest, PeerId, RosterEntry, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.roster_entry import RosterEntry
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 PAIR = 2
 """An evaluator and a confirmer, whose losses count only where they agree."""

@@ -11,22 +11,20 @@ from typing import Annotated, get_args
 from annotated_types import Ge, Lt, MaxLen
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.certificate import Ballot, Certificate, Signature
 from adloco_p2p.core.model.ledger_entry import (
     MAX_ENTRIES,
     MAX_STATEMENTS,
-    Ballot,
-    Certificate,
     Decree,
     Head,
     JoinRequest,
     LedgerEntry,
-    Signature,
     SignedReport,
     Value,
     Vote,
     payload,
 )
-from adloco_p2p.core.model.types import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, InstanceId, PeerId
 
 MAX_HEARD = 128
 """Beats that one heartbeat passes on: leases are longer in a swarm of more peers, since news takes longer there."""

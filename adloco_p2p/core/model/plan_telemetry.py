@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
-from adloco_p2p.core.model import telemetry, types
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.ledger_entry import Decree, Statement
+from adloco_p2p.core.model.lineage import Fork, Merge
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.run_progress import planned_samples
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.core.model.telemetry import HeldOut, InstanceLine, Joined, Plan, RosterLine, Ruled, TaskScores, shared
-from adloco_p2p.core.model.types import Digest, Report, RoundPlan
 
 
 def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
@@ -27,11 +30,11 @@ def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
     return Plan(**told, digest=digest, samples=planned_samples(plan))
 
 
-def merge_line(merge: types.Merge, round: int) -> telemetry.Merge:
+def merge_line(merge: Merge, round: int) -> telemetry.Merge:
     return telemetry.Merge(round=round, **shared(merge, telemetry.Merge))
 
 
-def fork_line(fork: types.Fork, round: int) -> telemetry.Fork:
+def fork_line(fork: Fork, round: int) -> telemetry.Fork:
     return telemetry.Fork(round=round, **shared(fork, telemetry.Fork))
 
 

@@ -14,8 +14,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import PeerId, RoundPlan
+from adloco_p2p.core.model.scalars import PeerId
 
 LEAST_TOLERANCE_SECONDS = 10.0
 """So long an upload may take beyond the quorum in any round: busy machines alone take several seconds now and then."""

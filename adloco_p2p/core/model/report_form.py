@@ -9,8 +9,11 @@ from dataclasses import replace
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.complaints import Complaint, PartNotShown
+from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.ledger_entry import SignedReport
-from adloco_p2p.core.model.types import InstanceId, InstancePlan, InstanceReport, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import InstanceReport, Report
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 MAX_REPORT_BYTES = 8 << 10
 """Canonical bytes of a report without its signature, of a peer that hosts up to INSTANCES_INCLUDED instances."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
-from adloco_p2p.core.model.types import MAX_HOSTS, Fraction
+from adloco_p2p.core.model.scalars import MAX_HOSTS, Fraction
 from adloco_p2p.core.model.words import plural
 
 PositiveInt = Annotated[int, Ge(1)]

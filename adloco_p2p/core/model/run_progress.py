@@ -9,9 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil
 
+from adloco_p2p.core.model.branches import BranchState, GivenWeight
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
+from adloco_p2p.core.model.lineage import Fork, Merge
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import BranchState, Digest, Fork, GivenWeight, InstanceId, Merge, PeerId, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 
 def planned_samples(plan: RoundPlan) -> int:

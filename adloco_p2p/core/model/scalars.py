@@ -29,6 +29,11 @@ MAX_HOSTS = 256
 LARGEST_SCALAR = 1e30
 NonNegative = Annotated[float, Ge(0), Le(LARGEST_SCALAR)]
 Finite = Annotated[float, Ge(-LARGEST_SCALAR), Le(LARGEST_SCALAR)]
+MAX_INSTANCES = 64
+"""Live instances of a run."""
+MAX_BALLOT_JUMP = 1 << 20
+"""No honest peer is so many attempts ahead of others; a larger step would exhaust the numbers that others can use."""
+Fraction = Annotated[float, Ge(0), Le(1)]
 
 
 def shortened(text: str) -> str:

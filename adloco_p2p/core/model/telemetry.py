@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from adloco_p2p.core.model import canonical, types
+from adloco_p2p.core.model import canonical, lineage
+from adloco_p2p.core.model.course import AS_CONFIGURED, Course
+from adloco_p2p.core.model.instance_plan import HostShare
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.task_scores import TaskScore
-from adloco_p2p.core.model.types import Digest, HostShare, InstanceId, PeerId
 
 
 class Log:
@@ -183,10 +185,10 @@ class Plan(Log):
     """Samples that this plan assigns."""
     roster: tuple[RosterLine, ...]
     instances: tuple[InstanceLine, ...]
-    forks: tuple[types.Fork, ...]
-    merges: tuple[types.Merge, ...]
-    probe: types.Merge | None
-    course: types.Course = types.AS_CONFIGURED
+    forks: tuple[lineage.Fork, ...]
+    merges: tuple[lineage.Merge, ...]
+    probe: lineage.Merge | None
+    course: Course = AS_CONFIGURED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

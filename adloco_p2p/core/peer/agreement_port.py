@@ -5,7 +5,10 @@ from typing import Protocol
 
 from adloco_p2p.core.model.events import Outcome, Persist
 from adloco_p2p.core.model.messages import AverageDigest
-from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 
 class Agreement(Protocol):

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import DropInstance, Effect, Evaluate, Transition, TransitionApplied
+from adloco_p2p.core.model.lineage import Fork
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.plan_telemetry import fork_line, merge_line
-from adloco_p2p.core.model.types import Fork, InstanceId, RoundPlan
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.state import PeerState
 

@@ -5,23 +5,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model import canonical, telemetry
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID, MAX_BRANCHES, ROUNDS_OPEN, BranchState, PendingBranch
 from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.events import Effect, ReleaseState, SnapshotState, StateKept
 from adloco_p2p.core.model.ledger_entry import Reorg
+from adloco_p2p.core.model.lineage import Merge, normalized
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.run_progress import trained_samples
-from adloco_p2p.core.model.types import (
-    FIRST_BRANCH_ID,
-    MAX_BRANCHES,
-    ROUNDS_OPEN,
-    BranchState,
-    Digest,
-    InstanceId,
-    Merge,
-    PeerId,
-    PendingBranch,
-    RoundPlan,
-    normalized,
-)
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 NUM_PROVERS = 4
 """Voters of a certificate that show it with their claims; one is enough, and the reports of a large roster stay small."""

@@ -4,9 +4,12 @@ from collections.abc import Collection
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.events import DiscardRound, Effect
 from adloco_p2p.core.model.ledger_entry import Reorg
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, ROUNDS_KEPT, Digest, InstanceId, InstanceReport, RoundPlan
+from adloco_p2p.core.model.plan import ROUNDS_KEPT, RoundPlan
+from adloco_p2p.core.model.report import InstanceReport
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState

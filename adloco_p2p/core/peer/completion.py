@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from adloco_p2p.core.model.events import Effect, Send
 from adloco_p2p.core.model.messages import RunComplete
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 RESEND_SECONDS = 2.0
 """`RunComplete` is resent after so long, to peers that have not sent it for the same plan."""

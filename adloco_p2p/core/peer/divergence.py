@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.hosted_instance import HostedInstance
 
 FRUITLESS_ROUNDS = 4

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.events import DiscardRound, Effect, FetchFailed, FetchState, Send, StateFetched
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.hosted_instance import Fetch
 from adloco_p2p.core.peer.state import PeerState
 

@@ -18,7 +18,8 @@ from adloco_p2p.core.model.events import (
     Stop,
 )
 from adloco_p2p.core.model.messages import RunComplete
-from adloco_p2p.core.model.types import PeerId, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.catch_up import CatchingUp
 from adloco_p2p.core.peer.completion import CompletionBarrier

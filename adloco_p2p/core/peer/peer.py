@@ -28,6 +28,7 @@ from adloco_p2p.core.averaging.failed_attempts import FailedAttempts
 from adloco_p2p.core.averaging.outer_round import OuterRound, round_line
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import Assignment
+from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.course import work_at
 from adloco_p2p.core.model.events import (
     AverageDecided,
@@ -44,7 +45,6 @@ from adloco_p2p.core.model.events import (
     InnerFinished,
     Outcome,
     OuterApplied,
-    PartNotShown,
     PeerBack,
     PeerGone,
     Probed,
@@ -60,12 +60,14 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
+from adloco_p2p.core.model.plan import ROUNDS_KEPT
 from adloco_p2p.core.model.plan_telemetry import heldout_lines, ruled_lines, task_lines
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.task_scores import TasksScored
 from adloco_p2p.core.model.telemetry import Left, Returned
-from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.boundary import Boundary
 from adloco_p2p.core.peer.catch_up import CatchingUp

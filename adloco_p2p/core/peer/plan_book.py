@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.types import LARGEST_COUNT, Digest, InstanceId, InstancePlan, PeerId, Report, RoundPlan, keepers_of
+from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.plan import RoundPlan, keepers_of
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, InstanceId, PeerId
 
 PLANS_KEPT = 8
 """Rounds whose plans stay known."""

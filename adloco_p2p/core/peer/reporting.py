@@ -7,9 +7,12 @@ from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.events import Effect, InnerFinished, InnerResult, Probe, Probed
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.report_form import complaint_of, fitted
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.task_scores import TasksScored
-from adloco_p2p.core.model.types import Capacity, InstanceId, InstanceReport, Report, RoundPlan
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.peer.task_scoring import TaskScoring
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.events import Durable, Effect, SaveCheckpoint, SaveInstance, Totals
+from adloco_p2p.core.model.plan import ROUNDS_KEPT
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import Checkpoint
-from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId
 from adloco_p2p.core.peer.state import PeerState
 
 

@@ -7,10 +7,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, DiscardRound, Effect, Evaluated
+from adloco_p2p.core.model.lineage import ProbeVerdict
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.plan_telemetry import joined_lines, plan_line
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import LARGEST_COUNT, InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, LARGEST_COUNT, InstanceId, PeerId, ProbeVerdict, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.peer.hosted_instance import HostedInstance
 from adloco_p2p.core.peer.plan_book import PlanBook

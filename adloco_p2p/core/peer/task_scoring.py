@@ -5,8 +5,10 @@ from dataclasses import replace
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import Effect
 from adloco_p2p.core.model.measurers import task_scorer
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.task_scores import ScoreTasks, TaskClaim, TasksScored
-from adloco_p2p.core.model.types import Capacity, PeerId, RoundPlan
 
 _KEY = "tasks"
 

@@ -5,7 +5,7 @@ from math import ceil, floor, fsum
 from statistics import median_high, median_low
 
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import MAX_HOSTS, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, InstanceId, PeerId
 from adloco_p2p.core.planning.weight_caps import capped_parts
 
 MIN_HOSTS = 2

@@ -8,9 +8,9 @@ inner optimizer's affair (`inner.batch_scaling: sqrt`).
 
 from math import ceil, log2, pi
 
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import BatchRules, Rules
 from adloco_p2p.core.model.run_progress import progress_at, samples_after
-from adloco_p2p.core.model.types import RoundPlan
 from adloco_p2p.core.model.words import moved
 
 ROUNDING = 1e-9

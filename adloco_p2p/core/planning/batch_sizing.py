@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, fsum
 from statistics import median
 
+from adloco_p2p.core.model.instance_plan import MAX_HISTORY, InstancePlan, NoiseSample
+from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.rules import BatchRules
-from adloco_p2p.core.model.types import MAX_HISTORY, InstancePlan, InstanceReport, NoiseSample, PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.words import figure, moved, plural
 from adloco_p2p.core.planning.pseudo_gradient_noise import (
     BATCH_CLAIM_FACTOR,

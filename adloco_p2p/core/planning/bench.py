@@ -15,9 +15,11 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
+from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.measurers import lot
+from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import MAX_HOSTS, Digest, HostShare, PeerId, RosterEntry
+from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.planning.apportionment import MIN_HOSTS
 from adloco_p2p.core.planning.host_backoff import MISSED_AVERAGES_LIMIT

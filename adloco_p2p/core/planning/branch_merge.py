@@ -19,24 +19,14 @@ once.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from adloco_p2p.core.model.branches import ROUNDS_OPEN, BranchState, PendingBranch
+from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.lineage import Fork, Merge, normalized
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import MergeRules
 from adloco_p2p.core.model.run_progress import given_after, given_samples, merged_weights, moved
-from adloco_p2p.core.model.types import (
-    MAX_INSTANCES,
-    ROUNDS_OPEN,
-    BranchState,
-    Digest,
-    Fork,
-    InstanceId,
-    InstancePlan,
-    Merge,
-    PeerId,
-    PendingBranch,
-    Report,
-    RoundPlan,
-    normalized,
-    shortened,
-)
+from adloco_p2p.core.model.scalars import MAX_INSTANCES, Digest, InstanceId, PeerId, shortened
 from adloco_p2p.core.planning.branch_verdict import BranchVerdict, verdict_on_branches
 
 LARGEST_SHARE = 0.25

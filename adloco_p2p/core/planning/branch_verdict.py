@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.lineage import Merge
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import MergeRules
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, InstanceId, Merge, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.planning.merge_policy import measured
 
 

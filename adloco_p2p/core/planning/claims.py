@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import InstanceId, InstanceReport, PeerId, Report, RoundPlan, keepers_of
+from adloco_p2p.core.model.plan import RoundPlan, keepers_of
+from adloco_p2p.core.model.report import InstanceReport, Report
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 Claims = Mapping[PeerId, InstanceReport]
 

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.lineage import Merge
 from adloco_p2p.core.model.rules import MergeRules
-from adloco_p2p.core.model.types import InstanceId, InstancePlan, Merge
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.planning.claims import Claims
 from adloco_p2p.core.planning.merge_policy import final_merge, keep_only
 

@@ -11,18 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.instance_plan import MAX_RISES, InstancePlan
 from adloco_p2p.core.model.measurers import PAIR, PAIRS_AFTER_DISPUTE, measurers
+from adloco_p2p.core.model.plan import REPORT_LAG
+from adloco_p2p.core.model.report import InstanceReport
+from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import GuardRules
-from adloco_p2p.core.model.types import (
-    MAX_RISES,
-    REPORT_LAG,
-    InstanceId,
-    InstancePlan,
-    InstanceReport,
-    PeerId,
-    RosterEntry,
-    shortened,
-)
+from adloco_p2p.core.model.scalars import InstanceId, PeerId, shortened
 from adloco_p2p.core.planning.witnesses import Witnesses, had_work
 
 LEAST_TOLERANCE = 0.02

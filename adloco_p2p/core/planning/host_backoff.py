@@ -9,7 +9,9 @@ the shares of the plan before and of the reports.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from adloco_p2p.core.model.types import HostShare, InstanceReport, PeerId
+from adloco_p2p.core.model.instance_plan import HostShare
+from adloco_p2p.core.model.report import InstanceReport
+from adloco_p2p.core.model.scalars import PeerId
 
 MISSED_AVERAGES_LIMIT = 3
 """A host that missed so many averages running backs off."""

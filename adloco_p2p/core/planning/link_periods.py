@@ -14,8 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 
+from adloco_p2p.core.model.instance_plan import is_due
 from adloco_p2p.core.model.quorum import LEAST_MEASURED
-from adloco_p2p.core.model.types import PeerId, RosterEntry, is_due
+from adloco_p2p.core.model.roster_entry import RosterEntry
+from adloco_p2p.core.model.scalars import PeerId
 
 PERIODS = (2, 4)
 """A slow link takes part in every so many averages, ..."""

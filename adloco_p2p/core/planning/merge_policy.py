@@ -6,8 +6,10 @@ A merge is a value. A probe has the same form and is only measured; `judge` turn
 from collections.abc import Sequence
 from statistics import median
 
+from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.lineage import Merge, ProbeVerdict, normalized
 from adloco_p2p.core.model.rules import MergeRules
-from adloco_p2p.core.model.types import InstanceId, InstancePlan, Merge, ProbeVerdict, normalized, shortened
+from adloco_p2p.core.model.scalars import InstanceId, shortened
 from adloco_p2p.core.model.words import listed, plural
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from adloco_p2p.core.model.rules import InstanceRules
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 
 
 def own_data(instance: InstanceId, rules: InstanceRules) -> tuple[InstanceId, ...]:

@@ -6,17 +6,10 @@ from math import fsum
 from statistics import median
 
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
+from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan, SwitchMode
+from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import (
-    MAX_HOSTS,
-    HostShare,
-    InstanceId,
-    InstancePlan,
-    PeerId,
-    RosterEntry,
-    SwitchMode,
-    shortened,
-)
+from adloco_p2p.core.model.scalars import MAX_HOSTS, InstanceId, PeerId, shortened
 from adloco_p2p.core.planning.apportionment import allocate_hosts, credible_speeds, share_batch
 from adloco_p2p.core.planning.host_backoff import backed_off, describe_backoff
 from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeriods

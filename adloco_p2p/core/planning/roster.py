@@ -5,8 +5,11 @@ from dataclasses import replace
 
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, silent_rounds
 from adloco_p2p.core.model.first_seats import displaced
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import MAX_ROSTER, InstanceId, PeerId, Report, RosterChange, RosterEntry, RoundPlan
+from adloco_p2p.core.model.scalars import MAX_ROSTER, InstanceId, PeerId
 from adloco_p2p.core.planning.claims import Claims
 from adloco_p2p.core.planning.guard import left_out_when_strict
 from adloco_p2p.core.planning.standing import after_report, begun_anew, seated

@@ -17,28 +17,15 @@ from statistics import median_low
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words, work_at
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, is_majority, silent_rounds
+from adloco_p2p.core.model.instance_plan import InstancePlan, NoiseSample
+from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.measurers import PAIR
+from adloco_p2p.core.model.plan import GENESIS_PARENT, RosterChange, RoundPlan, keepers_of
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.run_progress import end_after, progress_at, samples_after, steps_within
-from adloco_p2p.core.model.types import (
-    GENESIS_PARENT,
-    MAX_INSTANCES,
-    MAX_ROSTER,
-    Capacity,
-    Digest,
-    Fork,
-    InstanceId,
-    InstancePlan,
-    Merge,
-    NoiseSample,
-    PeerId,
-    Report,
-    RosterChange,
-    RosterEntry,
-    RoundPlan,
-    keepers_of,
-    shortened,
-)
+from adloco_p2p.core.model.scalars import MAX_INSTANCES, MAX_ROSTER, Digest, InstanceId, PeerId, shortened
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.planning.batch_ramp import scheduled_request
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length

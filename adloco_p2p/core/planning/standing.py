@@ -10,8 +10,10 @@ the probation is at most a quarter of the run so far.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.roster_entry import FULL_STANDING, Capacity, FormerMember, RosterEntry
 from adloco_p2p.core.model.rules import AdmissionRules
-from adloco_p2p.core.model.types import FULL_STANDING, Capacity, FormerMember, PeerId, RosterEntry, RoundPlan
+from adloco_p2p.core.model.scalars import PeerId
 
 YOUNG_ROUNDS = 8
 """Seats of the first rounds of a run that admits by invitation are full at once."""

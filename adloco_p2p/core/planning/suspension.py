@@ -15,7 +15,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model.complaints import KnownComplaint
-from adloco_p2p.core.model.types import REPORT_LAG, HostShare, InstancePlan, InstanceReport, PeerId, RosterEntry
+from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
+from adloco_p2p.core.model.plan import REPORT_LAG
+from adloco_p2p.core.model.report import InstanceReport
+from adloco_p2p.core.model.roster_entry import RosterEntry
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.witnesses import Witnesses, had_work
 
 ROUNDS_COUNTED = 16

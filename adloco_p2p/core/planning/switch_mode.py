@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from math import ceil
 
+from adloco_p2p.core.model.instance_plan import SwitchMode
 from adloco_p2p.core.model.rules import SwitchRules
-from adloco_p2p.core.model.types import SwitchMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

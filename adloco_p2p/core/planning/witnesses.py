@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.types import InstancePlan, PeerId, RosterEntry
+from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.roster_entry import RosterEntry
+from adloco_p2p.core.model.scalars import PeerId
 
 
 def had_work(plan: InstancePlan, places: Mapping[PeerId, int], round: int) -> frozenset[PeerId]:

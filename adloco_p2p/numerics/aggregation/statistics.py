@@ -4,7 +4,8 @@ norm, and they speak of the plain mean, whatever a rule made of it."""
 from collections.abc import Sequence
 from math import fsum
 
-from adloco_p2p.core.model.types import PseudoGradientStatistics, within_scalars
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
+from adloco_p2p.core.model.scalars import within_scalars
 from adloco_p2p.numerics.aggregation.rule import Gram, shares
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.model.ledger_entry import Ticket
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.admission_files import (
     keep_invitations,

@@ -11,7 +11,7 @@ import torch
 from adloco_p2p.config.local_files import check_no_program, with_shared_base
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.tokenizer import open_tokenizer
 from adloco_p2p.runtime.adapters import signals

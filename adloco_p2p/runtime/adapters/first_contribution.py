@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import FirstContribution, Log, Round
-from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.runtime.node.ports import EventSink
 
 _SINCE_BOOT_FIELD = 19

@@ -8,7 +8,7 @@ from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import RECORD_KINDS, Accepted, CommitVoted, Incarnation, JournalRecord, Promised, Voted
-from adloco_p2p.core.model.types import Digest, InstanceId
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import StorageError
 from adloco_p2p.storage.journal import MAX_RECORD_BYTES, Journal, read_records
 

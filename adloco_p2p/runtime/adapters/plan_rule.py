@@ -1,8 +1,10 @@
 """The rules of a run's agreement: the first plan, and the rule for the next one."""
 
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.plan import Decide, RoundPlan
+from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import MAX_INSTANCES, Capacity, Decide, PeerId, RoundPlan
+from adloco_p2p.core.model.scalars import MAX_INSTANCES, PeerId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 
 UNKNOWN_CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=1 << 20, max_instances=MAX_INSTANCES)

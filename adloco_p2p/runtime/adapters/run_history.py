@@ -6,8 +6,8 @@ from dataclasses import replace
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.core.ledger.ledger import chain
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import HeldOut, Round, Stamped, Started, shared
-from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.status import Status, apply

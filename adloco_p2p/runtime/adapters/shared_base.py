@@ -6,7 +6,7 @@ from pathlib import Path
 from adloco_p2p.config.local_files import SHARED_BASE, needs_shared_base, with_shared_base
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.runtime.adapters.swarm_ports import Members
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.discovery.join import connect_to_run

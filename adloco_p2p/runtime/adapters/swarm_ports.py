@@ -9,8 +9,10 @@ import torch
 from adloco_p2p.core.model import messages
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.messages import WireMessage
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import StateDownload
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.runtime.node.ports import AveragedVector
 from adloco_p2p.swarm.allreduce.averager import Averager

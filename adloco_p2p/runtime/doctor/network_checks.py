@@ -8,7 +8,7 @@ from pathlib import Path
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import PROTOCOL_VERSION
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.clock_survey import survey

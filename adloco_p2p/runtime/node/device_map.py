@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 
 Move = tuple[InstanceId, int | None, int]
 """An instance, the device that it leaves (none: it is new), and the one that it comes to."""

@@ -37,8 +37,8 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.core.model.telemetry import MAX_SAMPLE_TEXT, Log, Progress, SampleText
-from adloco_p2p.core.model.types import Digest, InstanceId
 from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector
 
 DeviceEffect = (

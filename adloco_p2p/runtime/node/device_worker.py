@@ -21,8 +21,8 @@ from adloco_p2p.core.model.events import (
     SnapshotState,
     Transition,
 )
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import Log
-from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.runtime.node.device_map import DeviceMap
 from adloco_p2p.runtime.node.device_thread import MEETING_SECONDS, DeviceEffect, DeviceThread, Job, Meeting, Shared
 from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector

@@ -11,15 +11,15 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
 
+from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.commands import Command
+from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.events import (
     ApplyOuter,
-    Average,
     AverageDecided,
     AverageFailed,
     AverageFinished,
     Broadcast,
-    CancelAverage,
     CarryOver,
     Commanded,
     DiscardRound,
@@ -29,12 +29,10 @@ from adloco_p2p.core.model.events import (
     Event,
     FetchState,
     MeasureStep,
-    PartNotShown,
     Persist,
     Probe,
     Received,
     ReleaseState,
-    RepairAverage,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
@@ -47,9 +45,9 @@ from adloco_p2p.core.model.events import (
     Transition,
 )
 from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.core.model.telemetry import Log, StoodStill, Stopped
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import AveragingError, DeviceError, StateTransferFailed, TaskScoringFailed
 from adloco_p2p.runtime.node.device_worker import DeviceWorker

@@ -9,10 +9,13 @@ from typing import Any, Protocol, SupportsFloat
 
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import Durable, InnerResult, RunInner
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
+from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.task_scores import TaskClaim
 from adloco_p2p.core.model.telemetry import Bandwidth, Log
-from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, PseudoGradientStatistics, Report
 
 Vector = Any
 """torch.Tensor [P], CPU."""

@@ -16,7 +16,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import LostShare, largest_share
 from adloco_p2p.core.model.hash_tree import slice_values
 from adloco_p2p.core.model.quorum import Quorum
-from adloco_p2p.core.model.types import MAX_HOSTS, Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, InstanceId, PeerId
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.tensor_codec import TensorCodec
 

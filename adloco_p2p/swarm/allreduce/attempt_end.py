@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import AveragingError, RemoteProtocolError, SwarmError
 from adloco_p2p.numerics.reduction import BadPart
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec

@@ -5,7 +5,7 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, refusal
 from adloco_p2p.swarm.allreduce.topology import Attempt

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from adloco_p2p.core.model.ledger_entry import inputs_digest
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.attempt_end import AttemptEnd
 from adloco_p2p.swarm.allreduce.awaited import Awaited

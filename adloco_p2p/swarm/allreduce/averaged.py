@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

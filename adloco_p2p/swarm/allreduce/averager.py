@@ -19,7 +19,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.ledger_entry import Evidence, Sign, Verify
 from adloco_p2p.core.model.quorum import Quorum
-from adloco_p2p.core.model.types import MAX_HOSTS, Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, LocalProtocolError
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named

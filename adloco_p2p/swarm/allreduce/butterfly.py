@@ -46,7 +46,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.aggregation.statistics import gram_statistics

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.aggregation.rule import Decision, Gram
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec

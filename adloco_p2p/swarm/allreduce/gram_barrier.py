@@ -12,7 +12,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.gram import checked_partial_gram, packed_size, summed_gram
 from adloco_p2p.numerics.aggregation.rule import Decision, Gram

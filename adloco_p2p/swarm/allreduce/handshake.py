@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import MaxLen
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import Digest, PeerId, Text
+from adloco_p2p.core.model.scalars import Digest, PeerId, Text
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES

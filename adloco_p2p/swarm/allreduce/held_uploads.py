@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts
 

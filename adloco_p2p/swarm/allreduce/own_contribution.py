@@ -9,7 +9,7 @@ from math import fsum
 import torch
 
 from adloco_p2p.core.model.hash_tree import shard_hash, tree_root
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.numerics.aggregation.gram import partial_gram
 from adloco_p2p.numerics.part_tree import part_root
 from adloco_p2p.numerics.tensor_codec import Buffer

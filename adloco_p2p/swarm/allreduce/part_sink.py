@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.tensor_codec import VARIABLE_HEAD
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part

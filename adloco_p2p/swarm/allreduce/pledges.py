@@ -25,7 +25,7 @@ from annotated_types import MaxLen
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.hash_tree import tree_root
 from adloco_p2p.core.model.ledger_entry import Equivocation, Evidence, Pledge, PledgeKind, Sign, Verify, receipt_content
-from adloco_p2p.core.model.types import MAX_HOSTS, Digest, HexDigest, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, HexDigest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.reduction import BadPart

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Pledge
-from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
 from adloco_p2p.swarm.allreduce.pledges import Notary, Pledges, decode_pledges

@@ -26,7 +26,7 @@ from concurrent.futures import Executor
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Evidence
 from adloco_p2p.core.model.recheck_draw import MOST_INSPECTED, drawn_parts, inspected_parts
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from adloco_p2p.core.model.quorum import Quorum
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.reduction import BadPart
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from hivemind.p2p import P2P
 
-from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.tensor_codec import TensorCodec
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult, ResultDownload, ResultStore

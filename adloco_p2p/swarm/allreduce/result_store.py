@@ -11,8 +11,9 @@ from itertools import accumulate
 import numpy as np
 import torch
 
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.ledger_entry import Pledge
-from adloco_p2p.core.model.types import Digest, PseudoGradientStatistics
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import values_in
 from adloco_p2p.numerics.digest import RESULT_HEAD_BYTES, result_head, result_index

@@ -10,7 +10,7 @@ from annotated_types import MaxLen
 
 from adloco_p2p.core.model.hash_tree import LEAST_VALUE, SCALE_ROUNDING, climb, proof, shard_hash, tree_root
 from adloco_p2p.core.model.ledger_entry import MAX_WAY_TEXT, Pledge, ProvenSlice, WrongSum
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import SignCodec, fits
 from adloco_p2p.numerics.part_tree import part_leaves, slices

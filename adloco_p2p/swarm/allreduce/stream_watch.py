@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, StreamSilent
 from adloco_p2p.swarm.transport.stall_detector import StallDetector
 

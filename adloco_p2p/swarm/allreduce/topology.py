@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from adloco_p2p.core.model.averages import HELD_BYTES, KEPT_BYTES, RESULTS_KEPT
-from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass, replace
 
 from adloco_p2p.core.model.ledger_entry import Invitation, Ticket
-from adloco_p2p.core.model.types import LARGEST_COUNT, MAX_ROSTER, Digest, PeerId
+from adloco_p2p.core.model.scalars import LARGEST_COUNT, MAX_ROSTER, Digest, PeerId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.swarm.p2p.identity import Identity, is_signed, peer_id_of, signature
 

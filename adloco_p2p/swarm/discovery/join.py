@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest

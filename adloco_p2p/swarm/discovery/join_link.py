@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
-from adloco_p2p.core.model.types import Digest, is_digest
+from adloco_p2p.core.model.scalars import Digest, is_digest
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESSES, PeerAddress, parse_peer_addresses
 

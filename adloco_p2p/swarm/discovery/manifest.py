@@ -9,7 +9,7 @@ from hivemind.p2p import P2P
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError, SwarmError
 from adloco_p2p.swarm.p2p.identity import Identity, verify

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.clock_survey import survey
 from adloco_p2p.swarm.discovery.join import connect_to_run

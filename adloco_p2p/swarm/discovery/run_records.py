@@ -20,7 +20,7 @@ from hivemind.dht.node import DHTNode
 
 from adloco_p2p.config.run_config import PROTOCOL_VERSION
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import Count, Digest, HexDigest, PeerId
+from adloco_p2p.core.model.scalars import Count, Digest, HexDigest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError, RemoteProtocolError
 from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESS_CHARS, MAX_ADDRESSES, parse_peer_address

@@ -12,7 +12,7 @@ from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.swarm.p2p.addresses import PeerAddress
 from adloco_p2p.swarm.p2p.hivemind_patches import connect
 

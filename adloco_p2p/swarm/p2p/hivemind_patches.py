@@ -24,7 +24,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
 from hivemind.utils import auth, timed_storage
 from hivemind.utils.multiaddr import Multiaddr
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 
 VERSION = "1.1.12"
 READERS = (node, protocol, routing, auth, timed_storage)

@@ -28,7 +28,7 @@ from hivemind.proto import dht_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.p2p.address_book import AddressBook
 from adloco_p2p.swarm.p2p.addresses import PeerAddress, parse_peer_address, parse_peer_addresses, reach, shareable

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from hivemind.p2p import P2P
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transfer.chunk_protocol import (
     Answer,

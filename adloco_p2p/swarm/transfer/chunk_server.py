@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hivemind.p2p import P2P
 
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transfer.chunk_protocol import Answer, decode_want, encode_reply, handler_name
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_protocol import ChunkIndex

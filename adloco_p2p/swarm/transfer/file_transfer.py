@@ -19,7 +19,7 @@ from annotated_types import MaxLen
 from hivemind.p2p import P2P
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import Digest, PeerId, PositiveCount
+from adloco_p2p.core.model.scalars import Digest, PeerId, PositiveCount
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError, RemoteProtocolError, StateTransferFailed
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from hivemind.p2p import P2P
 
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import RemoteProtocolError, StateTransferFailed
 from adloco_p2p.numerics.digest import blob_root, state_chunks, state_index
 from adloco_p2p.swarm.transfer.chunk_fetcher import SILENCE_SECONDS, ChunkFetcher

@@ -22,7 +22,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError, P2PHandlerE
 from adloco_p2p.config.run_config import PROTOCOL_VERSION
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport.inbox import Inbox

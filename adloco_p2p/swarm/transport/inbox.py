@@ -8,7 +8,7 @@ import asyncio
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 
 MAX_MESSAGES = 1024
 MAX_BYTES = 64 << 20

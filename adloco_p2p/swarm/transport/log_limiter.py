@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 
 PERIOD_SECONDS = 60.0
 """Between two lines about one peer and one reason."""

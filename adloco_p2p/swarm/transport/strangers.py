@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 
 
 def is_stranger(peer: PeerId, *, me: PeerId, members: Collection[PeerId]) -> bool:

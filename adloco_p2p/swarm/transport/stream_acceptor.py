@@ -12,7 +12,7 @@ from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, Pacing, StreamLost
 from adloco_p2p.swarm.transport.strangers import is_stranger

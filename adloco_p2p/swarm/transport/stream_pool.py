@@ -7,7 +7,7 @@ stream and lets it grow while data flows: on a link of 100 Mbit/s and 50 ms a ne
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 
 IDLE_SECONDS = 900.0

@@ -12,8 +12,9 @@ from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
 from adloco_p2p.core.ledger.validation import check_entry, verify_ledger
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, PeerGone, Persist, Send
-from adloco_p2p.core.model.ledger_entry import Ballot, LedgerEntry, Reorg, SignedReport, Vote
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, SignedReport, Vote
 from adloco_p2p.core.model.messages import (
     Accepted,
     Ack,
@@ -30,8 +31,10 @@ from adloco_p2p.core.model.messages import (
     Supply,
     Voted,
 )
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import Rules, WorkRules
-from adloco_p2p.core.model.types import Digest, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from tests.core.core_values import RUN, capacity, peer
 

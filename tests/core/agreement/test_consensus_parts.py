@@ -14,10 +14,11 @@ from adloco_p2p.core.agreement.slot import Context, Slot, next_slot
 from adloco_p2p.core.agreement.statement_pool import StatementPool
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
 from adloco_p2p.core.model.events import Broadcast, Outcome, Send
-from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Value, Vote
+from adloco_p2p.core.model.ledger_entry import Value, Vote
 from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Pull, Supply
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from tests.core.agreement.test_consensus import NOW, Swarm, decide, first_plan, recall_from, said, sign, verify
 from tests.core.agreement.test_strangers import played
 from tests.core.core_values import RUN, peer

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, ReportHeard
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Report, RoundPlan
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from tests.core.core_values import RUN, capacity, instance_report, peer
 

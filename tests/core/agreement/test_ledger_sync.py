@@ -6,9 +6,11 @@ from adloco_p2p.core.agreement import ledger_sync
 from adloco_p2p.core.agreement.ledger_sync import MAX_REMEMBERED, STRANGERS_PER_PERIOD, LedgerExchange
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Ballot, Certificate, LedgerEntry, Value
+from adloco_p2p.core.model.certificate import Ballot, Certificate
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, Value
 from adloco_p2p.core.model.messages import Entries, PullEntries
-from adloco_p2p.core.model.types import Digest, PeerId, RosterChange
+from adloco_p2p.core.model.plan import RosterChange
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from tests.core.agreement.test_consensus import decide, first_plan, verify
 from tests.core.core_values import peer
 

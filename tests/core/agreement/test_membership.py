@@ -13,7 +13,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Broadcast, Effect, Send
 from adloco_p2p.core.model.ledger_entry import Head
 from adloco_p2p.core.model.messages import MAX_HEARD, Heartbeat, Leave, Ping
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from tests.core.core_values import RUN, capacity, peer
 
 ROSTER = Digest("c" * 64)

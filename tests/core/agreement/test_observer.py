@@ -15,7 +15,9 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping, PullEntries
-from adloco_p2p.core.model.types import PeerId, Report, roster_of
+from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.agreement.test_consensus import RULES, Swarm, decide, verify
 from tests.core.agreement.test_strangers import connect_to_run, entry_of

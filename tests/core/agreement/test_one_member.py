@@ -10,9 +10,11 @@ from adloco_p2p.core.ledger.fork_choice import outranks, verdict
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import check_entry
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, LedgerEntry
+from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import Ack, Entries, Proposal
-from adloco_p2p.core.model.types import PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.plan import RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import PeerId
 from tests.core.agreement.test_consensus import Swarm, decide, recall_from, said, sign, verify
 from tests.core.agreement.test_strangers import entry_of, played
 from tests.core.core_values import peer

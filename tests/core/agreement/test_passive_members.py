@@ -1,8 +1,8 @@
 """A passive member takes no part in agreeing, follows the ledger, and comes back."""
 
 from adloco_p2p.core.agreement.membership import PASSIVE_FANOUT
+from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.events import Broadcast, PeerBack, PeerGone, Send
-from adloco_p2p.core.model.ledger_entry import Ballot
 from adloco_p2p.core.model.messages import Heartbeat, Ping, Prepare, Promise
 from tests.core.agreement.test_consensus import Swarm, said
 from tests.core.agreement.test_membership import TIMING, A, B, C, D, member

@@ -4,7 +4,10 @@ from dataclasses import replace
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Action, Statement
-from adloco_p2p.core.model.types import Capacity, PeerId, Report, roster_of
+from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.agreement.test_consensus import RULES, Swarm, agreement, sign
 from tests.core.agreement.test_statements import TicketedSwarm

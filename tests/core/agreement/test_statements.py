@@ -8,7 +8,8 @@ from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.statement_pool import MAX_PENDING, StatementPool
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import verify_ledger
-from adloco_p2p.core.model.types import Digest, PeerId, roster_of
+from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.agreement.test_consensus import RULES as SWARM_RULES
 from tests.core.agreement.test_consensus import Swarm, agreement, decide, verify

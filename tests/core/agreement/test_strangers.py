@@ -11,10 +11,11 @@ from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry, num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, SILENT_ROUNDS, electorate
 from adloco_p2p.core.model.events import Broadcast, Send
 from adloco_p2p.core.model.first_seats import FIRST_SEATS
-from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, JoinRequest, LedgerEntry, Value, Vote
+from adloco_p2p.core.model.ledger_entry import JoinRequest, LedgerEntry, Value, Vote
 from adloco_p2p.core.model.messages import (
     Accepted,
     Ack,
@@ -30,7 +31,10 @@ from adloco_p2p.core.model.messages import (
     Refusal,
     Supply,
 )
-from adloco_p2p.core.model.types import Digest, PeerId, Report, RosterChange, RosterEntry, RoundPlan, roster_of
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import RosterEntry
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import next_plan
 from tests.core.agreement.test_consensus import NOW, RULES, Swarm, agreement, decide, first_plan, said, sign, spread, verify
 from tests.core.agreement.test_membership import member

@@ -6,9 +6,11 @@ from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import ApplyOuter, Average, AverageFinished, CarryOver, OuterApplied, RepairAverage, RunInner
+from adloco_p2p.core.model.averages import Average, RepairAverage
+from adloco_p2p.core.model.events import ApplyOuter, AverageFinished, CarryOver, OuterApplied, RunInner
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptStart, AverageDigest
-from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.identities import sign
 from tests.core.averaging.test_outer_round import (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from adloco_p2p.core.averaging.commit_votes import CommitVotes, Voter, choice_of
 from adloco_p2p.core.model.messages import AverageDigest
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.sim.identities import sign, verify
 
 A, B, C, D = (PeerId(name) for name in "ABCD")

@@ -17,8 +17,9 @@ from adloco_p2p.core.averaging.round_state import Assignment
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.events import CancelAverage, DiscardRound, Effect, Send
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import BatchRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.identities import sign, verify
 from tests.core.averaging.test_outer_round import averaging, vote

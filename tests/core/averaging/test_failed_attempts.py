@@ -6,7 +6,7 @@ import random
 import pytest
 
 from adloco_p2p.core.averaging.failed_attempts import KEPT_ROUNDS, Ended, FailedAttempts, causes
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 A, B, C, D, E = map(PeerId, "abcde")
 INSTANCE = InstanceId(0)

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.model.averages import Average
 from adloco_p2p.core.model.complaints import KnownComplaint
-from adloco_p2p.core.model.events import Average
-from adloco_p2p.core.model.types import Digest, InstancePlan, PeerId, RoundPlan
+from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.averaging.test_outer_round import CAPACITY, RULES, A, B, C, D, inner_result, outer_round
 

@@ -7,8 +7,10 @@ import pytest
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
-from adloco_p2p.core.model.events import Average, OuterApplied
-from adloco_p2p.core.model.types import Digest, InstanceReport, PeerId
+from adloco_p2p.core.model.averages import Average
+from adloco_p2p.core.model.events import OuterApplied
+from adloco_p2p.core.model.report import InstanceReport
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from tests.core.averaging.test_outer_round import INSTANCE, A, B, C, D, averaging, finished
 
 ZERO = Digest("0" * 64)

@@ -13,23 +13,24 @@ from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import Assignment
 from adloco_p2p.core.model import canonical, telemetry
+from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.events import (
     ApplyOuter,
-    Average,
     AverageFailed,
     AverageFinished,
-    CancelAverage,
     CarryOver,
     Effect,
     InnerResult,
     OuterApplied,
     Persist,
-    RepairAverage,
     Send,
 )
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, CommitVoted
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, PseudoGradientStatistics, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.identities import sign, verify
 

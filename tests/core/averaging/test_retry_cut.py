@@ -5,10 +5,10 @@ from dataclasses import replace
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.attempt import Attempt, Attempts
 from adloco_p2p.core.averaging.host_views import HostViews
-from adloco_p2p.core.model.averages import LostShare
-from adloco_p2p.core.model.events import Average
+from adloco_p2p.core.model.averages import Average, LostShare
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import Rules, WorkRules
-from adloco_p2p.core.model.types import Digest, InstanceId, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.core_values import RUN, capacity, peer
 

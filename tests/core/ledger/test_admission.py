@@ -9,31 +9,14 @@ from adloco_p2p.core.ledger.admission import seated_first
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_value, verify_ledger
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
 from adloco_p2p.core.model.first_seats import FIRST_SEAT_ROUNDS, FIRST_SEATS, displaced, free_first_seats
-from adloco_p2p.core.model.ledger_entry import (
-    JOIN_ROUNDS,
-    Ballot,
-    CastVote,
-    Certificate,
-    Invitation,
-    JoinRequest,
-    LedgerEntry,
-    Statement,
-    Ticket,
-    Value,
-    Vote,
-)
+from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Invitation, JoinRequest, LedgerEntry, Statement, Ticket, Value, Vote
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import FULL_STANDING, FormerMember
 from adloco_p2p.core.model.rules import AdmissionRules, Rules, WorkRules
-from adloco_p2p.core.model.types import (
-    FULL_STANDING,
-    Digest,
-    FormerMember,
-    PeerId,
-    Report,
-    RosterChange,
-    RoundPlan,
-    roster_of,
-)
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from tests.core.agreement.test_consensus import recall_from, sign, verify
 from tests.core.core_values import RUN, capacity, peer

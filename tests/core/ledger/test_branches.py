@@ -8,25 +8,15 @@ import pytest
 from adloco_p2p.core.ledger.branch_claims import accepted_claims
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.branches import ROUNDS_OPEN, BranchState, GivenWeight, PendingBranch
 from adloco_p2p.core.model.certificate import Ballot, BranchProof, CastVote, Certificate
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport, Value, Vote
+from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import MergeRules
 from adloco_p2p.core.model.run_progress import given_samples, trained_samples
-from adloco_p2p.core.model.types import (
-    ROUNDS_OPEN,
-    BranchState,
-    Digest,
-    Fork,
-    GivenWeight,
-    InstanceId,
-    Merge,
-    PendingBranch,
-    ProbeVerdict,
-    Report,
-    RosterChange,
-    RoundPlan,
-    roster_of,
-)
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.core.planning.branch_merge import Settlement, settle
 from adloco_p2p.core.planning.round_plan import next_plan
 from tests.core.agreement.test_consensus import sign, verify

@@ -6,8 +6,9 @@ from adloco_p2p.core.ledger.ledger import ENTRIES_KEPT, Ledger, chain, unconnect
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, Certificate
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Value
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Digest, RoundPlan
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.core_values import RUN, capacity, peer
 

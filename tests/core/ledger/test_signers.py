@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.ledger.validation import verify_ledger
+from adloco_p2p.core.model.course import MAX_CHANGES, Settings
 from adloco_p2p.core.model.ledger_entry import Statement
-from adloco_p2p.core.model.types import MAX_CHANGES, MAX_SIGNERS, PeerId, Settings
+from adloco_p2p.core.model.plan import MAX_SIGNERS
+from adloco_p2p.core.model.scalars import PeerId
 from tests.core.agreement.test_consensus import sign, verify
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from adloco_p2p.core.model.hash_tree import leaf_hash, proof, shard_hash, tree_root
 from adloco_p2p.core.model.ledger_entry import Pledge, ProvenSlice, WrongSum, inputs_digest, receipt_content
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 FLOAT32 = 1
 

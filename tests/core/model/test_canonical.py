@@ -7,7 +7,8 @@ from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.ledger_entry import Value
 from adloco_p2p.core.model.messages import Proposal
-from adloco_p2p.core.model.types import Capacity, Digest, PeerId
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 PEER = PeerId("a")
 VALUE = Value(round=3, parent=Digest("ab"), reports=(Digest("cd"), Digest("ef")), joined=(), departed=(PEER,), plan=Digest(""))

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.model.course import course_after, in_words, is_paused_at, settings_at, work_at
+from adloco_p2p.core.ledger.orders import course_after
+from adloco_p2p.core.model.course import Change, Course, Settings, in_words, is_paused_at, settings_at, work_at
 from adloco_p2p.core.model.ledger_entry import Action, Statement
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.rules import InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Change, Course, RosterChange, RoundPlan, Settings
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from tests.core.core_values import RUN, capacity, peer
 

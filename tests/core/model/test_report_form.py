@@ -6,7 +6,12 @@ import pytest
 
 from adloco_p2p.core.agreement.report_pool import ReportPool
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.branches import MAX_BRANCHES, BranchState
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.ledger_entry import SignedReport
+from adloco_p2p.core.model.lineage import ProbeVerdict
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.report_form import (
     MAX_REPORT_BYTES,
     MAX_REPORTS_BYTES,
@@ -17,21 +22,14 @@ from adloco_p2p.core.model.report_form import (
     named_by,
     usable,
 )
-from adloco_p2p.core.model.types import (
+from adloco_p2p.core.model.scalars import (
     LARGEST_COUNT,
-    MAX_BRANCHES,
     MAX_HOSTS,
     MAX_INSTANCES,
     MAX_ROSTER,
-    BranchState,
     Digest,
     InstanceId,
-    InstanceReport,
     PeerId,
-    ProbeVerdict,
-    PseudoGradientStatistics,
-    Report,
-    RoundPlan,
     within_scalars,
 )
 from adloco_p2p.decode import decode

@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import Commanded, Effect, Event, InnerResult, RunInner, Stop
+from adloco_p2p.core.model.lineage import Merge, ProbeVerdict
+from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, Merge, PeerId, ProbeVerdict
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.lifecycle import Stage
 from adloco_p2p.core.peer.peer import Cadence, Peer

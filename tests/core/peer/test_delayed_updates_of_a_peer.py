@@ -9,11 +9,12 @@ from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.averages import Average
 from adloco_p2p.core.model.commands import Command
-from adloco_p2p.core.model.events import ApplyOuter, Average, CarryOver, Commanded, Evaluate, InnerResult, RunInner, Stop
+from adloco_p2p.core.model.events import ApplyOuter, CarryOver, Commanded, Evaluate, InnerResult, RunInner, Stop
 from adloco_p2p.core.model.messages import AttemptStart
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from tests.core.averaging.test_outer_round import RULES, A, B, C, outer_round
 from tests.core.averaging.test_outer_round import averaging as averaged_at_once
 from tests.core.peer.story import PEER0, PEER1, PEER2, PEER3, Story, rules

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.events import OuterApplied
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.divergence import FRUITLESS_ROUNDS, note_round, reason_to_stop
 from adloco_p2p.core.peer.hosted_instance import HostedInstance
 from tests.core.core_values import STATE

@@ -14,7 +14,7 @@ from adloco_p2p.core.model.events import (
     TransitionApplied,
 )
 from adloco_p2p.core.model.ledger_entry import Reorg
-from adloco_p2p.core.model.types import RosterChange
+from adloco_p2p.core.model.plan import RosterChange
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN

@@ -6,7 +6,9 @@ import pytest
 
 from adloco_p2p.core.model.events import DiscardRound, FetchFailed, FetchState, Send, StateFetched
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
-from adloco_p2p.core.model.types import Digest, InstanceId, InstanceReport, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import InstanceReport, Report
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.fetching import NO_DONOR_SECONDS, Fetching
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan

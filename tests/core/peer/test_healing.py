@@ -10,9 +10,11 @@ from typing import ClassVar
 
 import pytest
 
+from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
+from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
 from adloco_p2p.sim.device import HashDevice, hashed
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of, short

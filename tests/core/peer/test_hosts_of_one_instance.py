@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from adloco_p2p.core.model.lineage import Merge
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import InstanceRules, MergeRules, Rules
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log, Probe
-from adloco_p2p.core.model.types import InstanceId, Merge, PeerId, RoundPlan
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.synthetic_reports import CAPACITY
 from adloco_p2p.sim.world import Parts, World, small_rules

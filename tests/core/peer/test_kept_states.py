@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
-from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, InstanceReport, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import InstanceReport, Report
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.reporting import Reporting
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan

@@ -21,7 +21,7 @@ from adloco_p2p.core.model.events import (
     Stop,
     Transition,
 )
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, Story, Told, rules
 
 PEERS = (PEER0, PEER1, PEER2)

@@ -16,8 +16,9 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import Rules, WorkRules
-from adloco_p2p.core.model.types import InstanceId, RoundPlan
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.fetching import NO_DONOR_SECONDS
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan

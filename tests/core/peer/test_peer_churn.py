@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.averages import RepairAverage
+from adloco_p2p.core.model.certificate import Ballot, Certificate
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     Broadcast,
@@ -20,7 +22,6 @@ from adloco_p2p.core.model.events import (
     Outcome,
     Persist,
     Received,
-    RepairAverage,
     RunInner,
     SaveCheckpoint,
     Send,
@@ -31,11 +32,14 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
-from adloco_p2p.core.model.ledger_entry import Ballot, Certificate, LedgerEntry, Reorg, SignedReport, Value
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, SignedReport, Value
 from adloco_p2p.core.model.messages import AverageDigest, Leave, Ping, RunComplete
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.report import InstanceReport, Report
+from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import WorkRules
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import FastForwarded, Finished
-from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, InstanceReport, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, PENDING_SECONDS, RESEND_SECONDS, CompletionBarrier
 from adloco_p2p.core.peer.lifecycle import Stage
 from adloco_p2p.core.peer.peer import Cadence, Peer

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.peer.plan_book import PlanBook
 from tests.core.planning.test_round_plan import ONE, honest_reports, start
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.model.rules import InstanceRules
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Log, Round
-from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.world import World, small_rules

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.model.types import Digest, InstanceId, InstanceReport, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import InstanceReport, Report
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.plan_book import PlanBook
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN

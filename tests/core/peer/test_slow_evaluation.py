@@ -1,8 +1,9 @@
 """The host that evaluates reports after the others, and its report counts all the same."""
 
 from adloco_p2p.core.model.events import Evaluated, Event
+from adloco_p2p.core.model.plan import REPORT_LAG
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import HeldOut, Plan, Round
-from adloco_p2p.core.model.types import REPORT_LAG, PeerId
 from tests.core.peer.story import PEER0, PEER1, PEER2, Story, rules
 
 EVALUATION_SECONDS = 6.0

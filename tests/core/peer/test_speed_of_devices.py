@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from adloco_p2p.core.model.events import InnerFinished, InnerResult
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import OutOfMemory
-from adloco_p2p.core.model.types import Capacity, InstanceId
 from adloco_p2p.core.peer.reporting import Reporting, busiest_seconds, pass_samples
 
 

@@ -4,7 +4,8 @@ from dataclasses import fields
 from types import SimpleNamespace
 
 from adloco_p2p.core.model.events import Evaluated
-from adloco_p2p.core.model.types import InstanceId, ProbeVerdict
+from adloco_p2p.core.model.lineage import ProbeVerdict
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.hosted_instance import Fetch, HostedInstance
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan

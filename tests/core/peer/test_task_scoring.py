@@ -6,7 +6,11 @@ import pytest
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.measurers import task_scorer
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import MAX_REPORT_BYTES, fitted
+from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.task_scores import (
     MAX_METRICS,
     MAX_TASKS,
@@ -18,7 +22,6 @@ from adloco_p2p.core.model.task_scores import (
     is_task,
 )
 from adloco_p2p.core.model.telemetry import Warning as Warned
-from adloco_p2p.core.model.types import Capacity, Digest, PeerId, Report, RosterEntry, RoundPlan
 from adloco_p2p.core.peer.task_scoring import TaskScoring
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.decode import decode

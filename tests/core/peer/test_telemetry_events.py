@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Decided, Durable, Effect, InnerFinished, Received, Started
+from adloco_p2p.core.model.plan import RosterChange
 from adloco_p2p.core.model.telemetry import Log, Returned, Stamped, Suspected, to_line
-from adloco_p2p.core.model.types import RosterChange
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.decode import decode_event

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adloco_p2p.core.averaging.reduction_shares import FASTEST_UPLINK, reduction_shares
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.types import MAX_HOSTS, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, InstanceId, PeerId
 from adloco_p2p.core.planning.apportionment import allocate_hosts, largest_remainder, share_batch
 from tests.core.core_values import peer
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.model.events import Average, AverageFailed, RunInner
+from adloco_p2p.core.model.averages import Average
+from adloco_p2p.core.model.events import AverageFailed, RunInner
 from adloco_p2p.core.model.rules import InstanceRules
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import AverageRetried, Log
-from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.sim.device import HashDevice
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.complaints import Complaint
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, MergeRules, Rules, WorkRules
-from adloco_p2p.core.model.types import PeerId, Report, RosterChange, RosterEntry, RoundPlan, roster_of
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.bench import take_turns
 from adloco_p2p.core.planning.placement import InstanceDraft
 from adloco_p2p.core.planning.round_plan import next_plan

@@ -6,8 +6,11 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.lineage import Merge, ProbeVerdict
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import MergeRules
-from adloco_p2p.core.model.types import Digest, InstanceId, Merge, ProbeVerdict, Report, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.core.planning.round_plan import ROUNDS_TO_A_VERDICT, next_plan
 from tests.core.core_values import peer
 from tests.core.ledger.test_branches import INSTANCE, accepted, branch_state, bringing, history

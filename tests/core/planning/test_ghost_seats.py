@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import InstanceRules, MergeRules
-from adloco_p2p.core.model.types import Capacity, InstanceId, Report, RosterChange, RosterEntry, RoundPlan
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.planning.placement import outvoted
 from tests.core.core_values import capacity, peer
 from tests.core.plan_check import check_plan

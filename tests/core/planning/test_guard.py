@@ -4,19 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
 from adloco_p2p.core.model.measurers import measurers
+from adloco_p2p.core.model.report import InstanceReport, StepLosses
+from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import GuardRules
-from adloco_p2p.core.model.types import (
-    Capacity,
-    Digest,
-    HostShare,
-    InstanceId,
-    InstancePlan,
-    InstanceReport,
-    PeerId,
-    RosterEntry,
-    StepLosses,
-)
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.planning.guard import judged, kept_apart, left_out_when_strict
 
 PEERS = tuple(PeerId(f"peer{index}") for index in range(8))

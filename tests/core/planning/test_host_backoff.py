@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from adloco_p2p.core.model.instance_plan import HostShare
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.report_form import bits_of, named_by
-from adloco_p2p.core.model.types import HostShare, InstanceReport, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.host_backoff import backed_off, backoff_rounds, update_miss_counts
 from tests.core.core_values import instance_plan, instance_report, peer
 from tests.core.plan_check import check_plan

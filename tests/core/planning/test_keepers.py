@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from adloco_p2p.core.ledger.validation import is_trained_after
 from adloco_p2p.core.model.electorate import electorate
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import AdmissionRules, InstanceRules, Rules
-from adloco_p2p.core.model.types import RosterChange, RosterEntry, RoundPlan
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.core.planning.standing import after_report
 from tests.core.core_values import RUN, capacity, peer

@@ -11,10 +11,13 @@ import pytest
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import check_value
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Ballot, Certificate, LedgerEntry, SignedReport, Value
+from adloco_p2p.core.model.certificate import Ballot, Certificate
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport, Value
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.rules import BatchRules, Rules
 from adloco_p2p.core.model.run_progress import proven_samples
-from adloco_p2p.core.model.types import Digest, InstanceReport, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.apportionment import FASTEST_CLAIM, SLOWEST_CLAIM, credible_speeds
 from adloco_p2p.core.planning.pseudo_gradient_noise import OUTLIER_FACTOR
 from adloco_p2p.core.planning.round_plan import next_plan

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adloco_p2p.core.model.types import MAX_HOSTS, InstanceId, PeerId, Report, RosterEntry, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import RosterEntry
+from adloco_p2p.core.model.scalars import MAX_HOSTS, InstanceId, PeerId
 from adloco_p2p.core.planning.link_periods import (
     BENCHED,
     FETCH_ROUNDS,

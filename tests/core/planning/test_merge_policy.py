@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.lineage import Merge, ProbeVerdict, normalized
 from adloco_p2p.core.model.rules import MergeRules
-from adloco_p2p.core.model.types import InstanceId, InstancePlan, Merge, ProbeVerdict, normalized
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, merged_batch
 from tests.core.core_values import instance_plan, peer
 

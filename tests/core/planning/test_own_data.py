@@ -5,8 +5,8 @@
 
 from dataclasses import replace
 
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import InstanceRules, Rules
-from adloco_p2p.core.model.types import RoundPlan
 from tests.core.planning.test_round_plan import THREE, probing, run
 
 OWN = ("code.txt", "prose.txt", "tables.txt")

@@ -10,23 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
+from adloco_p2p.core.model.instance_plan import HostShare
+from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import bits_of
+from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, SwitchRules, WorkRules
-from adloco_p2p.core.model.types import (
-    LARGEST_COUNT,
-    Capacity,
-    Digest,
-    Fork,
-    HostShare,
-    InstanceId,
-    Merge,
-    PeerId,
-    ProbeVerdict,
-    PseudoGradientStatistics,
-    Report,
-    RosterChange,
-    RoundPlan,
-)
+from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, InstanceId, PeerId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.decode import decode
 from tests.core.core_values import RUN, STATE, capacity, half_batch, instance_report, peer

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.core.model.run_progress import end_after, planned_samples, progress_after, progress_at
-from adloco_p2p.core.model.types import RoundPlan
 from adloco_p2p.core.planning.round_plan import next_plan
 from tests.core.peer.story import PEER0, PEER1, PEER2, Story
 from tests.core.peer.story import rules as peer_rules

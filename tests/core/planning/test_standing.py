@@ -6,8 +6,11 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.model.electorate import electorate
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import FULL_STANDING, RosterEntry
 from adloco_p2p.core.model.rules import AdmissionRules, Rules, WorkRules
-from adloco_p2p.core.model.types import FULL_STANDING, Digest, PeerId, Report, RosterChange, RosterEntry, RoundPlan
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.core.planning.standing import FIRST_STANDING, REMEMBERED_ROUNDS, RISE_ROUNDS, YOUNG_ROUNDS
 from tests.core.core_values import RUN, capacity, peer

@@ -7,8 +7,10 @@ from random import Random
 import pytest
 
 from adloco_p2p.core.model.complaints import Complaint, KnownComplaint, PartNotShown, may_reduce
+from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.report_form import complaint_of
-from adloco_p2p.core.model.types import InstancePlan, PeerId, RosterEntry
+from adloco_p2p.core.model.roster_entry import RosterEntry
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.round_plan import next_plan
 from adloco_p2p.core.planning.suspension import suspended, suspension_rounds, with_complaints
 from tests.core.core_values import capacity, instance_plan, instance_report, peer

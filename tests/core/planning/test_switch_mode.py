@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.rules import SwitchRules
-from adloco_p2p.core.model.types import HostShare, PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.switch_mode import granted_batch, plan_batch
 
 

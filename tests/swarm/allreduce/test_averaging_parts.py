@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.aggregation.rule import shares

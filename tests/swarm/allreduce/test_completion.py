@@ -12,7 +12,7 @@ import torch
 from adloco_p2p.core.ledger import evidence as evidence_rules
 from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.ledger_entry import WrongSum
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.aggregation.rule import Decision
 from adloco_p2p.numerics.codecs import CODECS

@@ -16,7 +16,7 @@ import torch
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.hash_tree import tree_root
 from adloco_p2p.core.model.ledger_entry import Equivocation, Evidence, Pledge, inputs_digest, receipt_content
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.aggregation.registry import rule_named

@@ -11,7 +11,7 @@ import torch
 from adloco_p2p.core.ledger import evidence as evidence_rules
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import MAX_EVIDENCE_BYTES, WrongSum
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.rule import Decision
 from adloco_p2p.numerics.tensor_codec import Buffer

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult, ResultStore
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from adloco_p2p.core.model import quorum
 from adloco_p2p.core.model.averages import LostShare, largest_share
 from adloco_p2p.core.model.quorum import Quorum
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.codecs import CODECS
 from adloco_p2p.swarm.allreduce import reducer_side, uplink_measure

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts

@@ -9,7 +9,7 @@ from adloco_p2p.core.ledger.admission import Admissions, Door
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import JoinRequest
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.swarm.discovery.invitation import Token

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery import join
 from adloco_p2p.swarm.discovery.join import DISCOVERY_SECONDS, LOOK_SECONDS, connect_to_run, find_manifest

@@ -9,7 +9,7 @@ import pytest
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.averages import Average
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, SwarmError
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkAveraging

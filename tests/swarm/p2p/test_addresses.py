@@ -3,7 +3,7 @@ import shlex
 
 import pytest
 
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.swarm.discovery.join_link import format_link, parse_link, split_initial_peers
 from adloco_p2p.swarm.p2p.address_book import MAX_PEERS, AddressBook, ListenPort

@@ -9,7 +9,7 @@ from pathlib import Path
 import hivemind
 import pytest
 
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.dht_clock import DhtClock
 from adloco_p2p.swarm.p2p.hivemind_patches import READERS
@@ -26,7 +26,7 @@ time.time = lambda: real() + float(sys.argv[1])  # before anybody has imported i
 import asyncio
 from pathlib import Path
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 

@@ -3,7 +3,7 @@ import stat
 import pytest
 from hivemind.p2p import PeerID
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import StorageError
 from adloco_p2p.swarm.p2p.identity import Identity, peer_id_of, verify
 

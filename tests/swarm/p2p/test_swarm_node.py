@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from tests.swarm.patience import PATIENCE_SECONDS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkSink, next_chunk

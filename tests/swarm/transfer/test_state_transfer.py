@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import torch
 
-from adloco_p2p.core.model.types import Digest, InstanceId
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import StateTransferFailed
 from adloco_p2p.numerics.digest import state_chunks, state_digest
 from adloco_p2p.swarm.transfer import chunk_fetcher, chunk_server

@@ -9,7 +9,10 @@ from google.protobuf import descriptor_pb2
 
 from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, ProbeVerdict, Report
+from adloco_p2p.core.model.lineage import ProbeVerdict
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
 from adloco_p2p.swarm.transport import gossip, inbox

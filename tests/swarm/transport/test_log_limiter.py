@@ -1,6 +1,6 @@
 """A bad peer's refusals are told once a minute and reason, with their number."""
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.swarm.transport.log_limiter import MAX_REASONS, MAX_REMOTES, PERIOD_SECONDS, Refusals
 
 BAD, OTHER = PeerId("bad"), PeerId("other")

@@ -12,7 +12,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, MESSAGE_KINDS, Entries, PullEntries, Supply
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.transport import stream_pool

@@ -1,0 +1,232 @@
+"""Do instances pay where machines are islands? Two groups of hosts, 1 Gbit/s inside, 20 Mbit/s for each group to the outside.
+
+python -m benchmarks.islands run --seeds 1 2 3    train what the kept records and islands.jsonl lack; 3 to 30 core seconds each
+python -m benchmarks.islands report               the table from both, into docs/results/method.md; keeps the records of both
+
+One instance over all hosts, against one per island, merged now and then and at the end. Every row has as many samples as fit
+the same emulated time, so that each ends with its learning rate decayed. Core, training and averaging are the product's
+(`benchmarks/method/world.py`); machine and links are stated (`benchmarks/method/clock.py`).
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.method.clock import PROFILES, Profile
+from benchmarks.method.figures import estimate, paired
+from benchmarks.method.report import rewrite
+from benchmarks.method.rows import Row, adloco
+from benchmarks.method.run import BASE, run_row
+from benchmarks.method.store import Record, append_record, command_line, key_of, pack, records_by_key
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+KEPT = RESULTS / "islands.jsonl.gz"
+"""Records of runs that were made before; a reader's own go beside them."""
+SECONDS = 5400.0
+"""Emulated time of every run: 1,080 inner steps without any communication."""
+NUM_ISLANDS = 2
+BATCH = 2
+"""Samples of a host per inner step: constant, so that the time of a run is known beforehand."""
+SIZES = (2, 4)
+"""Hosts of an island."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One way to use two islands of `hosts` machines."""
+
+    name: str
+    hosts: int
+    clock: str
+    """Which profile of these islands."""
+    inner_steps: int = 16
+    momentum: float = 0.5
+    instances: int = 1
+    merged_every: int = 0
+    """Rounds; 0: at the end only."""
+    warm_up: int = 0
+    """Rounds before the fork, all hosts on one instance, which has the batch that each copy has later; 0: equal starts."""
+    islands: int = NUM_ISLANDS
+    has_overlap: bool = False
+    is_guarded: bool = False
+
+    @property
+    def profile(self) -> Profile:
+        return PROFILES[f"islands of {self.hosts}, {self.clock}"]
+
+    @property
+    def num_hosts(self) -> int:
+        return self.islands * self.hosts
+
+    @property
+    def row(self) -> Row:
+        return adloco(
+            f"2 x {self.hosts}: {self.name}",
+            "batch.test=constant",
+            f"batch.initial_batch={BATCH * self.num_hosts // self.instances}",
+            f"work.inner_steps={self.inner_steps}",
+            f"outer.momentum={self.momentum}",
+            "outer.state=mixed",
+            f"averaging.codec={'float32' if self.clock == 'float32' else 'int8'}",
+            *([f"instances.fork_round={self.warm_up}"] if self.warm_up else ["instances.start=same"]),
+            "merge.policy=none",
+            f"merge.guard={str(self.is_guarded).lower()}",
+            *(["outer.overlap=forecast"] if self.has_overlap else []),
+            count=self.instances,
+            speeds=(1.0,) * self.num_hosts,
+            clock=self.profile.name,
+            max_instances=1,
+            merged_every=self.merged_every,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Inner steps of every host that fit SECONDS, with the averages and merges that belong to them."""
+        profile = self.profile
+        step, computing = profile.machine.inner_step(BATCH), self.inner_steps * profile.machine.inner_step(BATCH)
+        averaging = profile.averaging(profile.payload_bytes, range(self.num_hosts // self.instances))
+        merging = _merging(profile, self.hosts) if self.instances > 1 else 0.0
+        tail = (1 + self.is_guarded) * merging + (averaging if self.has_overlap else 0.0)
+        alone = 0.0 if self.has_overlap else averaging
+        lasting = max(computing, averaging) if self.has_overlap else computing + averaging
+        together = profile.averaging(profile.payload_bytes, range(self.num_hosts))
+        left, rounds = SECONDS - tail - self.warm_up * (computing + together), self.warm_up
+        while True:
+            if rounds and self.merged_every and rounds % self.merged_every == 0:
+                left -= merging
+            if left < lasting:
+                return rounds * self.inner_steps + max(0, int((left - alone) // step))
+            left, rounds = left - lasting, rounds + 1
+
+    @property
+    def samples(self) -> int:
+        warming = self.warm_up * self.inner_steps
+        return BATCH * self.num_hosts * (self.steps - warming) + BATCH * self.num_hosts // self.instances * warming
+
+
+def _merging(profile: Profile, hosts: int) -> float:
+    """Seconds in which every host of an island fetches the state of the other island's instance, one after another."""
+    assert profile.islands is not None
+    uplink = profile.islands.uplink
+    return hosts * uplink.transfer(profile.state_bytes) + uplink.latency_seconds
+
+
+def arms(hosts: int) -> list[Arm]:
+    """The first is the one that the others are held against; what matters most is trained first."""
+    fits = 16 * hosts  # inner steps that last as long as the average
+
+    def together(name: str, inner_steps: int, *, momentum: float = 0.5, clock: str = "int8", has_overlap: bool = False) -> Arm:
+        name = f"one instance, {name}, H {inner_steps}"
+        return Arm(name=name, hosts=hosts, clock=clock, inner_steps=inner_steps, momentum=momentum, has_overlap=has_overlap)
+
+    def apart(every: int, *, clock: str = "int8", warm_up: int = 0, is_guarded: bool = False) -> Arm:
+        start = f"forked after {warm_up} rounds, " if warm_up else ""
+        when = f"merged every {every} rounds" if every else "merged at the end"
+        kind = {"int8": "", "int8, merges too": ", merges in int8"}[clock] + ", guarded" * is_guarded
+        return Arm(
+            name=f"one an island, {start}{when}{kind}",
+            hosts=hosts,
+            clock=clock,
+            instances=NUM_ISLANDS,
+            merged_every=every,
+            warm_up=warm_up,
+            is_guarded=is_guarded,
+        )
+
+    return [
+        together("int8", 64, momentum=0.7),
+        together("int8", 32),
+        apart(4, clock="int8, merges too"),
+        apart(0),
+        together("int8, forecast", fits, has_overlap=True),
+        apart(2, clock="int8, merges too"),
+        Arm(name="one island alone", hosts=hosts, clock="int8", islands=1),
+        apart(0, warm_up=4),
+        apart(8),
+        together("int8", 128, momentum=0.7),
+        apart(8, clock="int8, merges too"),
+        together("int8, sums inside", 32, clock="int8, sums inside"),
+        apart(4),
+        apart(2),
+        together("float32", 128, momentum=0.7, clock="float32"),
+        apart(0, warm_up=4, is_guarded=True),
+    ]
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def _key(arm: Arm, seed: int) -> str:
+    return key_of(arm.row, seed, samples=arm.samples, base=BASE.read_text("utf-8"))
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """All rows of one seed before the next seed."""
+    done = set(records_by_key(KEPT, [arguments.output]))
+    for seed in arguments.seeds:
+        for arm in (arm for hosts in arguments.hosts for arm in arms(hosts)):
+            if (key := _key(arm, seed)) in done:
+                continue
+            record = run_row(arm.row, seed, samples=arm.samples)
+            append_record(arguments.output, {"key": key, **record})
+            print(
+                f"seed {seed}  {arm.row.name:50s} loss {record['loss']:.4f}  steps {record['inner_steps']:5d}"
+                f"  {record['seconds']:.0f} s emulated, {record['processor_seconds']:.0f} s here",
+                flush=True,
+            )
+
+
+def tabulate(arguments: argparse.Namespace) -> None:
+    write(records_by_key(KEPT, arguments.runs), RESULTS)
+
+
+def write(records: Mapping[str, Record], folder: Path) -> None:
+    """The table of docs/results/method.md, and the packed records, by their keys."""
+    seeds = sorted({record["seed"] for record in records.values()})
+    every = [arm for hosts in SIZES for arm in arms(hosts)]
+    runs = {arm.row.name: {seed: records[key] for seed in seeds if (key := _key(arm, seed)) in records} for arm in every}
+    rewrite(folder / "method.md", {"islands": table(runs)})
+    pack([record for found in runs.values() for record in found.values()], folder / KEPT.name)
+
+
+def table(runs: Mapping[str, Mapping[int, Record]]) -> list[str]:
+    """Final losses after the same emulated time, and what each lies above the first row of the same islands and seed."""
+    lines = [
+        "| islands: row | seeds | rounds | inner steps | minutes | computing | final loss | minus one instance, H 64 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for hosts in SIZES:
+        first, *_ = (arm.row.name for arm in arms(hosts))
+        base = _losses(runs[first])
+        for name in (arm.row.name for arm in arms(hosts)):
+            if found := list(runs[name].values()):
+                above = None if name == first else paired(_losses(runs[name]), base)
+                lines.append(f"| {name} | {' | '.join(_cells(found))} | {above.shown(3) if above else ''} |")
+    return lines
+
+
+def _cells(found: Sequence[Record]) -> list[str]:
+    return [
+        str(len(found)),
+        str(found[0]["rounds"]),
+        str(found[0]["inner_steps"]),
+        f"{found[0]['seconds'] / 60:.0f}",
+        f"{found[0]['utilisation']:.0%}",
+        estimate([record["loss"] for record in found]).shown(3),
+    ]
+
+
+def _losses(found: Mapping[int, Record]) -> dict[int, float]:
+    return {seed: record["loss"] for seed, record in found.items()}
+
+
+def main() -> None:
+    parser, run, _ = command_line("islands", __doc__, seeds=[1, 2, 3], train=train, tabulate=tabulate)
+    run.add_argument("--hosts", nargs="+", type=int, choices=SIZES, default=list(SIZES), help="of an island")
+    arguments = parser.parse_args()
+    arguments.act(arguments)
+
+
+if __name__ == "__main__":
+    main()
