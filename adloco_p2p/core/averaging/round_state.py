@@ -42,6 +42,8 @@ class Assignment:
     """The others have ended this round already; only its average is wanted."""
     is_carried: bool = False
     """The rounds before it were void, and its pseudo-gradient spans them."""
+    is_resumed: bool = False
+    """The first round of this life of the process: the others may be far on in it, or have ended it."""
 
 
 class RoundState:
@@ -72,6 +74,8 @@ class RoundState:
         self.is_void = False
         """No average got a majority: there is no outer step."""
         self.is_carried = assignment.is_carried
+        self.is_resumed = assignment.is_resumed
+        self.work = assignment.work
         self.is_ahead = False
         """Its inner steps began before the outer step of the round before."""
         self.seconds: dict[str, float] = {}

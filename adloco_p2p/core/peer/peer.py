@@ -268,6 +268,8 @@ class Peer:
             return []
         was_done = outer.is_done
         match event:
+            case InnerFinished() if outer.phase is not Phase.TRAINING:
+                return []  # of a round that this peer has declined
             case InnerFinished():
                 is_ahead = self._state.held.get(event.instance, event.round) < event.round
                 effects = outer.inner_finished(event.result, now, self._state.gone, is_ahead=is_ahead)
@@ -398,6 +400,7 @@ class Peer:
             ),
             work=self.cadence.work,
             is_carried=hosted.is_carried,
+            is_resumed=number == self._state.skipped + 1 > 0,
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
         outer = OuterRound(assignment)
