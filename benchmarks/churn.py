@@ -20,10 +20,11 @@ from adloco_p2p.sim.averaging import VECTOR_BYTES
 from adloco_p2p.sim.device import HashDevice
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.machine import Machine
+from adloco_p2p.sim.synthetic_reports import CAPACITY
 from adloco_p2p.sim.world import Parts, World
 from benchmarks.churn_account import BETWEEN, DOWN, Account, table
 
-HOSTS, BATCH, STEPS = 8, 256, 4
+HOSTS, BATCH, STEPS = 8, 256, 32
 SETTLED_ROUND = 4
 """From this round on the pace is measured: speeds and links are known then."""
 
@@ -108,7 +109,12 @@ def played(seed: int, *, rounds: int, round_seconds: float, vector_seconds: floa
         faults=replace(Faults(), faults_end_at=0.0, skew_seconds=0.0, crash_chance=1e-12 if churn is not None else 0.0),
         round_seconds=round_seconds,
         rules=rules,
-        parts=Parts(rates=dict.fromkeys(range(HOSTS), VECTOR_BYTES / vector_seconds), device=SpeedDevice, peer=account.peer),
+        parts=Parts(
+            capacity=replace(CAPACITY, samples_per_second=0.0),  # as a node starts
+            rates=dict.fromkeys(range(HOSTS), VECTOR_BYTES / vector_seconds),
+            device=SpeedDevice,
+            peer=account.peer,
+        ),
     )
     world.account = account
     if churn is not None:

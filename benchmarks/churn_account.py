@@ -20,7 +20,8 @@ LATE_SECONDS = 5.0
 """A host that begins its inner steps so much later than the first one is late."""
 COMPUTES, LOST, USELESS = "computes, counted", "computes, killed", "computes, not in the average"
 WAITS_LATE, WAITS_PUNCTUAL = "waits for one that began late", "waits for the slowest"
-TRANSFERS, FAILS = "transfers", "in an attempt that fails"
+TRANSFERS, FAILS, PAUSES = "transfers", "in an attempt that fails", "pauses after one that failed"
+STANDS_BY = "waits for an average of others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def table(account: Account, counted: Mapping[PeerId, set[int]], begin: float, en
 
     for peer, each in stays.items():
         last = {stay.round: stay for stay in each if stay.phase == Phase.TRAINING}
+        before = ""
         for stay in each:
             if stay.phase == Phase.TRAINING:
                 is_counted = stay is last[stay.round] and stay.round in counted.get(peer, set())
@@ -94,8 +96,11 @@ def table(account: Account, counted: Mapping[PeerId, set[int]], begin: float, en
                 others = [other for other in training if other.round == stay.round]
                 for purpose, amount in _waits(stay, others, firsts, begin, end).items():
                     add(purpose, amount)
+            elif stay.phase == Phase.RETRYING:
+                add(PAUSES if before == Phase.AVERAGING else STANDS_BY, stay.overlap(begin, end))
             else:
                 add(stay.phase, stay.overlap(begin, end))
+            before = stay.phase
     return seconds
 
 

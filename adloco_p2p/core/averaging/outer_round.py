@@ -16,7 +16,7 @@ The rules that make an outer step safe:
 - A host whose link is slow contributes to every second or fourth average only. In the rounds between it receives the others'
   average, which it does not vote on, and keeps its own pseudo-gradient, which becomes part of the next one.
 - A host whose inner steps diverged has nothing to give: it casts a void vote at once, and takes the outer state again.
-- A host that began its inner steps so late that a quorum of the others waits for it, or that missed the average, declines.
+- A host that began its inner steps so late that a majority waits for it, or that missed the average, declines.
 - Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
 
 This file takes the events. `round_state.py` holds what its parts share and answers questions, `phases.py` the table of phases;
@@ -51,7 +51,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.measurers import measurers
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
-from adloco_p2p.core.model.quorum import Upload, is_there, lateness_seconds, quorum_of, words_of_decline, worth_seconds
+from adloco_p2p.core.model.quorum import lateness_seconds, words_of_decline, worth_seconds
 from adloco_p2p.core.model.report import StepLosses
 from adloco_p2p.core.model.report_form import named_by
 from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, PeerId, within_scalars
@@ -74,6 +74,8 @@ class OuterRound(RoundState):
         still being averaged."""
         self.is_ahead = is_ahead
         self.phase_since = now
+        if self.is_contributor and self.has_voted and not is_ahead:
+            return self._commit.go_on(now)
         if not self.is_trainer:
             return [self.phase_log(), *self._attempt.ask_for_result(now)]
         inner = RunInner(
@@ -90,7 +92,7 @@ class OuterRound(RoundState):
                 if any(share.peer == self.me and share.batch_samples > 0 for share in item.hosts)
             ),
         )
-        asked = self._attempt.ask_for_votes() if self.is_resumed and self.is_contributor else []
+        asked = self._attempt.ask_for_votes() if self.may_be_late and self.is_contributor else []
         return [self.phase_log(), inner, *asked]
 
     def inner_finished(
@@ -196,50 +198,31 @@ class OuterRound(RoundState):
         view.has_declined = view.has_declined or sender in message.suspects
         if self.votes.have_own or self.is_past:
             return [*self._commit.answer(sender), *self._commit.seek(now)]
-<<<<<<< ours
         attempt = self.attempts.current
         if message.attempt > attempt.number + MAX_MISSED_ATTEMPTS:  # the leader's next start would be out of others' reach
             return []
-=======
-        if message.is_question and sender not in message.suspects:  # it has no part in the attempt, or was restarted
-            return []
-        view.failed_attempt = max(view.failed_attempt, message.attempt)
->>>>>>> theirs
         view.decision = message.decision
-        if message.is_question and sender not in message.suspects:  # of a host without a part in the attempt, if it is honest
-            return []
+        has_declined = sender in message.suspects
+        if message.is_question and not has_declined:  # of a host without a part in the attempt, or one that begins late
+            return self._attempt.answer(sender)
         view.failed_attempt = max(view.failed_attempt, message.attempt)
         self.hosts.accuse(sender, message.suspects)
-<<<<<<< ours
+        if has_declined:  # no fault: it is a cause of no failure
+            return self._attempt.end_lost(now)
         if message.attempt < attempt.number or sender not in attempt.members:
             return []
-        if sender not in message.suspects:
-=======
-        attempt = self.attempts.current
-        has_declined = sender in message.suspects
-        if sender not in attempt.members or (message.attempt < attempt.number and not has_declined):
-            return []
-        if not has_declined:
->>>>>>> theirs
-            self.note_failure(sender, message.suspects, message.because)
+        self.note_failure(sender, message.suspects, message.because)
         if self.phase is not Phase.AVERAGING:
             return []
         # without the sender the attempt cannot succeed: join the retry instead of waiting for the timeout
-        reason = f"{sender} declined the round" if has_declined else f"{sender} reported a failure"
-        return self._attempt.give_up(reason, (), now, because=sender)
+        return self._attempt.give_up(f"{sender} reported a failure", (), now, because=sender)
 
     def _start_received(self, sender: PeerId, message: AttemptStart, now: float) -> list[Effect]:
         if self.votes.have_own or self.is_past:
             return self._commit.answer(sender)
-<<<<<<< ours
+        if declined := self._decline_late(sender, message, now):
+            return declined
         if not self.attempts.is_news(sender, message):
-=======
-        if self.phase is Phase.TRAINING and self.me in message.members and sender in message.members:
-            self.hosts[sender].is_waiting = True
-            if declined := self._decline_late(now):
-                return declined
-        if sender in self.hosts.unreliable or not self.attempts.is_news(sender, message):
->>>>>>> theirs
             return []
         if sender in self.hosts.unreliable:
             return self._refuse_unreliable(sender, message)
@@ -292,20 +275,18 @@ class OuterRound(RoundState):
         is_training = self.phase is Phase.TRAINING and self.is_contributor
         return is_training and not (self.is_ahead or self.is_carried or self.votes.have_own)
 
-    def _decline_late(self, now: float) -> list[Effect]:
-        """A quorum of the others waits for this host, which began so late that they go on sooner without it. It takes more than
-        half of the contributors to make a host decline."""
-        quorum = quorum_of(self.work, self.plan, self.contributors)
-        if not self._may_decline or quorum is None:
+    def _decline_late(self, sender: PeerId, start: AttemptStart, now: float) -> list[Effect]:
+        """More than half of the contributors wait for this host, which began so late that they go on sooner without it. Others
+        may be late, too: each judges by those that wait."""
+        if not (self._may_decline and self.me in start.members and sender in start.members):
             return []
-        weights = {share.peer: share.samples for share in self.instance_plan.hosts if share.peer in self.hosts.present}
-        waiting = [peer for peer in weights if self.hosts[peer].is_waiting]
-        uploads = [Upload(weight=weight, is_there=peer in waiting) for peer, weight in weights.items()]
-        if not is_there(quorum, uploads):
+        self.hosts[sender].is_waiting = True
+        present = self.hosts.present
+        waiting = {s.peer: s.samples for s in self.instance_plan.hosts if s.peer in present and self.hosts[s.peer].is_waiting}
+        if self.work.quorum is None or not is_majority(len(waiting), len(self.contributors)):
             return []
         late = lateness_seconds(self.plan, self.me, waiting, elapsed_seconds=now - self.phase_since)
-        others = sum(weight for peer, weight in weights.items() if peer != self.me)
-        worth = worth_seconds(self.work, self.plan, weight=self.share.samples, others=others)
+        worth = worth_seconds(self.work, self.plan, weight=self.share.samples, others=sum(waiting.values()))
         return self._decline(words_of_decline(late, worth, round=self.round), now) if late > worth else []
 
     def _decline_committed(self, now: float) -> list[Effect]:

@@ -100,7 +100,7 @@ def lateness_seconds(plan: RoundPlan, me: PeerId, waiting: Collection[PeerId], *
     """How much longer the hosts in `waiting` have to wait for this one's inner steps than the plan foresaw, by its measured
     speeds: their slowest, or this host where it has less to compute, needs so much longer than this host has been at it. 0
     where its speed or theirs is unknown."""
-    speeds = {entry.peer: entry.capacity.samples_per_second for entry in plan.roster}
+    speeds = {entry.peer: entry.speed for entry in plan.roster}
     needed = {peer: samples / speeds[peer] for peer, samples in _planned_samples(plan).items() if speeds.get(peer, 0.0) > 0}
     slowest = max((needed.get(peer, 0.0) for peer in waiting), default=0.0)
     return max(0.0, min(needed.get(me, 0.0), slowest) - elapsed_seconds)
