@@ -75,9 +75,9 @@ def swarm(arguments: argparse.Namespace) -> int:
             for workdir in workdirs[1:] if addresses else []:
                 join = ["join", "--initial-peers", *addresses, "--workdir", str(workdir), *common]
                 members.append(spawn(join, workdir, threads=threads))
+            steps.enter(None)
             peers, share = units.plural(arguments.peers, "peer"), units.plural(threads, "thread")
             say(f"{peers} of {run.name}, {share} each, in {arguments.workdir}")
-            steps.enter(None)
             _follow(members, view, interrupts, is_waiting=not arguments.no_wait)
         finally:
             end(members)

@@ -5,7 +5,7 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, refusal
@@ -44,6 +44,11 @@ class AttemptRegister:
     def is_coming(self, key: Digest) -> bool:
         """It has begun here, and not ended."""
         return key in self.running and key not in self._ended
+
+    def is_average_coming(self, round: int, instance: InstanceId) -> bool:
+        """An attempt at this average has begun here, and not ended."""
+        specs = [attempt.spec for attempt in self.running.values()]
+        return any(self.is_coming(spec.key) for spec in specs if (spec.round, spec.instance) == (round, instance))
 
     def begin(self, attempt: Attempt) -> None:
         """Let the streams that wait for it in, and tell it what was said before."""
