@@ -91,9 +91,8 @@ class CommitPhase:
 
     def go_on(self, now: float) -> list[Effect]:
         """This host begins a round in which it voted before it was restarted: its inner steps would be for nothing."""
-        at = self._at
-        log, at.phase = at.phase_log(), Phase.RETRYING
-        return [log, *self.stand_by(now), *self.resend(now)]
+        self._at.phase = Phase.RETRYING
+        return [*self.stand_by(now), *self.resend(now)]
 
     def answer(self, receiver: PeerId) -> list[Effect]:
         at = self._at
