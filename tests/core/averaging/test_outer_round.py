@@ -623,6 +623,7 @@ def test_an_average_that_no_voter_holds_any_more_makes_the_round_void_at_once() 
     effects = again.received(B, replace(vote(outer, B, A, B), is_held=False), 31.0, ())
     now, repairs = until_void(again, effects, 31.0)
     assert (now, repairs) == (36.0, 0), "the others were asked once more, at 32 and 34 s"
+    assert not again.is_carrying, "its inner steps went with its earlier life"
 
 
 def test_a_third_host_that_fetched_it_saves_an_average_whose_voters_lost_it() -> None:
