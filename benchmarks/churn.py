@@ -50,15 +50,16 @@ class ChurnWorld(World):
 
     churn: Churn | None = None
     account: Account
+    last_round: int
     num_kills = num_skipped = 0
 
-    def begin(self, churn: Churn) -> None:
-        self.churn = churn
+    def begin(self, churn: Churn, *, last_round: int) -> None:
+        self.churn, self.last_round = churn, last_round
         self.queue.after(churn.every_seconds, self._kill)
 
     def _kill(self) -> None:
         assert self.churn is not None
-        if self.rules.work.rounds - 1 in self.reported:
+        if self.last_round in self.reported:
             return
         if able := self._able():
             self.num_kills += 1
@@ -118,7 +119,7 @@ def played(seed: int, *, rounds: int, round_seconds: float, vector_seconds: floa
     )
     world.account = account
     if churn is not None:
-        world.begin(churn)
+        world.begin(churn, last_round=rounds - 1)
     world.limit_seconds = 8 * rounds * (round_seconds + 2 * vector_seconds)
     world.run()
     return _result(world, account)
