@@ -16,9 +16,9 @@ from statistics import fmean
 
 from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.sim.averaging import VECTOR_BYTES
 from adloco_p2p.sim.device import HashDevice
 from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.links import VECTOR_BYTES
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.synthetic_reports import CAPACITY
 from adloco_p2p.sim.world import Parts, World

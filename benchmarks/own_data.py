@@ -40,12 +40,13 @@ from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from benchmarks.method.clock import SMALL
+from benchmarks.method.device import Setting
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.run import BASE
 from benchmarks.method.store import Record, append_record, command_line, digest_of, records_by_key
 from benchmarks.method.store import pack as keep
-from benchmarks.method.world import Setting, World
+from benchmarks.method.world import World
 from benchmarks.ngram import NgramTable, rows_of
 
 KINDS = ("code", "prose", "tables")

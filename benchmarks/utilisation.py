@@ -30,8 +30,9 @@ from adloco_p2p.numerics.digest import StateHashing
 from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
 from adloco_p2p.views.cost_model import round_bytes
 from benchmarks.method.clock import Link, Machine, Profile
+from benchmarks.method.device import Setting
 from benchmarks.method.run import BASE, CACHE
-from benchmarks.method.world import Setting, World
+from benchmarks.method.world import World
 
 TARGET = 0.95
 NAMES = get_args(get_type_hints(AveragingConfig)["codec"])

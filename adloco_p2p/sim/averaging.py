@@ -28,6 +28,7 @@ from adloco_p2p.core.model.quorum import LEAST_MEASURED_SECONDS, Quorum, Upload,
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.identities import sign
+from adloco_p2p.sim.links import Links
 from adloco_p2p.sim.network import Network
 from adloco_p2p.sim.wrong_sums import small_average
 
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 STALL_SECONDS = 1.5
 """After so long without a byte a member counts as unreachable."""
-VECTOR_BYTES = 400_000
-"""Bytes of one pseudo-gradient on the wire."""
 BREAKS_CHANCE = 0.5
 """A member that gives up after all have joined has not yet sent what the others need of it, with this chance."""
 
@@ -84,8 +83,10 @@ class _Attempt:
     members: dict[PeerId, int]
     """With their weights."""
     joined: dict[PeerId, _Member] = field(default_factory=dict)
+    digest: Digest | None = None
+    """Of the average, once all have joined."""
     average: object | None = None
-    """Once all have joined."""
+    """As long as a member still waits for it."""
     has_broken: bool = False
     """Some member gave up, and the others need something of it."""
 
@@ -109,33 +110,17 @@ class Averaging:
         random: Random,
         network: Network,
         machines: Mapping[PeerId, "Machine"],
-        uplink: float,
-        rates: Mapping[PeerId, float],
+        links: Links,
     ) -> None:
-        """`uplink`: bytes per second of each machine, but for those whose links, up and down, have other `rates`."""
         self._queue = queue
         self._random = random
         self._network = network
         self._machines = machines
-        self._uplink, self._rates = uplink, rates
+        self._links = links
         self._attempts: dict[Digest, _Attempt] = {}
         self.computed: dict[Digest, None] = {}
         """Averages that follow from their contributions."""
         self._commitments: dict[tuple[Digest, PeerId], Pledge] = {}
-
-    def _seconds(self, peer: PeerId) -> float:
-        """That a vector takes on the machine's link."""
-        return VECTOR_BYTES / self._rate(peer)
-
-    def _rate(self, peer: PeerId) -> float:
-        return self._rates.get(peer, self._uplink)
-
-    def _exchange_seconds(self, attempt: _Attempt) -> float:
-        """Of one member. Links whose rates are stated take what `reduction_shares` says."""
-        if not self._rates:
-            return VECTOR_BYTES / self._uplink * self._random.uniform(1.0, 2.0)
-        links = [self._rate(peer) for peer in attempt.members]
-        return VECTOR_BYTES * max(1 / min(links), 2 * (len(links) - 1) / sum(links))
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
@@ -146,7 +131,7 @@ class Averaging:
         member = _Member(effect=effect, process=process, contribution=contribution)
         process.averagings[key] = member
         is_possible = effect.completes is None or effect.completes in process.decisions
-        if attempt.average is not None or attempt.has_broken or self.has_begun(machine.peer, effect.key) or not is_possible:
+        if attempt.digest is not None or attempt.has_broken or self.has_begun(machine.peer, effect.key) or not is_possible:
             self._queue.after(STALL_SECONDS, self._fail, attempt, machine.peer, member, "the attempt is over", ())
             return
         self._commit(attempt, machine, effect)
@@ -155,7 +140,8 @@ class Averaging:
             self._reduce(attempt, process)
         if len(attempt.members) > 1:
             self._queue.after(STALL_SECONDS, self._watch, attempt, machine.peer, member)
-            self._queue.after(effect.timeout_seconds, self._expire, attempt, machine.peer, member)
+            if self._links.have_deadlines:
+                self._queue.after(effect.timeout_seconds, self._expire, attempt, machine.peer, member)
 
     def has_begun(self, peer: PeerId, key: Digest) -> bool:
         """In this life or an earlier one."""
@@ -190,13 +176,16 @@ class Averaging:
             self._queue.after(found.seconds, self._leave_out, attempt, found)
             return
         is_strict = any(member.effect.is_strict for member in attempt.joined.values())
-        attempt.average = process.device.reduce(contributions, is_strict=is_strict)
-        self.computed[process.device.average_digest(attempt.average)] = None
+        effect = attempt.joined[process.me].effect
+        attempt.average = process.device.reduce(effect, contributions, is_strict=is_strict)
+        attempt.digest = process.device.average_digest(attempt.average)
+        self.computed[attempt.digest] = None
         is_alone = len(attempt.members) == 1
         for peer, member in attempt.joined.items():
             if member.effect.completes is None and not is_alone:
                 self._queue.after(0.0, self._decide, peer, member)
-            seconds = 0.01 if is_alone else self._exchange_seconds(attempt) + self._network.delay_seconds()
+            seconds = self._links.exchange(peer, member.effect, attempt.average)
+            seconds += 0.0 if is_alone else self._network.delay_seconds()
             self._queue.after(seconds, self._finish, attempt, peer, member)
 
     def _decide(self, peer: PeerId, member: _Member) -> None:
@@ -210,11 +199,11 @@ class Averaging:
     def _stragglers(self, attempt: _Attempt) -> _Stragglers | None:
         """As reducers find them once the others' vectors are there; only links whose rates are stated are judged."""
         quorum = next(iter(attempt.joined.values())).effect.quorum
-        if quorum is None or not self._rates:
+        if quorum is None or not self._links.are_rated:
             return None
-        fastest = sorted(attempt.members, key=lambda peer: (-self._rate(peer), peer))
+        fastest = sorted(attempt.members, key=lambda peer: (-self._links.rate(peer), peer))
         for last in fastest:
-            seconds = max(self._seconds(last), LEAST_MEASURED_SECONDS)
+            seconds = max(self._links.vector_seconds(last), LEAST_MEASURED_SECONDS)
             uploads = [self._upload(quorum, peer, weight, seconds) for peer, weight in attempt.members.items()]
             if late := stragglers(quorum, uploads):
                 number = attempt.joined[last].effect.round
@@ -224,12 +213,12 @@ class Averaging:
         return None
 
     def _upload(self, quorum: Quorum, peer: PeerId, weight: int, seconds: float) -> Upload:
-        sent = min(VECTOR_BYTES, round(self._rate(peer) * seconds))
+        sent = min(self._links.vector_bytes, round(self._links.rate(peer) * seconds))
         return Upload(
             weight=weight,
-            is_there=self._seconds(peer) <= seconds,
+            is_there=self._links.vector_seconds(peer) <= seconds,
             num_bytes=sent,
-            rest_bytes=VECTOR_BYTES - sent,
+            rest_bytes=self._links.vector_bytes - sent,
             seconds=seconds,
             is_known=peer not in quorum.unmeasured,
         )
@@ -239,14 +228,16 @@ class Averaging:
             if self._machines[peer].is_responsive:
                 failed = _failed(member.effect, found.reason, found.peers)
                 if peer in found.peers:
-                    failed = replace(failed, upload_bytes_per_second=self._rate(peer), vector_bytes=VECTOR_BYTES)
+                    failed = replace(
+                        failed, upload_bytes_per_second=self._links.rate(peer), vector_bytes=self._links.vector_bytes
+                    )
                 self._end_failed(attempt, peer, member, failed)
 
     def _finish(self, attempt: _Attempt, peer: PeerId, member: _Member) -> None:
         if member.has_ended or not member.process.is_alive:
             return
         if self._unreachable(attempt, peer):  # the watch finds it out
-            self._queue.after(self._seconds(peer), self._finish, attempt, peer, member)
+            self._queue.after(self._links.vector_seconds(peer), self._finish, attempt, peer, member)
             return
         member.has_ended = True
         effect, process = member.effect, member.process
@@ -261,11 +252,15 @@ class Averaging:
             attempt=effect.attempt,
             digest=process.device.average_digest(average),
             contributors=tuple(attempt.members),
+            left_out=process.device.left_out(average),
             statistics=process.device.statistics(member.contribution, average),
-            bytes_sent=_num_bytes(effect, peer),
-            bytes_received=_num_bytes(effect, peer),
-            upload_bytes_per_second=VECTOR_BYTES / self._seconds(peer),
+            bytes_sent=self._links.num_bytes(effect, peer),
+            bytes_received=self._links.num_bytes(effect, peer),
+            upload_bytes_per_second=self._links.rate(peer),
         )
+        member.contribution = None
+        if all(other.has_ended for other in attempt.joined.values()):
+            attempt.average = None
         self._machines[peer].feed(finished, process)
 
     def _handed_out(self, attempt: _Attempt, peer: PeerId) -> dict[PeerId, object]:
@@ -285,7 +280,9 @@ class Averaging:
             content = small_average(member.effect).receipt_content(reducer, self._wrong(attempt, device, average))
             member.receipts[reducer] = pledge_of(reducer, member.effect, "reduction", content)
         self._compare(member)
-        self._queue.after(self._seconds(peer) + self._network.delay_seconds(), self._recheck, attempt, peer, dict(handed))
+        self._queue.after(
+            self._links.vector_seconds(peer) + self._network.delay_seconds(), self._recheck, attempt, peer, dict(handed)
+        )
         other = self._random.choice([name for name in attempt.members if name != peer])
         if self._network.is_open(peer, other):
             told = tuple(member.receipts.values())
@@ -295,7 +292,7 @@ class Averaging:
     def _wrong(attempt: _Attempt, device: "Device", average: object) -> Digest | None:
         """The digest of an average that does not follow from its contributions."""
         digest = device.average_digest(average)
-        return None if digest == device.average_digest(attempt.average) else digest
+        return None if digest == attempt.digest else digest
 
     def _recheck(self, attempt: _Attempt, peer: PeerId, handed: Mapping[PeerId, object]) -> None:
         """Make the drawn parts again, where every contributor shows what it sent; the ledger judges what comes of it."""
@@ -349,8 +346,8 @@ class Averaging:
 
     def _expire(self, attempt: _Attempt, peer: PeerId, member: _Member) -> None:
         awaited = tuple(other for other in attempt.members if other not in attempt.joined)
-        if not awaited and self._rates:  # a deadline names those that hold up the result
-            awaited = (min(attempt.members, key=lambda other: (self._rate(other), other)),)
+        if not awaited and self._links.are_rated:  # a deadline names those that hold up the result
+            awaited = (min(attempt.members, key=lambda other: (self._links.rate(other), other)),)
         self._fail(attempt, peer, member, "timed out", awaited)
 
     def _fail(
@@ -375,7 +372,7 @@ class Averaging:
 
     def _tell_failure(self, attempt: _Attempt, peer: PeerId) -> None:
         """The others learn that a member gave up; they may have all they need of it by then."""
-        if attempt.has_broken or (attempt.average is not None and self._random.random() >= BREAKS_CHANCE):
+        if attempt.has_broken or (attempt.digest is not None and self._random.random() >= BREAKS_CHANCE):
             return
         attempt.has_broken = True
         for other, member in attempt.joined.items():
@@ -388,7 +385,7 @@ class Averaging:
     def repair(self, machine: "Machine", process: "Process", effect: RepairAverage) -> None:
         """Fetch a committed average from one of its holders."""
         token = process.averagings[effect.instance, effect.round, effect.attempt] = object()
-        seconds = self._seconds(machine.peer) + self._network.delay_seconds()
+        seconds = self._links.vector_seconds(machine.peer) + self._network.delay_seconds()
         self._queue.after(seconds, self._repaired, machine, process, effect, token)
 
     def _repaired(self, machine: "Machine", process: "Process", effect: RepairAverage, token: object) -> None:
@@ -411,7 +408,7 @@ class Averaging:
             contributors=effect.contributors,
             statistics=None,
             is_repair=True,
-            bytes_received=VECTOR_BYTES,
+            bytes_received=self._links.vector_bytes,
         )
         machine.feed(finished, process)
 
@@ -426,13 +423,6 @@ class Averaging:
     def _keep(self, process: "Process", instance: InstanceId, number: int, average: object) -> None:
         process.buffers.put(instance, number, average)
         process.serve_average(instance, number, average)
-
-
-def _num_bytes(effect: Average, peer: PeerId) -> int:
-    """That a member sends, and receives: see `reduction_shares`."""
-    num_members = len(effect.weights)
-    fraction = effect.shares[list(dict(effect.weights)).index(peer)] if effect.shares else 1 / num_members
-    return round(VECTOR_BYTES * (1 + (num_members - 2) * fraction))
 
 
 def _reducers(effect: Average) -> set[PeerId]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from adloco_p2p.core.model.events import InnerResult, RunInner
+from adloco_p2p.core.model.averages import Average
+from adloco_p2p.core.model.events import ApplyOuter, CarryOver, Evaluate, InnerResult, MeasureStep, RunInner
 from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -18,6 +19,8 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 TOKENS_PER_SAMPLE = 31
 LOSS = 3.0
 HELDOUT_LOSS = 2.0
+SHORT_JOB_SECONDS = 0.01
+"""What work on the default device takes that is not training."""
 STATES_KEPT = 2
 """Outer steps that can be gone back by."""
 
@@ -27,7 +30,11 @@ def hashed(*parts: object) -> Digest:
 
 
 class Device(Protocol):
-    """One process' instances. States and vectors are opaque to the world; only their digests are compared."""
+    """One process' instances. States and vectors are opaque to the world; states that are the same are equal, and of vectors
+    digests are compared."""
+
+    short_job_seconds: float
+    """What work takes that is not training."""
 
     def start(self, instances: Mapping[InstanceId, object]) -> None:
         """Hold these states, of a checkpoint or of a run that begins."""
@@ -39,28 +46,31 @@ class Device(Protocol):
         """How long the inner steps take."""
 
     def pseudo_gradient(self, effect: RunInner) -> object:
-        """Of the outer parameters as they are when the inner steps begin."""
+        """Of the outer parameters as they are now, when the inner steps begin."""
 
     def inner_result(self, effect: RunInner, seconds: float) -> InnerResult: ...
 
-    def reduce(self, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> object:
+    def reduce(self, effect: Average, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> object:
         """The average, by the run's rule or the stricter one: peer -> weight and pseudo-gradient."""
 
     def average_digest(self, average: object) -> Digest: ...
 
-    def statistics(self, own: object, average: object) -> PseudoGradientStatistics: ...
+    def left_out(self, average: object) -> tuple[PeerId, ...]:
+        """Contributors that the rule left out."""
 
-    def apply_outer(self, instance: InstanceId, average: object, *, keeps_own: bool) -> bool:
-        """False: nothing can go on from where the step leads, and nothing was changed. `keeps_own`: the last pseudo-gradient
-        becomes part of the next one."""
+    def statistics(self, own: object, average: object) -> PseudoGradientStatistics | None:
+        """None for a contribution that was left out."""
 
-    def measure_step(self, instance: InstanceId) -> tuple[float, float]:
+    def apply_outer(self, effect: ApplyOuter, average: object) -> bool:
+        """False: nothing can go on from where the step leads, and nothing was changed."""
+
+    def measure_step(self, effect: MeasureStep) -> tuple[float, float]:
         """The loss before and after the last outer step."""
 
     def rewind(self, instance: InstanceId, state: Digest) -> bool:
         """Go back to one of the last two states. False where it is not kept."""
 
-    def carry_over(self, instance: InstanceId) -> None:
+    def carry_over(self, effect: CarryOver) -> None:
         """No outer step: the next pseudo-gradient spans this round, too."""
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
@@ -70,12 +80,15 @@ class Device(Protocol):
 
     def probe(self, merge: Merge) -> ProbeVerdict: ...
 
-    def heldout_loss(self, instance: InstanceId) -> float: ...
+    def heldout_loss(self, effect: Evaluate) -> float: ...
 
     def state(self, instance: InstanceId) -> object | None:
         """A copy that later work does not change; none where the instance is not here."""
 
     def adopt(self, instance: InstanceId, state: object) -> None: ...
+
+    def discard(self, instance: InstanceId) -> None:
+        """What the round under way has trained counts for nothing."""
 
     def drop(self, instance: InstanceId) -> None: ...
 
@@ -94,6 +107,8 @@ class DeviceTraits:
 
 class HashDevice:
     """The default device."""
+
+    short_job_seconds = SHORT_JOB_SECONDS
 
     def __init__(self, traits: DeviceTraits, random: Random) -> None:
         self._traits = traits
@@ -136,27 +151,33 @@ class HashDevice:
             micro_batch_limit=8,
         )
 
-    def reduce(self, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> object:
+    def reduce(self, effect: Average, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> object:
+        del effect
         return hashed("strict average" if is_strict else "average", sorted(contributions.items()))
 
     def average_digest(self, average: object) -> Digest:
         return Digest(str(average))
 
-    def statistics(self, own: object, average: object) -> PseudoGradientStatistics:
+    def left_out(self, average: object) -> tuple[PeerId, ...]:
+        del average
+        return ()
+
+    def statistics(self, own: object, average: object) -> PseudoGradientStatistics | None:
         del own, average
         noise = 1e29 if self._traits.is_liar else self._random.uniform(2.0, 6.0)
         return PseudoGradientStatistics(own_sqnorm=noise, inner_product=1.0, averaged_sqnorm=1.5)
 
-    def apply_outer(self, instance: InstanceId, average: object, *, keeps_own: bool) -> bool:
+    def apply_outer(self, effect: ApplyOuter, average: object) -> bool:
+        instance = effect.instance
         self._kept[instance] = [*self._kept.get(instance, []), self._states[instance]][-STATES_KEPT:]
         self._states[instance] = hashed("step", self._states[instance], average)
         self._carried.pop(instance, None)
-        if keeps_own:
-            self.carry_over(instance)
+        if effect.keeps_own:
+            self._carry(instance)
         return True
 
-    def measure_step(self, instance: InstanceId) -> tuple[float, float]:
-        del instance
+    def measure_step(self, effect: MeasureStep) -> tuple[float, float]:
+        del effect
         return HELDOUT_LOSS, HELDOUT_LOSS
 
     def rewind(self, instance: InstanceId, state: Digest) -> bool:
@@ -166,7 +187,10 @@ class HashDevice:
         self._carried.pop(instance, None)
         return True
 
-    def carry_over(self, instance: InstanceId) -> None:
+    def carry_over(self, effect: CarryOver) -> None:
+        self._carry(effect.instance)
+
+    def _carry(self, instance: InstanceId) -> None:
         if instance in self._begun:
             self._carried[instance] = self._begun[instance]
 
@@ -188,8 +212,8 @@ class HashDevice:
         losses = tuple(HELDOUT_LOSS for source in merge.sources if self._states[source])
         return ProbeVerdict(sources=merge.sources, target=merge.target, source_losses=losses, merged_loss=HELDOUT_LOSS - 0.1)
 
-    def heldout_loss(self, instance: InstanceId) -> float:
-        del instance
+    def heldout_loss(self, effect: Evaluate) -> float:
+        del effect
         return HELDOUT_LOSS
 
     def state(self, instance: InstanceId) -> object | None:
@@ -197,6 +221,9 @@ class HashDevice:
 
     def adopt(self, instance: InstanceId, state: object) -> None:
         self._states[instance] = Digest(str(state))
+
+    def discard(self, instance: InstanceId) -> None:
+        """Its pseudo-gradient was never handed over."""
 
     def drop(self, instance: InstanceId) -> None:
         self._states.pop(instance, None)

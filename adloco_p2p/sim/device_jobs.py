@@ -30,7 +30,6 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
-from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.process import Process
@@ -38,9 +37,6 @@ from adloco_p2p.sim.synthetic_reports import TASK_SECONDS, task_claim
 
 if TYPE_CHECKING:
     from adloco_p2p.sim.machine import Machine
-
-SHORT_JOB_SECONDS = 0.01
-"""What work on the device takes that is not training."""
 
 
 @dataclass(slots=True)
@@ -93,8 +89,9 @@ class DeviceJobs:
             self._stop_inner(effect.instance)
         is_between = self._is_ahead and now < process.device_free_at
         begin = now if is_between else max(process.device_free_at, now)
-        process.device_free_at = (process.device_free_at if is_between else begin) + SHORT_JOB_SECONDS
-        self._around.queue.at(begin + SHORT_JOB_SECONDS, self._finish, effect)
+        seconds = process.device.short_job_seconds
+        process.device_free_at = (process.device_free_at if is_between else begin) + seconds
+        self._around.queue.at(begin + seconds, self._finish, effect)
 
     def score(self, effect: ScoreTasks) -> None:
         """Beside everything else, as a child process does it."""
@@ -153,10 +150,10 @@ class DeviceJobs:
         match effect:
             case ApplyOuter():
                 return self._apply_outer(effect)
-            case CarryOver(instance=instance, round=number):
-                return self._carry_over(instance, number)
+            case CarryOver():
+                return self._carry_over(effect)
             case MeasureStep(instance=instance, round=number):
-                before, after = device.measure_step(instance)
+                before, after = device.measure_step(effect)
                 return StepMeasured(instance=instance, round=number, before=before, after=after)
             case Transition(forks=forks, merges=merges, rewinds=rewinds):
                 missing = tuple(instance for instance, state in rewinds if not device.rewind(instance, state))
@@ -173,12 +170,12 @@ class DeviceJobs:
             case ScoreTasks():
                 return TasksScored(claim=task_claim(self._machine.disk.durable))
             case Evaluate(instance=instance, round=number):
-                return Evaluated(instance=instance, round=number, heldout_loss=device.heldout_loss(instance))
+                return Evaluated(instance=instance, round=number, heldout_loss=device.heldout_loss(effect))
             case DropInstance(instance=instance):
                 device.drop(instance)
                 process.forget(instance)
-            case DiscardRound():
-                pass
+            case DiscardRound(instance=instance):
+                device.discard(instance)
             case SaveInstance() | SaveCheckpoint():
                 self._save(effect)
             case _:
@@ -192,17 +189,17 @@ class DeviceJobs:
         if average is None:
             raise Violation(f"{self._peer} applies the average of instance {instance} in round {number} and has none")
         self._around.checkers.applied(self._peer, instance, number, process.device.average_digest(average))
-        is_applied = process.device.apply_outer(instance, average, keeps_own=effect.keeps_own)
+        is_applied = process.device.apply_outer(effect, average)
         digest, state_digest = process.device.digests(instance)
         process.offer(instance, number + 1)
         refused = not is_applied
         return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, is_refused=refused)
 
-    def _carry_over(self, instance: InstanceId, number: int) -> Event:
-        process = self._process
+    def _carry_over(self, effect: CarryOver) -> Event:
+        process, instance, number = self._process, effect.instance, effect.round
         process.buffers.forget(instance, before=number + 1)
         process.contributions.pop((instance, number), None)
-        process.device.carry_over(instance)
+        process.device.carry_over(effect)
         self._around.checkers.carried_over(self._peer)
         digest, state_digest = process.device.digests(instance)
         process.offer(instance, number + 1)

@@ -1,5 +1,6 @@
 """States of others, as one life of a simulated machine fetches them: from the first donor that still serves the digest."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from adloco_p2p.core.model.events import FetchFailed, FetchState, StateFetched, StateServed
@@ -9,7 +10,6 @@ from adloco_p2p.sim.process import Process
 if TYPE_CHECKING:
     from adloco_p2p.sim.machine import Machine
 
-STATE_BYTES = 400_000
 REFUSAL_SECONDS = 0.5
 """A fetch without a donor fails after so long."""
 
@@ -26,7 +26,8 @@ class StateFetches:
     def begin(self, effect: FetchState) -> None:
         self._newest[effect.instance] = effect
         around = self._around
-        seconds = STATE_BYTES / around.faults.uplink_bytes_per_second + around.network.delay_seconds()
+        donors = [donor.me for donor, _ in self._offers(effect)]
+        seconds = around.links.fetch(self._machine.peer, donors or effect.from_peers) + around.network.delay_seconds()
         around.queue.after(seconds, self._end, effect)
 
     def cancel(self, instance: InstanceId) -> None:
@@ -38,19 +39,24 @@ class StateFetches:
             return
         if self._machine.waits_for_thaw(self._end, effect):
             return
+        if (offer := next(self._offers(effect), None)) is not None:
+            donor, state = offer
+            served = StateServed(instance=effect.instance, round=effect.round)
+            queue.after(0.0, self._around.machines[donor.me].feed, served, donor)
+            queue.at(max(process.device_free_at, queue.now), self._adopt, effect, state)
+            return
+        failed = FetchFailed(instance=effect.instance, round=effect.round, reason="no donor")
+        queue.after(REFUSAL_SECONDS, self._machine.feed, failed, process)
+
+    def _offers(self, effect: FetchState) -> Iterator[tuple[Process, object]]:
+        """The donors that serve the state and can be reached now, in order, with the state."""
         for peer in effect.from_peers:
             donor = self._around.machines.get(peer)
             if donor is None or donor.process is None or not donor.is_responsive:
                 continue
-            offers = donor.process.offers.get(effect.instance, {}).values()
-            offer = next((offer for offer in offers if offer[0] == effect.digest), None)
-            if offer is not None and self._around.network.are_connected(self._machine.peer, peer):
-                served = StateServed(instance=effect.instance, round=effect.round)
-                queue.after(0.0, donor.feed, served, donor.process)
-                queue.at(max(process.device_free_at, queue.now), self._adopt, effect, offer[1])
-                return
-        failed = FetchFailed(instance=effect.instance, round=effect.round, reason="no donor")
-        queue.after(REFUSAL_SECONDS, self._machine.feed, failed, process)
+            if self._around.network.are_connected(self._machine.peer, peer):
+                offers = donor.process.offers.get(effect.instance, {}).values()
+                yield from ((donor.process, state) for digest, state in offers if digest == effect.digest)
 
     def _adopt(self, effect: FetchState, state: object) -> None:
         """On the device, in order."""

@@ -17,6 +17,7 @@ from adloco_p2p.sim.averaging import AverageBuffers, Averaging
 from adloco_p2p.sim.device import Device, DeviceTraits
 from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.links import Links
 from adloco_p2p.sim.network import Network
 from adloco_p2p.sim.peer_checkers import PeerCheckers
 
@@ -41,6 +42,7 @@ class Surroundings:
     queue: EventQueue
     random: Random
     network: Network
+    links: Links
     averaging: Averaging
     checkers: PeerCheckers
     faults: Faults

@@ -18,7 +18,7 @@ from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.messages import Supply
-from adloco_p2p.core.model.plan import RoundPlan, roster_of
+from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
@@ -27,13 +27,14 @@ from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
 from adloco_p2p.sim.averaging import AverageBuffers, Averaging
-from adloco_p2p.sim.cached_rule import CachedRule
+from adloco_p2p.sim.cached_rule import CachedRule, production_rule
 from adloco_p2p.sim.checkers import Checkers, Violation
 from adloco_p2p.sim.device import Device, DeviceTraits, HashDevice
 from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.healing import Healing
 from adloco_p2p.sim.identities import RUN, name_of, short, sign, verify
+from adloco_p2p.sim.links import Links
 from adloco_p2p.sim.machine import Machine, Outgoing
 from adloco_p2p.sim.network import Network
 from adloco_p2p.sim.peer_checkers import PeerCheckers, check_ledger, check_tables
@@ -41,6 +42,8 @@ from adloco_p2p.sim.surroundings import MakeAgreement, MakePeer, Surroundings
 from adloco_p2p.sim.synthetic_reports import CAPACITY, invented, lone_proof
 
 MAX_EVENTS = 20_000_000
+START_SECONDS = 0.05
+"""Within so long, or the longest delay of a message, all machines start."""
 WAIT_LIMIT_SECONDS = 400.0
 """Enough for the short runs of most worlds."""
 LATE_SECONDS = 10.0
@@ -79,6 +82,12 @@ class Parts:
     """Numbers of such founders that show nobody what they sent to reducers that lie."""
     rates: Mapping[int, float] = field(default_factory=dict)
     """Number of a founder -> bytes per second of its link for averages, where they are not those of all."""
+    links: Callable[[EventQueue], Links] | None = None
+    """Links of another kind."""
+    rule: Decide | None = None
+    """Of the next plan; None: that of production."""
+    cadence: Cadence | None = None
+    """None: an evaluation and a checkpoint every second round."""
     keepers: frozenset[int] = frozenset()
     """Numbers of founders that train nothing."""
     checkpoint_period: int = 2
@@ -122,7 +131,7 @@ class World:
         self.limit_seconds = WAIT_LIMIT_SECONDS
         """After the faults end the swarm gets this long to finish its run."""
         self._round_seconds = round_seconds
-        self.decide = CachedRule(self.rules)
+        self.decide = CachedRule(self.parts.rule or production_rule(self.rules))
         names = [name_of(index) for index in range(peers)]
         signers = names[:1] if self.rules.admission.kind == "tickets" else ()
         self._keepers = frozenset(names[index] for index in self.parts.keepers)
@@ -141,7 +150,7 @@ class World:
             machine.alters = self.parts.alterations.get(index, machine.alters)
             machine.returned = self.parts.returned.get(index)
             machine.withholds = index in self.parts.withholding
-            self.queue.at(self.random.uniform(0.0, 0.05), machine.boot)
+            self.queue.at(self.random.uniform(0.0, min(START_SECONDS, faults.delay_seconds[1])), machine.boot)
         self._plan_faults(names)
         self._port = self._admit_adversary()
 
@@ -158,22 +167,26 @@ class World:
             liars=self.liars,
         )
         self.checkers = PeerCheckers(self.genesis, agreement, liars=self.liars)
+        rates = {name_of(index): rate for index, rate in parts.rates.items()}
+        links = Links(uplink=faults.uplink_bytes_per_second, rates=rates, random=self.random)
+        links = parts.links(self.queue) if parts.links is not None else links
         return Surroundings(
             queue=self.queue,
             random=self.random,
             network=self.network,
+            links=links,
             averaging=Averaging(
                 self.queue,
                 random=self.random,
                 network=self.network,
                 machines=self.machines,
-                uplink=faults.uplink_bytes_per_second,
-                rates={name_of(index): rate for index, rate in parts.rates.items()},
+                links=links,
             ),
             checkers=self.checkers,
             faults=faults,
             timing=self.timing,
-            cadence=Cadence(
+            cadence=parts.cadence
+            or Cadence(
                 work=self.rules.work,
                 evaluation_period=2,
                 checkpoint_period=parts.checkpoint_period,

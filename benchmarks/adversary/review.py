@@ -14,7 +14,7 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.adversary import stranger_names
-from adloco_p2p.sim.cached_rule import CachedRule
+from adloco_p2p.sim.cached_rule import CachedRule, production_rule
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of, sign
 from adloco_p2p.sim.machine import Outgoing
@@ -41,7 +41,7 @@ LONG_ROUNDS = Setting(
 def by_strangers(deed: Deed, *, setting: Setting | None = None) -> Callable[[int], Outcome]:
     def play(seed: int) -> Outcome:
         chosen = setting or Setting()
-        attackers = Strangers(deeds=(deed,), decide=CachedRule(chosen.made_rules()))
+        attackers = Strangers(deeds=(deed,), decide=CachedRule(production_rule(chosen.made_rules())))
         result = fight(seed, chosen, adversary=attackers)
         return judged(result, "" if attackers.num_sent else "nothing was sent", sent=f"{attackers.num_sent} messages")
 

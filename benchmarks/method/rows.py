@@ -65,21 +65,6 @@ def tuning() -> list[Row]:
         for h, m in ((64, 0.7), (16, 0.5))
     ]
     sqrt = "inner.batch_scaling=sqrt"
-    levers = [
-        adloco("AdLoCo eta 2.5, max 64, m 0.5", "batch.eta=2.5", half),
-        adloco("AdLoCo eta 2.5, max 16, m 0.5", "batch.eta=2.5", "batch.max_batch=16", half),
-        adloco("AdLoCo eta 2.5, max 64, m 0.5, H with batch to 128", "batch.eta=2.5", half, steps_exponent=1.0, most_steps=128),
-        adloco(
-            "AdLoCo eta 2.5, max 16, m 0.5, H with batch squared to 128",
-            "batch.eta=2.5",
-            "batch.max_batch=16",
-            half,
-            steps_exponent=2.0,
-            most_steps=128,
-        ),
-        adloco("AdLoCo eta 2.5, max 64, m 0.5, sqrt", "batch.eta=2.5", sqrt, half),
-        adloco("AdLoCo eta 1.7, max 64, m 0.5, sqrt", "batch.eta=1.7", sqrt, half),
-    ]
     roots = [
         diloco(8, 32, "inner.learning_rate=8.5e-3", momentum=0.5, name="DiLoCo B 8 H 32 m 0.5 rate 0.0085"),
         diloco(16, 32, "inner.learning_rate=8.5e-3", momentum=0.5, name="DiLoCo B 16 H 32 m 0.5 rate 0.0085"),
@@ -115,7 +100,27 @@ def tuning() -> list[Row]:
     ]
     outer = [diloco(8, 64, f"outer.learning_rate={rate}", name=f"DiLoCo B 8 H 64 m 0.7 outer {rate}") for rate in (1.0, 0.5)]
     capped = [growing(eta, most) for eta in (1.0, 1.3, 1.5) for most in (16, 20, 24, 32)]
-    return [*rates, *grid, *batches, *etas, *steps, *levers, *roots, *both, *last, *outer, *capped, *long_tuning()]
+    return [*rates, *grid, *batches, *etas, *steps, *_levers(), *roots, *both, *last, *outer, *capped, *long_tuning()]
+
+
+def _levers() -> list[Row]:
+    """Rows of the stated grid in which more than the rate, H, the batch or eta differs."""
+    half, sqrt = "outer.momentum=0.5", "inner.batch_scaling=sqrt"
+    return [
+        adloco("AdLoCo eta 2.5, max 64, m 0.5", "batch.eta=2.5", half),
+        adloco("AdLoCo eta 2.5, max 16, m 0.5", "batch.eta=2.5", "batch.max_batch=16", half),
+        adloco("AdLoCo eta 2.5, max 64, m 0.5, H with batch to 128", "batch.eta=2.5", half, steps_exponent=1.0, most_steps=128),
+        adloco(
+            "AdLoCo eta 2.5, max 16, m 0.5, H with batch squared to 128",
+            "batch.eta=2.5",
+            "batch.max_batch=16",
+            half,
+            steps_exponent=2.0,
+            most_steps=128,
+        ),
+        adloco("AdLoCo eta 2.5, max 64, m 0.5, sqrt", "batch.eta=2.5", sqrt, half),
+        adloco("AdLoCo eta 1.7, max 64, m 0.5, sqrt", "batch.eta=1.7", sqrt, half),
+    ]
 
 
 def growing(eta: float, most: int, *more: str, momentum: float = 0.5, name: str = "") -> Row:

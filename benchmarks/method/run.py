@@ -20,8 +20,9 @@ from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from benchmarks.method.clock import PROFILES
+from benchmarks.method.device import Setting
 from benchmarks.method.rows import Row
-from benchmarks.method.world import Setting, World
+from benchmarks.method.world import World
 
 BASE = Path(__file__).with_name("base.yaml")
 HELDOUT_ROWS = 256
@@ -76,7 +77,7 @@ def run_row(row: Row, seed: int, *, samples: int, text: tuple[IndexedRows, int] 
         "rounds": len(watch.log),
         "inner_steps": watch.inner_steps,
         "bytes_per_peer": round(world.bytes_per_peer),
-        "seconds": round(world.now, 2),
+        "seconds": round(world.seconds, 2),
         "utilisation": round(world.utilisation, 4),
         "curve": watch.curve,
         "log": watch.log,
@@ -152,7 +153,8 @@ class _Watch:
             return
         self._next_point = done + self.every
         losses = [self._loss(outer) for outer in self._outers.values()]
-        point = [done, len(self.log), self.inner_steps, round(world.bytes_per_peer), round(world.now, 2)]
+        seconds, num_bytes = world.averaged(plan.round)
+        point = [done, len(self.log), self.inner_steps, round(num_bytes), round(seconds, 2)]
         self.curve.append([*point, round(sum(losses) / len(losses), 5)])
 
     def _loss(self, outer: torch.Tensor) -> float:

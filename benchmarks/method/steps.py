@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.planning.round_plan import next_plan
@@ -24,10 +24,11 @@ class GrowingSteps:
     """0: H stays."""
     most: int
 
-    def decide(self, previous: RoundPlan, reports: Sequence[Report]) -> RoundPlan:
-        plan = next_plan(previous, reports, self.rules)
+    def decide(self, previous: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
+        plan = next_plan(previous, reports, self.rules, roster=change)
         if not self.exponent or plan.is_last:
             return plan
         batch = sum(item.requested_batch for item in plan.instances) / len(plan.instances)
         steps = grown_inner_steps(batch, self.rules, exponent=self.exponent, most=self.most)
-        return next_plan(previous, reports, replace(self.rules, work=replace(self.rules.work, inner_steps=steps)))
+        rules = replace(self.rules, work=replace(self.rules.work, inner_steps=steps))
+        return next_plan(previous, reports, rules, roster=change)

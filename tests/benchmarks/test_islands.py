@@ -11,9 +11,10 @@ from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import open_feed
 from benchmarks.islands import KEPT, SECONDS, SIZES, Arm, arms
 from benchmarks.method.clock import Islands, Link, Machine, Profile
+from benchmarks.method.device import Setting
 from benchmarks.method.run import BASE, CACHE, run_row
 from benchmarks.method.store import read_records
-from benchmarks.method.world import Setting, World
+from benchmarks.method.world import World
 
 FAST = Link(bits_per_second=80_000.0, latency_seconds=0.0, efficiency=1.0)
 SLOW = Link(bits_per_second=8_000.0, latency_seconds=1.0, efficiency=0.5)

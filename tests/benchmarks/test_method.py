@@ -13,19 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.config.load import load_run
+from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import BatchRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.digest import state_digest
+from adloco_p2p.sim.faults import Faults
 from benchmarks.method.clock import Link, Machine, Profile, round_seconds, transferred
+from benchmarks.method.device import Setting
 from benchmarks.method.figures import SAMPLES, SECONDS, STEPS, at_loss, at_samples, estimate, front, paired, timed
 from benchmarks.method.report import placed
 from benchmarks.method.rows import GROUPS, Row
-from benchmarks.method.run import BASE, run_row, settings_of
+from benchmarks.method.run import BASE, CACHE, run_row, settings_of
 from benchmarks.method.steps import grown_inner_steps
 from benchmarks.method.store import append_record, key_of, pack, read_records
-from benchmarks.method.world import Setting, World
+from benchmarks.method.world import World
 
 RULES = Rules(work=WorkRules(inner_steps=8), batch=BatchRules(initial_batch=4))
 
@@ -188,6 +191,26 @@ def test_a_run_repeats_itself_and_spends_its_samples() -> None:
     spent = sum(batch * steps * hosts for line in first["log"] for _, batch, steps, hosts in line)
     assert 160 - 8 < spent <= 160
     assert first["loss"] < mean(point[-1] for point in first["curve"][:1])
+
+
+def test_hosts_that_crash_go_on_from_their_checkpoints() -> None:
+    """Tensors in a world with faults: a host dies at a persistence point and comes back, another one joins, messages get lost.
+    The world checks that all end with one state, and every outer step that the hosts agree."""
+    wanted = ["instances.count=1", "work.inner_steps=2", "work.samples=null", "work.rounds=8", "batch.test=constant"]
+    run = load_run(BASE, [*wanted, "batch.initial_batch=8", "admission.kind=open"]).value
+    steps: dict[int, torch.Tensor] = {}
+
+    def applied(world: World, plan: RoundPlan, instance: InstanceId, outer: torch.Tensor) -> None:
+        steps[plan.round] = outer
+
+    torch.set_num_threads(1)
+    faults = Faults(crashes=2, joins=1, loss=0.05, faults_end_at=60.0)
+    setting = Setting(run=run, speeds=(1.0,) * 3, profile=PROFILE)
+    world = World(setting, open_feed(run, cache_dir=CACHE), on_applied=applied, faults=faults, timing=Timing())
+    world.run()
+    machines = world.swarm.machines.values()
+    assert len(machines) == 4 and max(machine.life for machine in machines) > 1
+    assert max(steps) == 8 and not torch.equal(steps[7], steps[6])
 
 
 def test_a_simulated_peer_alone_does_what_the_product_does(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.sim import state_fetches
+from adloco_p2p.sim import links
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.world import World
 
@@ -79,7 +79,7 @@ def test_a_newcomer_counts_two_rounds_after_it_came(seed: int, at: float) -> Non
 @pytest.mark.parametrize(("seed", "at"), MOMENTS)
 def test_nobody_waits_for_a_newcomer_whose_state_comes_late(seed: int, at: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes half a round to arrive: the newcomer withdraws from its first round and counts in the next one."""
-    monkeypatch.setattr(state_fetches, "STATE_BYTES", round(0.5 * ROUND_SECONDS * Faults().uplink_bytes_per_second))
+    monkeypatch.setattr(links, "STATE_BYTES", round(0.5 * ROUND_SECONDS * Faults().uplink_bytes_per_second))
     story = joined(seed, at=at)
     assert (story.first_work, story.counted_in) == (story.came_in + 2, story.came_in + 3), story
     assert story.longest_seconds < 1.4 * ROUND_SECONDS, story

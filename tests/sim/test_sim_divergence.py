@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from adloco_p2p.core.model.events import InnerResult, RunInner
+from adloco_p2p.core.model.events import ApplyOuter, InnerResult, RunInner
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.divergence import FRUITLESS_ROUNDS
 from adloco_p2p.sim.checkers import Violation
@@ -25,8 +25,8 @@ def device(diverges: Callable[[str, int], bool], *, is_refused: bool = False) ->
             result = super().inner_result(effect, seconds)
             return replace(result, has_diverged=diverges(self._traits.peer, effect.round))
 
-        def apply_outer(self, instance: InstanceId, average: object, *, keeps_own: bool) -> bool:
-            return not is_refused and super().apply_outer(instance, average, keeps_own=keeps_own)
+        def apply_outer(self, effect: ApplyOuter, average: object) -> bool:
+            return not is_refused and super().apply_outer(effect, average)
 
     return Diverging
 

@@ -6,6 +6,8 @@ from random import Random
 
 import pytest
 
+from adloco_p2p.core.model.averages import Average
+from adloco_p2p.core.model.events import ApplyOuter, MeasureStep
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, GuardRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -32,22 +34,21 @@ class Losses:
         losses = self
 
         class LossDevice(HashDevice):
-            def reduce(self, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> object:
-                average = Digest(str(super().reduce(contributions, is_strict=is_strict)))
+            def reduce(self, effect: Average, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> object:
+                average = Digest(str(super().reduce(effect, contributions, is_strict=is_strict)))
                 if losses.attacker in contributions and not is_strict:
                     losses.poisoned[average] = None
                 return average
 
-            def apply_outer(self, instance: InstanceId, average: object, *, keeps_own: bool) -> bool:
-                before = losses.of_state.get(self._states[instance], 3.0)
-                is_applied = super().apply_outer(instance, average, keeps_own=keeps_own)
-                losses.of_state[self._states[instance]] = before + (RISE if average in losses.poisoned else -FALL)
+            def apply_outer(self, effect: ApplyOuter, average: object) -> bool:
+                before = losses.of_state.get(self._states[effect.instance], 3.0)
+                is_applied = super().apply_outer(effect, average)
+                losses.of_state[self._states[effect.instance]] = before + (RISE if average in losses.poisoned else -FALL)
                 return is_applied
 
-            def measure_step(self, instance: InstanceId) -> tuple[float, float]:
-                before, after = (
-                    losses.of_state.get(state, 3.0) for state in (self._kept[instance][-1], self._states[instance])
-                )
+            def measure_step(self, effect: MeasureStep) -> tuple[float, float]:
+                states = (self._kept[effect.instance][-1], self._states[effect.instance])
+                before, after = (losses.of_state.get(state, 3.0) for state in states)
                 if self._traits.peer in losses.alarmists:
                     return before, before + 1.0
                 return before, min(after, before) if self._traits.peer in losses.deniers else after

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, WorkRules
-from adloco_p2p.sim.averaging import VECTOR_BYTES
 from adloco_p2p.sim.faults import everyday_faults
+from adloco_p2p.sim.links import VECTOR_BYTES
 from adloco_p2p.sim.world import Parts, World, small_rules
 from benchmarks.slow_link import Links, Pace, pace_with_slow_link
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.commands import Command
-from adloco_p2p.core.model.events import Commanded, Effect, Event, InnerResult, RunInner, Stop
+from adloco_p2p.core.model.events import Commanded, Effect, Evaluate, Event, InnerResult, RunInner, Stop
 from adloco_p2p.core.model.lineage import Merge, ProbeVerdict
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
@@ -16,10 +16,10 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.lifecycle import Stage
 from adloco_p2p.core.peer.peer import Cadence, Peer
-from adloco_p2p.sim.averaging import VECTOR_BYTES
 from adloco_p2p.sim.device import DeviceTraits, HashDevice
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
+from adloco_p2p.sim.links import VECTOR_BYTES
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.world import Parts, World
 
@@ -210,5 +210,5 @@ class StoryDevice(HashDevice):
     def probe(self, merge: Merge) -> ProbeVerdict:
         return replace(super().probe(merge), merged_loss=self._story.merged_loss)
 
-    def heldout_loss(self, instance: InstanceId) -> float:
+    def heldout_loss(self, effect: Evaluate) -> float:
         return self._story.heldout_loss  # type: ignore[return-value]

@@ -1,0 +1,232 @@
+"""A device of the simulated world that trains: the product's training rooms, for as long as a stated machine takes.
+
+Every step is `Hosting`'s, every average `numerics.aggregate`'s. All hosts of a run are in one process and one thread, so it
+repeats exactly.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.averages import Average
+from adloco_p2p.core.model.events import ApplyOuter, CarryOver, Evaluate, InnerResult, MeasureStep, RunInner
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
+from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.numerics.aggregate import aggregate
+from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.batch import Feed
+from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.numerics.digest import tensor_digest
+from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, weighted_average
+from adloco_p2p.training.hosting import Hosting
+from benchmarks.method.clock import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A run, and what is not part of its configuration."""
+
+    run: RunConfig
+    speeds: tuple[float, ...]
+    """One per peer, relative to the profile's machine."""
+    profile: Profile
+    micro_batch_limit: int = 1024
+    steps_exponent: float = 0.0
+    most_steps: int = 1 << 20
+    decay_rounds: int = 0
+    """Decay the learning rate over so many rounds instead of over the samples."""
+    is_last_gradient: bool = False
+    """Feed the batch test the gradients of each host's last inner step, as the method's reference code does."""
+    max_instances: int = 8
+    """That a peer hosts."""
+    merged_every: int = 0
+    """Not in the product: after so many rounds each, all instances get their mean and go on apart; 0: they do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Of an instance; equal where the digest is."""
+
+    digest: Digest
+    outer: torch.Tensor = field(compare=False, repr=False)
+    """[P], which nobody writes to, as the momentum."""
+    momentum: torch.Tensor = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contribution:
+    """A pseudo-gradient [R], and the gradient [P] of the last inner step where the setting asks for it."""
+
+    peer: PeerId
+    vector: torch.Tensor
+    gradient: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Mean:
+    """What contributions became."""
+
+    vector: torch.Tensor
+    """[R]"""
+    digest: Digest
+    left_out: tuple[PeerId, ...]
+    statistics: Mapping[PeerId, PseudoGradientStatistics | None]
+    residuals: Mapping[PeerId, torch.Tensor | None]
+
+
+OnTrained = Callable[[float], None]
+"""Called with the seconds of inner steps before they begin."""
+OnOuter = Callable[[int, InstanceId, State], None]
+"""Called by each host after an outer step of a round, and at the end of the run: with the state that it has now."""
+
+
+class TorchDevice:
+    """Of one life of a machine. Nothing but inner steps takes time."""
+
+    short_job_seconds = 0.0
+
+    def __init__(
+        self, setting: Setting, feed: Feed, me: PeerId, *, speed: float, on_trained: OnTrained, on_outer: OnOuter
+    ) -> None:
+        """`speed`: relative to the profile's machine."""
+        config = PeerConfig(device="cpu", num_threads=1, max_micro_batch=setting.micro_batch_limit)
+        self._setting = setting
+        self._me = me
+        self._speed = speed
+        self._on_trained, self._on_outer = on_trained, on_outer
+        self._engine = Hosting(setting.run, config, me, feed)
+        self._results: dict[InstanceId, InnerResult] = {}
+        """Of the inner steps under way."""
+        self._own: dict[tuple[InstanceId, int], torch.Tensor] = {}
+        """Pseudo-gradients of the last two rounds."""
+
+    @property
+    def num_parameters(self) -> int:
+        return self._engine.num_parameters
+
+    # --- states ------------------------------------------------------------------------------------------------------
+
+    def start(self, instances: Mapping[InstanceId, object]) -> None:
+        for instance, state in instances.items():
+            if self.state(instance) is None:
+                self.adopt(instance, state)
+
+    def fresh(self, instance: InstanceId) -> State:
+        self._engine.start([instance])
+        return self._state(instance)
+
+    def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
+        return self._engine.digests(instance)
+
+    def state(self, instance: InstanceId) -> State | None:
+        return self._state(instance) if instance in self._engine.hosted else None
+
+    def _state(self, instance: InstanceId) -> State:
+        return State(self.digests(instance)[1], *self._engine.state(instance))
+
+    def adopt(self, instance: InstanceId, state: object) -> None:
+        assert isinstance(state, State)
+        self._engine.adopt(instance, state.outer, state.momentum)
+
+    def rewind(self, instance: InstanceId, state: Digest) -> bool:
+        return self._engine.rewind(instance, state)
+
+    def transition(self, forks: tuple[Fork, ...], merges: tuple[Merge, ...]) -> None:
+        self._engine.transition(forks, merges)
+
+    def discard(self, instance: InstanceId) -> None:
+        self._engine.discard(instance)
+
+    def drop(self, instance: InstanceId) -> None:
+        self._engine.drop(instance)
+
+    # --- a round -----------------------------------------------------------------------------------------------------
+
+    def inner_seconds(self, effect: RunInner) -> float:
+        share = effect.share
+        seconds = share.inner_steps * self._setting.profile.machine.inner_step(share.effective_batch, speed=self._speed)
+        self._on_trained(seconds)
+        return seconds
+
+    def pseudo_gradient(self, effect: RunInner) -> Contribution:
+        """Trains. The end of the round before may still write to the vector, as in the product."""
+        instance = effect.plan.instance
+        if total := self._setting.decay_rounds:
+            start, end = min(1.0, effect.round / total), min(1.0, (effect.round + 1) / total)
+            effect = replace(effect, progress_start=start, progress_end=end)
+        result = self._engine.run_inner(effect, should_stop=lambda: False, on_progress=lambda *_: None)
+        assert result is not None
+        self._results[instance] = result
+        vector = self._engine.pseudo_gradient(instance)
+        self._own = {key: own for key, own in self._own.items() if key[0] != instance or key[1] == effect.round - 1}
+        self._own[instance, effect.round] = vector
+        gradient = self._engine._shell.gradient.clone() if self._setting.is_last_gradient else None
+        return Contribution(self._me, vector, gradient)
+
+    def inner_result(self, effect: RunInner, seconds: float) -> InnerResult:
+        return replace(self._results.pop(effect.plan.instance), seconds=seconds)
+
+    def reduce(self, effect: Average, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> Mean:
+        given = [(weight, one) for weight, one in contributions.values() if isinstance(one, Contribution)]
+        weights, rules = [weight for weight, _ in given], self._setting.run.averaging
+        result = aggregate(
+            [one.vector for _, one in given],
+            weights,
+            effect.steps,
+            rule=rule_named(rules.aggregation, division=rules.division, is_strict=is_strict),
+            codec=codec_named(rules.codec),
+        )
+        statistics: list[PseudoGradientStatistics | None] = [*result.statistics]
+        gradients = [one.gradient for _, one in given if one.gradient is not None]
+        if gradients:
+            mean = weighted_average(gradients, weights)
+            statistics = [pseudo_gradient_statistics(gradient, mean) for gradient in gradients]
+        members = tuple(contributions)
+        return Mean(
+            vector=result.vector,
+            digest=tensor_digest(result.vector),
+            left_out=tuple(members[place] for place in result.decision.left_out),
+            statistics=dict(zip(members, statistics, strict=True)),
+            residuals=dict(zip(members, result.residuals, strict=True)),
+        )
+
+    def average_digest(self, average: object) -> Digest:
+        assert isinstance(average, Mean)
+        return average.digest
+
+    def left_out(self, average: object) -> tuple[PeerId, ...]:
+        assert isinstance(average, Mean)
+        return average.left_out
+
+    def statistics(self, own: object, average: object) -> PseudoGradientStatistics | None:
+        assert isinstance(own, Contribution) and isinstance(average, Mean)
+        return average.statistics[own.peer]
+
+    def apply_outer(self, effect: ApplyOuter, average: object) -> bool:
+        assert isinstance(average, Mean)
+        instance, number = effect.instance, effect.round
+        own = self._own.pop((instance, number), None)
+        residual = own if effect.keeps_own else average.residuals.get(self._me)
+        is_applied = self._engine.apply_outer(instance, average.vector, round=number, residual=residual)
+        self._on_outer(number, instance, self._state(instance))
+        return is_applied
+
+    def carry_over(self, effect: CarryOver) -> None:
+        own = self._own.pop((effect.instance, effect.round), None)
+        self._engine.carry_over(effect.instance, own, round=effect.round)
+
+    # --- losses ------------------------------------------------------------------------------------------------------
+
+    def measure_step(self, effect: MeasureStep) -> tuple[float, float]:
+        return self._engine.measure_step(effect.instance, effect.state, reads=effect.reads)
+
+    def probe(self, merge: Merge) -> ProbeVerdict:
+        return self._engine.probe_merge(merge)
+
+    def heldout_loss(self, effect: Evaluate) -> float:
+        self._on_outer(effect.round, effect.instance, self._state(effect.instance))
+        return self._engine.evaluate(effect.instance)
