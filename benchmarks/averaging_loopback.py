@@ -36,6 +36,7 @@ import torch
 
 from adloco_p2p.numerics.codecs import codec_named
 from benchmarks.signing import BenchmarkIdentity
+from benchmarks.unplanned import unplanned
 
 CASE_SECONDS = 120.0
 SILENT: tuple[str, Any] = ("silent", None)
@@ -101,7 +102,7 @@ def ours(
             nonlocal count
             count += 1
             key = canonical.digest(f"{codec} {count}")
-            await averager.average(key=key, weights=weights, vector=vector, timeout_seconds=60, round=count)
+            await averager.average(unplanned(key=key, weights=weights, timeout_seconds=60, round=count), vector)
             await averager.settled()  # the loop must go on until the slower ones have their result
             if recheck:
                 await asyncio.to_thread(share, None)  # and until all have what they make parts again from

@@ -39,6 +39,7 @@ from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 from adloco_p2p.swarm.transport.traffic import Traffic
 from benchmarks.signing import BenchmarkIdentity
+from benchmarks.unplanned import unplanned
 
 RUN = canonical.digest("benchmarks.caps")
 SETTLE_SECONDS = 3.0
@@ -98,11 +99,13 @@ class Swarm:
         weights = tuple((member.peer, 1) for member in self.members)
         rounds = [
             member.averager.average(
-                round=self._number,
-                key=canonical.digest(("round", self._number)),
-                weights=weights,
-                vector=vector,
-                timeout_seconds=ROUND_SECONDS,
+                unplanned(
+                    round=self._number,
+                    key=canonical.digest(("round", self._number)),
+                    weights=weights,
+                    timeout_seconds=ROUND_SECONDS,
+                ),
+                vector,
             )
             for member, vector in zip(self.members, self._vectors, strict=True)
         ]

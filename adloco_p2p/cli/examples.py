@@ -58,6 +58,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "dashboard": (
         "adloco-peer dashboard --workdir runs/mine",
+        "adloco-peer dashboard runs/a runs/b --labels adloco diloco",
         "adloco-peer dashboard --initial-peers LINK --port 8080",
     ),
     "leaderboard": ("adloco-peer leaderboard --workdir runs/mine",),

@@ -84,10 +84,14 @@ def views(verbs: Verbs) -> None:
 
     dashboard = add_verb(verbs, "dashboard", "the page of a run in a browser: of others, read-only, or of this machine")
     dashboard.add_argument(
+        "runs", nargs="*", type=Path, metavar="RUN", help="working directories of several runs of this machine, side by side"
+    )
+    dashboard.add_argument(
         "--initial-peers", nargs="+", action="extend", default=[], metavar="ADDR", help="addresses of peers, or join links"
     )
     dashboard.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
     dashboard.add_argument("--workdir", type=Path, metavar="DIR", help="show the run that lies here instead")
+    dashboard.add_argument("--labels", nargs="+", metavar="LABEL", help="one per RUN (default: the directories)")
     dashboard.add_argument("--port", type=int, default=8080, metavar="PORT", help="where to serve it (default 8080; 0: any)")
     dashboard.add_argument(
         "--host", default="127.0.0.1", metavar="IP", help="address to serve it on (default 127.0.0.1: this machine only)"

@@ -28,22 +28,31 @@ MAX_PAUSE_SECONDS = 3.0
 
 def dashboard(arguments: argparse.Namespace) -> int:
     """Serve the page of a run, of others or of this machine."""
-    from adloco_p2p.runtime.follow_run import follow_swarm, follow_workdir
-    from adloco_p2p.swarm.discovery.join import JoinTarget
     from adloco_p2p.web.server import Address, parse_host
 
-    if bool(arguments.initial_peers) == bool(arguments.workdir):
+    if sum(map(bool, (arguments.initial_peers, arguments.workdir, arguments.runs))) != 1:
         raise ConfigError(
-            "dashboard: name --initial-peers ADDR for a run of others, or --workdir DIR for one on this machine", code="E200"
+            "dashboard: name --initial-peers ADDR for a run of others, --workdir DIR for one on this machine, or several of"
+            " this machine as RUN RUN ...",
+            code="E200",
         )
+    workdirs = [arguments.workdir] if arguments.workdir else arguments.runs
+    labels = arguments.labels or [str(workdir) for workdir in workdirs]
+    if len(labels) != len(workdirs):
+        raise ConfigError(f"--labels: {len(labels)} for {len(workdirs)} runs; give one per run", code="E200")
     if not 0 <= arguments.port < 1 << 16:
         raise ConfigError(f"--port {arguments.port}: a port from 0 (any free one) to 65535 is accepted", code="E200")
     address = Address(
         host=parse_host("--host", arguments.host), port=arguments.port, public_name=_server_name(arguments.public_name)
     )
-    if arguments.workdir:
-        asyncio.run(follow_workdir(workdir=arguments.workdir, address=address, say=say))
+    if workdirs:
+        from adloco_p2p.runtime.follow_run import follow_workdirs
+
+        asyncio.run(follow_workdirs([*zip(labels, workdirs, strict=True)], address=address, say=say))
     else:
+        from adloco_p2p.runtime.follow_swarm import follow_swarm
+        from adloco_p2p.swarm.discovery.join import JoinTarget
+
         target = JoinTarget(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
         asyncio.run(follow_swarm(target=target, address=address, count_parameters=_count_parameters, say=say))
     return 0

@@ -73,7 +73,7 @@ class Member:
             outside = f"ended, exit code {self.process.returncode}"
         elif not self.is_connected and self.is_running:
             outside = self.phase or "starting"
-        return member_row(self.name, self.status, outside=outside)
+        return member_row(self.name, self.status, is_ready=self.is_ready, outside=outside)
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []

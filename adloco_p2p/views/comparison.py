@@ -130,7 +130,7 @@ def summarise_runs(runs: Sequence[ComparedRun]) -> dict[str, Any]:
             "is_finished": run.own.finish is not None,
             "rounds": len({result.round for result in run.of_all.results.values()}),
             "samples": run.num_samples,
-            "heldout_loss": derived.final_heldout(run.own),
+            "heldout_loss": derived.final_heldout(run.own) if run.own.lives else None,
         }
         for run in runs
     ]

@@ -10,6 +10,8 @@ from adloco_p2p.views.status import Status
 class MemberRow:
     name: str
     """Its directory in that of the swarm."""
+    is_ready: bool
+    """It has all that it needs to train."""
     peer: str
     phase: str
     step: int
@@ -21,7 +23,7 @@ class MemberRow:
     down_bytes_per_second: float | None
 
 
-def member_row(name: str, status: Status, *, outside: str = "") -> MemberRow:
+def member_row(name: str, status: Status, *, is_ready: bool = True, outside: str = "") -> MemberRow:
     """`outside`: what is known of the process while its node cannot be asked, such as the step of its start."""
     rows = [row for row in derived.instance_rows(status) if row.phase != "by others"] if not outside else []
     losses = [row.loss for row in rows if row.loss is not None]
@@ -29,6 +31,7 @@ def member_row(name: str, status: Status, *, outside: str = "") -> MemberRow:
     bandwidth = derived.bandwidth(status)
     return MemberRow(
         name=name,
+        is_ready=is_ready,
         peer=status.peer,
         phase=outside or derived.phase(status),
         step=sum(min(row.step, row.num_steps) for row in rows),

@@ -6,10 +6,12 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any, TypeVar
 
 from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.core.model.telemetry import Plan, Stamped
 from adloco_p2p.views import derived, overview, units
+from adloco_p2p.views.comparison import ComparedRun, summarise_runs
 from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.ledger_events import LedgerLine
 from adloco_p2p.views.metrics import measures
@@ -26,6 +28,7 @@ MAX_DECISIONS = 100
 MAX_TEXT = 400
 
 Document = dict[str, object]
+Point = TypeVar("Point")
 
 
 def document(
@@ -33,14 +36,17 @@ def document(
     plans: Sequence[LedgerLine],
     *,
     contributions: Sequence[Contribution],
+    is_signed: bool,
     sequence_length: int,
     parameters: int | None,
     bytes_per_value: float,
     is_alive: Callable[[str], bool] | None,
     source: str,
     own: Status | None,
+    export: str = "",
 ) -> Document:
-    """`plans`: oldest first. `is_alive`: whether a peer showed a sign of life lately; none without a connection
+    """`plans`: oldest first. `is_signed`: they and the contributions are from a ledger. `export`: the command that writes the
+    model that this machine has. `is_alive`: whether a peer showed a sign of life lately; none without a connection
     to the swarm. `source`: the origin of the data, for the reader. `own`: the status of this machine's node."""
     peers = _peers(status, contributions, _states(status, own, is_alive))
     return {
@@ -53,6 +59,7 @@ def document(
             "inner_steps": status.inner_steps,
             "sequence_length": sequence_length,
             "parameters": parameters,
+            "is_signed": is_signed,
         },
         "source": source,
         "now": _now(status, contributions, own),
@@ -77,8 +84,34 @@ def document(
         "traffic": _traffic(status, own, parameters=parameters, bytes_per_value=bytes_per_value),
         "ledger": [_line(line) for line in plans[: -MAX_LINES - 1 : -1]],
         "num_plans": len(plans),
-        "own": _own(own) if own is not None else None,
+        "own": _own(own, export) if own is not None else None,
     }
+
+
+def side_by_side(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
+    """What the page has of several runs: what `summarise_runs` has of each, and its held-out losses by `round`, `samples` and
+    `seconds` of its peer (None for a round that the peer did not see)."""
+    rows: list[dict[str, Any]] = summarise_runs(runs)["runs"]
+    for row, run in zip(rows, runs, strict=True):
+        ends = dict(derived.round_ends(run.own))
+        pairs = [*zip(run.curve(by_samples=False), run.curve(by_samples=True), strict=True)]
+        row |= {
+            "label": text(run.label),
+            "name": text(run.own.name),
+            "tokens": sum(result.tokens for result in run.of_all.results.values()),
+            "seconds": rounded(run.own.elapsed_seconds),
+            "heldout_loss": rounded(row["heldout_loss"]),
+            "points": [
+                {
+                    "round": round(end) - 1,
+                    "samples": round(samples),
+                    "seconds": rounded(ends.get(round(end) - 1)),
+                    "heldout": rounded(loss),
+                }
+                for (end, loss), (samples, _) in _thinned(pairs)
+            ],
+        }
+    return rows
 
 
 def plans_of(events: Sequence[Stamped]) -> list[LedgerLine]:
@@ -166,7 +199,7 @@ def _samples_by_round(status: Status) -> dict[int, int]:
     return trained
 
 
-def _thinned(points: Sequence[RoundResult]) -> Sequence[RoundResult]:
+def _thinned(points: Sequence[Point]) -> Sequence[Point]:
     stride = math.ceil(len(points) / MAX_POINTS)
     return points if stride <= 1 else [*points[:-1:stride], points[-1]]
 
@@ -236,9 +269,11 @@ def _traffic(status: Status, own: Status | None, *, parameters: int | None, byte
     }
 
 
-def _own(own: Status) -> Document:
+def _own(own: Status, export: str) -> Document:
     """The node on this machine."""
     return {
+        "saved_round": own.last_checkpoint,
+        "export": export,
         "peer": own.peer,
         "device": text(derived.device_words(own)),
         "seconds": rounded(own.elapsed_seconds),
@@ -254,9 +289,10 @@ def _own(own: Status) -> Document:
             for each in own.sample_texts[::-1]
         ],
         "metrics": [{"text": measure.text, "meaning": measure.meaning} for measure in measures(own) if measure.text],
-        "warnings": [text(message) for message in own.warnings.values()][:MAX_DECISIONS],
+        "warnings": [text(units.short_peers(message)) for message in own.warnings.values()][:MAX_DECISIONS],
         "incidents": [
-            {"round": incident.round, "message": text(incident.message)} for incident in own.incidents[-MAX_DECISIONS:][::-1]
+            {"round": incident.round, "message": text(units.short_peers(incident.message))}
+            for incident in own.incidents[-MAX_DECISIONS:][::-1]
         ],
     }
 

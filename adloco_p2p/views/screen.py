@@ -21,7 +21,8 @@ from adloco_p2p.views.tables import INSTANCE_COLUMNS, MEMBER_COLUMNS, PEER_COLUM
 MAX_DECISIONS = 60
 """Newest decisions that the view offers."""
 MAX_PAST = 3
-"""Newest troubles that the view offers, beside all conditions that hold now."""
+RECENT_ROUNDS = 5
+"""At most so many troubles of so many last rounds are shown, beside all conditions that hold now."""
 MAX_ENDING_CHARS = 64
 """Of the words beside the progress of the run."""
 LEAST_LINES = 2
@@ -69,7 +70,9 @@ def render(status: Status, width: int, height: int, around: Around = NOTHING) ->
     inner = max(width - 2 * MARGIN, 1)
     measured = measures(status)
     more = 0 if height < TALL else 1 if height < 2 * TALL else MAX_METRIC_LINES
-    header = [*_header(status, measured, inner), *_so_far(status, measured, around.load, inner)[:more]][: max(height, 0)]
+    header = [*_header(status, measured, around.members, inner), *_so_far(status, measured, around.load, inner)[:more]][
+        : max(height, 0)
+    ]
     footer = [line(around.notice or KEYS, inner, "yellow" if around.notice else "dim")]
     footer = footer if height >= TALL and (around.has_keys or around.notice) else []
     free = max(height - len(header) - len(footer), 0)
@@ -159,9 +162,9 @@ def _peers(status: Status, members: Sequence[MemberRow]) -> tuple[Sequence[objec
     return peers, lambda width, num_lines: table_section(f"Peers ({len(peers)})", PEER_COLUMNS, peers, width, num_lines)
 
 
-def _header(status: Status, measured: Sequence[Measure], width: int) -> list[RenderableType]:
+def _header(status: Status, measured: Sequence[Measure], members: Sequence[MemberRow], width: int) -> list[RenderableType]:
     if not status.run:
-        return [line(f"the node is starting: {status.starting or 'waiting for the run'}", width, "dim")]
+        return [line(_starting(status, members), width, "dim")]
     speed, tokens = (measure.text for measure in measured if measure.name in HEADLINE)
     who = [
         (units.one_line(status.name), "bold"),
@@ -180,6 +183,12 @@ def _header(status: Status, measured: Sequence[Measure], width: int) -> list[Ren
     arriving = derived.download_fraction(status)
     download = [] if arriving is None else [bar_line("state", arriving, derived.download_words(status), width)]
     return [fitting(who, width), _run_line(status, width), *download, fitting(rates, width)]
+
+
+def _starting(status: Status, members: Sequence[MemberRow]) -> str:
+    if not members:
+        return f"the node is starting: {status.starting or 'waiting for the run'}"
+    return f"the swarm is starting: {sum(member.is_ready for member in members)} of {units.plural(len(members), 'peer')} ready"
 
 
 def _so_far(status: Status, measured: Sequence[Measure], load: str, width: int) -> list[RenderableType]:
@@ -285,8 +294,10 @@ def _decision(decision: Decision, width: int) -> list[Text]:
 
 def _notes(status: Status, width: int) -> list[list[Text]]:
     """Conditions that hold now, then what went wrong lately, the newest first."""
+    since = derived.round_shown(status) - RECENT_ROUNDS
+    past = [incident for incident in status.incidents[: -MAX_PAST - 1 : -1] if incident.round >= since]
     now = [wrapped("now         ", units.short_peers(message), width, "bold yellow") for message in status.warnings.values()]
-    return [*now, *(_past(incident, width) for incident in status.incidents[: -MAX_PAST - 1 : -1])]
+    return [*now, *(_past(incident, width) for incident in past)]
 
 
 def _past(incident: Incident, width: int) -> list[Text]:

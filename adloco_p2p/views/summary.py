@@ -84,7 +84,7 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
         _line("traffic", *traffic_words(fields["traffic"])),
     ]
     known = [metric["text"] for metric in fields["metrics"] if metric["text"]]
-    found += [_line("so far" if index == 0 else "", *known[index : index + 4]) for index in range(0, len(known), 4)]
+    found += [_line("so far" if index == 0 else "", *known[index : index + 3]) for index in range(0, len(known), 3)]
     found += [
         _line(
             f"instance {row['instance']}",

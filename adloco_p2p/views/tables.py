@@ -91,7 +91,11 @@ PEER_COLUMNS: tuple[Column[PeerRow], ...] = (
     Column(header="share", width=5, priority=4, is_right=True, cell=lambda row, _: Text(units.percent(row.share))),
     Column(header="last report", width=11, priority=7, is_right=True, cell=lambda row, _: Text(_optional(row.last_report))),
     Column(
-        header="uplink/s", width=8, priority=5, is_right=True, cell=lambda row, _: Text(units.size(row.upload_bytes_per_second))
+        header="uplink/s",
+        width=8,
+        priority=5,
+        is_right=True,
+        cell=lambda row, _: Text(units.link_rate(row.upload_bytes_per_second)),
     ),
     Column(
         header="hosts instances",

@@ -7,6 +7,8 @@ from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.words import plural as plural
 
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+MAX_LINK_RATE = 1e9
+"""Bytes per second. A faster measurement, as on one machine, is of memory and not of a link."""
 _PEER_ID = re.compile(r"\b(12D3KooW|Qm)[1-9A-HJ-NP-Za-km-z]{40,50}\b")
 MISSING = "-"
 """Stands where a value is not known."""
@@ -23,7 +25,7 @@ def _scaled(value: float) -> tuple[str, str]:
 
 
 def finite(value: float | None) -> float | None:
-    """What is not finite is not known."""
+    """Numbers that are not finite count as unknown."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -41,6 +43,13 @@ def size(num_bytes: float | None) -> str:
         return MISSING
     number, prefix = _scaled(num_bytes)
     return f"{number} {prefix}B"
+
+
+def link_rate(bytes_per_second: float | None) -> str:
+    """As `size`, up to the largest value that a measured average can show: bytes in a buffer arrive in no time."""
+    if bytes_per_second is not None and bytes_per_second > MAX_LINK_RATE:
+        return f"> {MAX_LINK_RATE / 1e9:.0f} GB"
+    return size(bytes_per_second)
 
 
 def duration(seconds: float | None) -> str:

@@ -27,6 +27,8 @@ PERIOD_SECONDS = 2.0
 """A page is notified at most so often."""
 KEEPALIVE_SECONDS = 15.0
 """A quiet event stream sends a sign of life, so that a dead connection is noticed."""
+MAX_PLACE_DIGITS = 4
+"""Of the place of a run in the query."""
 STOP_SECONDS = 0.2
 """For answers under way; the streams of events would never end by themselves."""
 POINT_FIELDS = ("round", "samples", "seconds", "loss", "heldout", "requested", "effective", "mode")
@@ -70,6 +72,11 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         return ipaddress.ip_address(self.host).is_loopback
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine is meant to read what is served."""
+        return self.is_loopback and not self.public_name
 
 
 def parse_host(setting: str, host: str) -> str:
@@ -144,15 +151,26 @@ def _is_loopback_name(host: str) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """The content of a run's page."""
+
+    body: bytes = b"{}"
+    peers: PeerDocuments = lambda _: None
+
+    @property
+    def tag(self) -> str:
+        return _tag(self.body)
+
+
 class Page:
-    """The page of a run. `show` gives it what to show; browsers are notified within a period."""
+    """The page of a run, or of several. `show` gives it what to show; browsers are notified within a period."""
 
     def __init__(self) -> None:
-        self._body = b"{}"
-        self._tag = _tag(self._body)
+        self._runs = {0: _Shown()}
+        self._tag = self._runs[0].tag
         self._changed = asyncio.Event()
         self._num_streams = 0
-        self._peers: PeerDocuments = lambda _: None
         self._one_peer = asyncio.Lock()
 
     @property
@@ -161,26 +179,35 @@ class Page:
         routes = {"/api/run": self._run, "/api/run.csv": self._table, "/api/peer": self._peer, "/api/events": self._events}
         return {**assets, **routes, **health_routes(self._readiness)}
 
-    def show(self, document: Document, peers: PeerDocuments | None = None) -> None:
-        """Replace the document, and those of the peers, which are made when a browser asks for one. An unchanged one is not
-        sent again."""
-        self._peers = peers or (lambda _: None)
-        body = _json(document)
-        if body != self._body:
-            self._body, self._tag = body, _tag(body)
+    def show(self, document: Document, peers: PeerDocuments | None = None, *, place: int = 0) -> None:
+        """Replace the document of the run at this place, and those of its peers, which are made when a browser asks for one.
+        An unchanged one is not sent again."""
+        self._runs[place] = _Shown(body=_json(document), peers=peers or (lambda _: None))
+        tag = _tag(b"".join(run.body for run in self._runs.values()))
+        if tag != self._tag:
+            self._tag = tag
             self._changed.set()
             self._changed = asyncio.Event()
 
+    def _asked(self, request: web.Request) -> _Shown:
+        """The run at the place `run` of the query; the first one where it names none."""
+        place = request.query.get("run", "0")
+        run = self._runs.get(int(place)) if place.isdecimal() and len(place) <= MAX_PLACE_DIGITS else None
+        if run is None:
+            raise web.HTTPNotFound(text="the page has no such run\n")
+        return run
+
     def _readiness(self) -> tuple[bool, str]:
-        is_drawn = self._body != b"{}"
+        is_drawn = self._runs[0].body != b"{}"
         return is_drawn, "the page shows a run" if is_drawn else "the run is not found yet"
 
     async def _run(self, request: web.Request) -> web.Response:
         """The document as it is now."""
-        headers = {"ETag": f'"{self._tag}"'}
-        if request.headers.get("If-None-Match") == f'"{self._tag}"':
+        run = self._asked(request)
+        headers = {"ETag": f'"{run.tag}"'}
+        if request.headers.get("If-None-Match") == f'"{run.tag}"':
             return web.Response(status=304, headers=headers)
-        body = self._body
+        body = run.body
         if "gzip" in request.headers.get("Accept-Encoding", "") and len(body) > 1024:
             headers["Content-Encoding"] = "gzip"
             body = await asyncio.to_thread(gzip.compress, body, 5)
@@ -188,19 +215,20 @@ class Page:
 
     async def _peer(self, request: web.Request) -> web.Response:
         """The document of the peer `id`. One is made at a time: each reads the whole history of the run."""
+        run = self._asked(request)
         async with self._one_peer:
-            document = await asyncio.to_thread(self._peers, request.query.get("id", ""))
+            document = await asyncio.to_thread(run.peers, request.query.get("id", ""))
         if document is None:
             raise web.HTTPNotFound(text="the run has no such peer\n")
         return web.Response(body=_json(document), content_type="application/json")
 
     async def _table(self, request: web.Request) -> web.Response:
         """The curves as comma-separated values, one line per round and instance."""
-        del request
+        run = self._asked(request)
         written = io.StringIO()
         rows = csv.DictWriter(written, ["instance", *POINT_FIELDS], extrasaction="ignore", lineterminator="\n")
         rows.writeheader()
-        for instance in json.loads(self._body).get("instances", []):
+        for instance in json.loads(run.body).get("instances", []):
             rows.writerows({"instance": instance["id"], **point} for point in instance["points"])
         headers = {"Content-Disposition": 'attachment; filename="run.csv"'}
         return web.Response(text=written.getvalue(), content_type="text/csv", headers=headers)

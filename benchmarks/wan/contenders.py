@@ -26,6 +26,7 @@ from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
 from benchmarks.averaging_loopback import DTYPES, cpu_seconds, dial, split
 from benchmarks.signing import BenchmarkIdentity
+from benchmarks.unplanned import unplanned
 
 INTERFACE = "link0"
 RAW_PORT, GLOO_PORT = 7201, 7202
@@ -131,7 +132,7 @@ def ours(task: Task, director: Director, *, rule: str = "mean") -> Iterator[Ways
             key = canonical.digest(f"round {count}")
             shares = tuple(task.shares)
             averaged = await averager.average(
-                key=key, weights=weights, shares=shares, vector=vector, timeout_seconds=ROUND_SECONDS
+                unplanned(key=key, weights=weights, shares=shares, timeout_seconds=ROUND_SECONDS), vector
             )
             out = averaged.vector
             await averager.settled()  # the loop must go on until the slower ones have their result

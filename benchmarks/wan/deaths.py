@@ -35,6 +35,7 @@ from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
 from benchmarks.signing import BenchmarkIdentity
+from benchmarks.unplanned import unplanned
 from benchmarks.wan.contenders import PART_BYTES, Director, dial_lower_ranks
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import Laboratory, Link
@@ -90,13 +91,15 @@ def act(rank: int, listen: str, case: Case) -> None:
             lost = [LostShare(sum(member < gone for member in members), 1.0) for gone in sorted(without)]
             is_retry = attempt > 0 and case.way != "afresh"
             averaged = await averager.average(
-                key=canonical.digest(f"attempt {attempt}"),
-                weights=tuple((names[number], 1) for number in members),
-                vector=vector,
-                timeout_seconds=case.seconds,
-                attempt=attempt if is_retry else 0,
-                lost=tuple(lost) if is_retry else (),
-                completes=completes,
+                unplanned(
+                    key=canonical.digest(f"attempt {attempt}"),
+                    weights=tuple((names[number], 1) for number in members),
+                    timeout_seconds=case.seconds,
+                    attempt=attempt if is_retry else 0,
+                    lost=tuple(lost) if is_retry else (),
+                    completes=completes,
+                ),
+                vector,
                 on_decided=decisions.append,
             )
             return averaged.digest

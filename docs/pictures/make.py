@@ -18,10 +18,8 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from adloco_p2p.core.model.telemetry import Round
-from adloco_p2p.runtime.adapters.run_history import ledger_events_of
-from adloco_p2p.runtime.follow_run import workdir_documents
+from adloco_p2p.runtime.follow_run import LocalRun
 from adloco_p2p.storage.event_log import read_events
-from adloco_p2p.storage.workdir import read_run
 from adloco_p2p.views.screen import Around, render
 from adloco_p2p.views.status import replay
 from adloco_p2p.web.server import Address, Page, Server
@@ -49,12 +47,12 @@ def live_view(workdir: Path) -> str:
 
 async def page(workdir: Path) -> bytes:
     """PNG of the run's page in a light browser of 1440 pixels."""
-    run = read_run(workdir)
-    assert run is not None, f"{workdir}: no run lies here"
+    run = LocalRun.open(workdir)
     shown = Page()
     server = Server(Address(host="127.0.0.1", port=0), shown.routes)
     url = await server.start()
-    shown.show(*await asyncio.to_thread(workdir_documents, workdir, run, ledger_events_of(run)))
+    assert await asyncio.to_thread(run.has_news)
+    shown.show(run.document, run.peers)
     async with contextlib.AsyncExitStack() as services:
         services.push_async_callback(server.stop)
         opened = await services.enter_async_context(tab())

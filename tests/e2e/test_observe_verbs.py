@@ -21,9 +21,10 @@ from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.telemetry import Checkpoint, Stamped, Started
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
-from adloco_p2p.runtime.adapters.run_history import ledger_events_of
-from adloco_p2p.runtime.follow_run import workdir_documents
+from adloco_p2p.runtime.follow_run import LocalRun
 from adloco_p2p.storage.workdir import read_run
+from adloco_p2p.views.page import Document
+from adloco_p2p.views.peer_page import PeerDocuments
 from tests.e2e.processes import CONNECTED, LAST_SECONDS, ROUNDS, begin_warm, events, run, write_config
 from tests.e2e.swarm_processes import LOOPBACK, PeerProcess, free_port, wait, write_swarm_config
 from tests.e2e.test_ledger_verbs import FORGED, forge
@@ -73,10 +74,14 @@ def test_a_ledger_that_is_not_sound_is_not_counted(whole: Path, tmp_path: Path, 
 # --- the page of a directory -----------------------------------------------------------------------------------------
 
 
+def read_local(workdir: Path) -> tuple[PeerDocuments, Document]:
+    run = LocalRun.open(workdir)
+    assert run.has_news() and not run.has_news()
+    return run.peers, run.document
+
+
 def test_the_page_of_a_directory_shows_the_same(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = read_run(whole)
-    assert config is not None
-    shown, peers = workdir_documents(whole, config, ledger_events_of(config))
+    peers, shown = read_local(whole)
     page: dict[str, Any] = json.loads(json.dumps(shown, allow_nan=False))
     found = board(whole, capsys)
     assert page["now"]["tokens"] == found["tokens"] and page["now"]["is_finished"]
@@ -89,7 +94,9 @@ def test_the_page_of_a_directory_shows_the_same(whole: Path, capsys: pytest.Capt
         assert points[key]["requested"] == event["requested_batch"]
     assert [line["round"] for line in page["ledger"]] == list(range(ROUNDS, -1, -1))
     merges = [decision for decision in page["decisions"] if decision["kind"] == "merge"]
-    assert len(merges) == len(events(whole, "merge")) and page["own"]["metrics"]
+    assert len(merges) == len(events(whole, "merge")) and page["own"]["metrics"] and page["run"]["is_signed"]
+    assert page["own"]["export"] == f"adloco-peer export --workdir {whole} --output model"
+    assert page["own"]["saved_round"] == ROUNDS
     written = events(whole, "sample_text")
     evaluated = {key for key, event in rounds.items() if event["heldout_loss"] is not None}
     extra = {(text["round"], text["instance"]) for text in written} - evaluated
@@ -104,11 +111,9 @@ def test_the_page_of_a_directory_shows_the_same(whole: Path, capsys: pytest.Capt
 def test_a_directory_without_a_ledger_has_a_page_too(whole: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(whole, tmp_path / "work"))
     (copy / "journal.bin").unlink()
-    config = read_run(copy)
-    assert config is not None
     page: Any
-    page, peers = workdir_documents(copy, config, ledger_events_of(config))
-    assert "nothing here is signed" in page["source"]
+    peers, page = read_local(copy)
+    assert "nothing here is signed" in page["source"] and not page["run"]["is_signed"]
     (row,) = page["peers"]
     assert row["samples"] == sum(event["samples"] for event in events(copy, "round"))
     own: Any = peers(row["peer"])
@@ -151,6 +156,8 @@ def test_a_replay_keeps_the_pace_and_leaves_out_the_nights() -> None:
         "dashboard",
         "dashboard --workdir . --initial-peers /ip4/127.0.0.1/tcp/1/p2p/x",
         "dashboard --workdir . --port 70000",
+        "dashboard . --workdir .",
+        "dashboard nothing-here --labels one two",
         "dashboard --workdir . --host everywhere",
         "dashboard --workdir nothing-here --port 0",
         "replay --workdir nothing-here",

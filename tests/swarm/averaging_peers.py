@@ -6,7 +6,7 @@ import hashlib
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -17,13 +17,16 @@ from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import DispatchFailure
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.averages import RepairAverage
 from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.ledger_entry import Evidence
 from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.swarm.allreduce.allreduce_spec import NO_INSTANCE
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 from adloco_p2p.swarm.transport.framed_stream import Pacing
+from benchmarks.unplanned import unplanned
 
 LIMITS = AveragingLimits(
     stall_seconds=60.0,
@@ -124,6 +127,36 @@ class Peer:
     def attempt(self, name: str) -> Any:
         """The one that goes on, if there is one."""
         return self.averager._attempts.running.get(key_of(name))
+
+    def average(
+        self,
+        name: str,
+        weights: tuple[tuple[PeerId, int], ...],
+        vector: torch.Tensor,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        on_decided: Callable[[Digest], None] = lambda _: None,
+        on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
+        **more: Any,
+    ) -> Coroutine[Any, Any, Averaged]:
+        """`more`: fields of the core's `Average`."""
+        asked = unplanned(key=key_of(name), weights=weights, timeout_seconds=timeout_seconds, **more)
+        return self.averager.average(asked, vector, on_decided=on_decided, on_not_shown=on_not_shown)
+
+    def repair(
+        self, name: str, result: Averaged, donors: Iterable["Peer"], *, vector: torch.Tensor | None = None
+    ) -> Coroutine[Any, Any, Averaged]:
+        asked = RepairAverage(
+            instance=NO_INSTANCE,
+            round=0,
+            attempt=0,
+            key=key_of(name),
+            digest=result.digest,
+            contributors=result.contributors,
+            from_peers=tuple(donor.peer_id for donor in donors),
+            timeout_seconds=TIMEOUT_SECONDS,
+        )
+        return self.averager.repair(asked, size=result.vector.numel(), vector=vector)
 
 
 class Peers:
@@ -239,24 +272,16 @@ class Peers:
         *,
         who: tuple[int, ...] | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
-        shares: tuple[float, ...] | None = None,
-        steps: tuple[int, ...] | None = None,
         meanwhile: Callable[[], Awaitable[object]] | None = None,
         **more: Any,
     ) -> list[Averaged | BaseException]:
-        """What each of `who` (all by default) gets; every peer gives its vector. `more`: of `Averager.average`."""
+        """What each of `who` (all by default) gets; every peer gives its vector. `more`: see `Peer.average`."""
 
         async def all_of_them() -> list[Averaged | BaseException]:
             tasks = [
                 asyncio.create_task(
-                    self.list[index].averager.average(
-                        key=key_of(name),
-                        weights=self.weights(*weights),
-                        vector=vectors[index],
-                        timeout_seconds=timeout_seconds,
-                        shares=shares,
-                        steps=steps,
-                        **more,
+                    self.list[index].average(
+                        name, self.weights(*weights), vectors[index], timeout_seconds=timeout_seconds, **more
                     )
                 )
                 for index in (who or range(len(weights)))

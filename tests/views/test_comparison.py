@@ -8,6 +8,8 @@ import pytest
 
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.views.comparison import ComparedRun, bands, draw_comparison
+from adloco_p2p.views.page import side_by_side
+from adloco_p2p.views.status import Status
 from tests.views.synthetic import START, Made, events, replay
 
 
@@ -32,6 +34,16 @@ def test_seeds_of_one_label_are_a_mean_and_a_band() -> None:
     assert first.highest == [(10.0, 6.0), (20.0, 3.0)]
     assert second.lowest == second.mean == second.highest == [(10.0, 3.0)]
     assert [x for x, _ in bands(runs, by_samples=False)[0].mean] == [1.0, 2.0]
+
+
+def test_the_page_has_the_curves_of_the_report() -> None:
+    begun = ComparedRun(label="c", seed=3, own=Status(), of_all=Status())
+    first, second, third = side_by_side([run_of("a\n\x1b[2J", 4.0, 2.0, seed=1), run_of("b", 3.0, samples=7), begun])
+    assert [(point["round"], point["samples"], point["heldout"]) for point in first["points"]] == [(0, 10, 4.0), (1, 20, 2.0)]
+    assert [point["seconds"] for point in first["points"]] == [pytest.approx(seconds) for seconds in (5.0, 6.0)]
+    assert (first["label"], first["heldout_loss"], first["seed"]) == ("a ?[2J", 2.0, 1)
+    assert [(point["samples"], point["heldout"]) for point in second["points"]] == [(7, 3.0)]
+    assert third["points"] == [] and third["heldout_loss"] is None and not third["is_finished"], "a run that has only begun"
 
 
 def test_seeds_with_other_batches_meet_between_their_points_and_only_where_all_have_a_loss() -> None:

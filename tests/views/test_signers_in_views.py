@@ -54,6 +54,7 @@ def test_the_page_shows_orders_bans_probation_and_keepers() -> None:
         followed.status,
         followed.lines,
         contributions=[],
+        is_signed=False,
         sequence_length=8,
         parameters=None,
         bytes_per_value=4.0,

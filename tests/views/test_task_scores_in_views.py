@@ -64,6 +64,7 @@ def test_the_page_and_the_report_show_them(tmp_path: Path) -> None:
         status(),
         plans_of([stamped(event) for event in events(3)]),
         contributions=[],
+        is_signed=False,
         sequence_length=8,
         parameters=None,
         bytes_per_value=4.0,

@@ -181,6 +181,6 @@ def test_a_new_metric_is_on_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = summary.summary(status)
     assert words in "\n".join(summary.lines(fields))
     assert {"labels": [], "value": 1234.0} in [sample for metric in fields["metrics"] for sample in metric["samples"]]
-    own: Any = page._own(status)
+    own: Any = page._own(status, "")
     assert {"text": words, "meaning": "Made up."} in own["metrics"]
     assert b"adloco_invented_bytes 1234.0" in exposition(metrics.measures(status), "text/plain")[0]

@@ -28,6 +28,7 @@ LENGTH = 128
 def shown(made: list[Made], contributions: list[Contribution] | None = None, **changes: Any) -> dict[str, Any]:
     defaults: dict[str, Any] = {
         "contributions": contributions or [],
+        "is_signed": False,
         "sequence_length": LENGTH,
         "parameters": 1000,
         "bytes_per_value": 4.0,
@@ -52,7 +53,13 @@ def ledger_document(size: int, rounds: int, **changes: Any) -> tuple[dict[str, A
     whole = LedgerEvents(genesis, started=replace(STARTED, rounds=RULES.work.rounds), sequence_length=LENGTH)
     whole.follow(entries)
     assert whole.status == events.status and whole.lines == events.lines, "told at once or as it grows, it is one events"
-    defaults: dict[str, Any] = {"sequence_length": LENGTH, "parameters": 1000, "bytes_per_value": 4.0, "is_alive": None}
+    defaults: dict[str, Any] = {
+        "is_signed": True,
+        "sequence_length": LENGTH,
+        "parameters": 1000,
+        "bytes_per_value": 4.0,
+        "is_alive": None,
+    }
     found = document(events.status, events.lines, contributions=rows, source="here", own=None, **(defaults | changes))
     return json.loads(json.dumps(found, allow_nan=False)), ledger
 

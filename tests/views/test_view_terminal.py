@@ -49,9 +49,9 @@ def test_columns_drop_by_priority() -> None:
 def test_the_header_shows_when_the_work_began_to_count_and_what_a_token_costs() -> None:
     status = status_at(*BUSY)
     price = units.size(derived.bytes_per_token(status))
-    assert f"{price} sent per token  first counted after 21.5 s" in screen(status, 80, 40)
+    assert f"{price} sent per token  first average after 21.5 s" in screen(status, 80, 40)
     again = replay([*events()[:-1], events()[0]])  # started again: of the new session nothing counts yet
-    assert "first counted" not in screen(again, 200, 60) and f"{price[-2:]} sent per token" in screen(again, 200, 60)
+    assert "first average" not in screen(again, 200, 60) and f"{price[-2:]} sent per token" in screen(again, 200, 60)
 
 
 def test_a_joiner_beside_one_other_peer_is_not_alone() -> None:
@@ -95,6 +95,23 @@ def test_the_peers_of_a_swarm_stand_in_place_of_the_planned_ones() -> None:
     assert "Peers of this swarm (2) " in starting and "importing libraries" in starting and "hosts instances" not in starting
     running = text(member_row("peer-1", replay([{**events(1)[0], "peer": OTHERS[0]}])))
     assert "Peers of this swarm (2, and 2 from elsewhere)" in running, "others may join a swarm of one's own"
+
+
+def test_a_swarm_that_starts_counts_the_peers_that_are_ready() -> None:
+    rows = [
+        member_row("peer-0", Status(), outside="ready, 1 to come"),
+        member_row("peer-1", Status(), is_ready=False, outside="importing model code"),
+    ]
+    console = Console(file=io.StringIO(), width=80, height=24, color_system=None)
+    with console.capture() as capture:
+        console.print(render(Status(), 80, 24, Around(members=rows)))
+    text = capture.get()
+    assert text.splitlines()[0].strip() == "the swarm is starting: 1 of 2 peers ready"
+    assert "importing model code" in text, "no word of a phase is cut at 80 columns"
+
+
+def test_a_rate_beyond_what_a_link_can_tell_is_no_figure() -> None:
+    assert [units.link_rate(rate) for rate in (None, 2e6, 3.8e9)] == ["-", "2.00 MB", "> 1 GB"]
 
 
 def test_the_instances_are_the_last_to_go() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import json
 import string
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,11 +16,12 @@ from yarl import URL
 
 from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.views.page import document, plans_of
+from adloco_p2p.views.comparison import ComparedRun
+from adloco_p2p.views.page import document, plans_of, side_by_side, text
 from adloco_p2p.views.peer_page import peer_documents
 from adloco_p2p.web.server import Address, Page, Server
 from tests.views.synthetic import OTHERS, THIS, Made, events, replay, stamped
-from tests.web.browser import DESKTOP, PHONE, tab
+from tests.web.browser import DESKTOP, PHONE, Tab, tab
 
 pytestmark = pytest.mark.heavy
 EVIL = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script>'\"&amp;</td>"
@@ -34,6 +36,7 @@ def shown(made: list[Made], *, is_own: bool = True) -> dict[str, Any]:
         replay(made),
         plans_of([*map(stamped, made)]),
         contributions=rows,
+        is_signed=True,
         sequence_length=128,
         parameters=1_245_184,
         bytes_per_value=4.0,
@@ -138,6 +141,67 @@ def test_the_loss_can_be_had_as_a_picture_and_the_node_shows_how_much_it_compute
         async with serving(shown(events(), is_own=False)) as (_, url), tab() as opened:
             await opened.open(url, size=PHONE, is_dark=False)
             assert await opened.evaluate("document.getElementById('computing').clientHeight") == 0
+            assert opened.problems == []
+
+    asyncio.run(scenario())
+
+
+async def drag(opened: Tab, start: float, end: float) -> None:
+    """The mouse across the chart of the losses, between two parts of its width."""
+    box = "document.querySelector('#loss svg').getBoundingClientRect()"
+    left, top, width, height = await opened.evaluate(f"(({{x, y, width, height}}) => [x, y, width, height])({box})")
+    for kind, part in (("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end)):
+        where: dict[str, object] = {"x": left + part * width, "y": top + height / 2}
+        await opened.call("Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **where)
+
+
+RANGE = "new URLSearchParams(location.hash.slice(1)).get('range')"
+CURVE = "document.querySelector('#loss path.curve').getAttribute('d').split('L').length"
+
+
+def test_a_drag_zooms_into_the_losses_and_the_address_keeps_the_range() -> None:
+    async def scenario() -> None:
+        async with serving(shown(events())) as (_, url), tab() as opened:
+            await opened.open(url, size=DESKTOP, is_dark=False)
+            whole = await opened.evaluate(CURVE)
+            await drag(opened, 0.1, 0.102)
+            assert await opened.evaluate(RANGE) is None, "a click is no drag"
+            await drag(opened, 0.6, 0.2)
+            start, end = map(float, (await opened.evaluate(RANGE)).split())
+            assert start < end and 1 < await opened.evaluate(CURVE) < whole
+            assert not await opened.evaluate("document.getElementById('whole').hidden")
+            address = await opened.evaluate("location.href")
+            async with tab() as friend:
+                await friend.open(address, size=PHONE, is_dark=True)
+                assert await friend.evaluate(CURVE) < whole
+            await opened.evaluate("document.getElementById('whole').click()")
+            assert await opened.evaluate(CURVE) == whole and await opened.evaluate(RANGE) is None
+            assert opened.problems == []
+
+    asyncio.run(scenario())
+
+
+def test_runs_side_by_side_and_a_click_shows_another_one() -> None:
+    runs = {"adloco": replay(events()), EVIL: replay(events(8))}
+    rows = side_by_side([ComparedRun(label=label, seed=7, own=status, of_all=status) for label, status in runs.items()])
+
+    async def scenario() -> None:
+        async with serving(shown(events()) | {"compared": rows}) as (page, url), tab() as opened:
+            page.show(shown(events(8)) | {"compared": rows}, place=1)
+            await opened.open(url, size=PHONE, is_dark=False)
+            assert await opened.evaluate("document.querySelectorAll('#compared path.curve').length") == len(rows)
+            assert await opened.evaluate("window.pwned === undefined && document.images.length === 0")
+            links = "[...document.querySelectorAll('#compared-runs a')]"
+            assert await opened.evaluate(f"{links}.map((link) => link.textContent)") == ["adloco", text(EVIL)]
+            before = await opened.evaluate("document.getElementById('state').textContent")
+            await opened.evaluate(f"{links}[1].click()")
+            other = f"document.getElementById('state').textContent !== {json.dumps(before)}"
+            look = f"const look = () => {other} ? done(true) : setTimeout(look, 50); look();"
+            await opened.evaluate(f"new Promise((done) => {{ {look} }})")
+            assert await opened.evaluate(f"{links}.map((link) => link.ariaCurrent)") == [None, "page"]
+            assert await opened.evaluate("document.getElementById('as-csv').getAttribute('href')") == "api/run.csv?run=1"
+            needed, there = await opened.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+            assert needed <= there, "the page is wider than the screen"
             assert opened.problems == []
 
     asyncio.run(scenario())

@@ -81,6 +81,30 @@ def test_the_curves_can_be_had_as_a_table() -> None:
     assert lines[1:] == ["7,3,,,2.5,,,,single", "7,4,,,2.5,,,,single"]
 
 
+def test_several_runs_are_served_by_their_places() -> None:
+    async def scenario() -> None:
+        page = Page()
+        page.show({"name": "first"})
+        page.show({"name": "second"}, lambda peer: {"peer": peer} if peer == "x" else None, place=1)
+        async with serving(page) as session:
+            for query, name in (("", "first"), ("?run=0", "first"), ("?run=1", "second")):
+                async with session.get(f"/api/run{query}") as reply:
+                    assert await reply.json() == {"name": name}
+            for query, status in (("run=1&id=x", 200), ("run=1&id=y", 404), ("run=0&id=x", 404), ("id=x", 404)):
+                async with session.get(f"/api/peer?{query}") as reply:
+                    assert reply.status == status, query
+            for place in ("2", "-1", "x", "1" * 5000, "%C2%B2"):
+                for path in ("run", "run.csv", "peer"):
+                    async with session.get(f"/api/{path}?run={place[:400]}") as reply:
+                        assert reply.status == 404, (path, place)
+            async with session.get("/api/events") as events_of_the_page:
+                first = await events_of_the_page.content.readuntil(b"\n\n")
+                page.show({"name": "second, a round later"}, place=1)
+                assert await events_of_the_page.content.readuntil(b"\n\n") != first
+
+    asyncio.run(scenario())
+
+
 def test_only_reading_is_served_and_only_within_limits() -> None:
     async def scenario() -> None:
         async with serving(Page()) as session:

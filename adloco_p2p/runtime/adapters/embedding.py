@@ -57,7 +57,7 @@ class Built:
 def build_hosting(run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: Workdir) -> Built:
     """The engine of the command: the run's model on its data. Raises ConfigError and DeviceError."""
     check_no_program(run.model)
-    workdir.enter("importing the model's libraries")
+    workdir.enter("importing model code")
     with collecting_nothing():  # first: what else imports `transformers` while `import_training` does finds it half done
         from adloco_p2p.training.hosting import Hosting
     workdir.enter("reading the text")

@@ -127,38 +127,10 @@ class NetworkAveraging:
             raise AveragingError(f"no way from here to {', '.join(missing)}", suspects=missing)
         if not await asyncio.to_thread(self._begin, effect.key):  # what is signed under a key is signed once
             raise AveragingError("this attempt was begun here before, and given up")
-        return await self._averager.average(
-            round=effect.round,
-            key=effect.key,
-            plan=effect.plan,
-            weights=effect.weights,
-            steps=effect.steps,
-            vector=vector,
-            timeout_seconds=effect.timeout_seconds,
-            shares=effect.shares or None,
-            instance=effect.instance,
-            attempt=effect.attempt,
-            lost=effect.lost,
-            completes=effect.completes,
-            quorum=effect.quorum,
-            is_strict=effect.is_strict,
-            inspected=effect.inspected,
-            on_decided=on_decided,
-            on_not_shown=on_not_shown,
-        )
+        return await self._averager.average(effect, vector, on_decided=on_decided, on_not_shown=on_not_shown)
 
     async def repair(self, effect: RepairAverage, vector: torch.Tensor | None) -> AveragedVector:
-        return await self._averager.repair(
-            round=effect.round,
-            instance=effect.instance,
-            key=effect.key,
-            digest=effect.digest,
-            from_peers=effect.from_peers,
-            size=self._size(effect.round),
-            contributors=effect.contributors,
-            timeout_seconds=effect.timeout_seconds,
-            vector=vector,
-        )
+        return await self._averager.repair(effect, size=self._size(effect.round), vector=vector)
 
 
 class NetworkStates:

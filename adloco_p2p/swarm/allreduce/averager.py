@@ -16,17 +16,17 @@ import torch
 from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
-from adloco_p2p.core.model.averages import LostShare
+from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.ledger_entry import Evidence, Sign, Verify
-from adloco_p2p.core.model.quorum import Quorum
-from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.errors import AveragingError, LocalProtocolError
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.swarm.allreduce.allreduce_spec import NO_INSTANCE, NO_PLAN, AllReduceSpec, suitable_part_bytes
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, suitable_part_bytes
 from adloco_p2p.swarm.allreduce.attempt_register import AttemptRegister
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
+from adloco_p2p.swarm.allreduce.decided_attempts import DecidedAttempts
 from adloco_p2p.swarm.allreduce.gram_barrier import left_out_by
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, HelloReply, Purpose, failure, refusal
 from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads
@@ -81,8 +81,8 @@ class Averager:
         """`sign`: in this peer's name; `on_evidence` is called with what proves that another peer lied. `recheck`: the rate of
         `drawn_parts`, for the parts that members make again.
 
-        `members`: who has a seat now. The streams of others get few places and little time, except where this peer has
-        no seat itself and does not know who has one."""
+        `members`: who has a seat now. The streams of others get few places and little time, except where this peer has no seat
+        itself and so no roster."""
         assert part_bytes <= MAX_CHUNK_BYTES // 2, "parts are rounded to groups of the codec, and served as chunks"
         self._p2p, self._pace, self._meter = p2p, pace, meter or Meter()
         self._codec, self._rule, self._topology = codec_named(codec), rule_named(aggregation, division=division), topology
@@ -100,9 +100,7 @@ class Averager:
         self._receipts = ReceiptExchange(PeerId(p2p.peer_id.to_base58()), self._notary, self._connect)
         self._keeps_contributions = recheck > 0
         self._held = HeldUploads()
-        self._decided: dict[tuple[int, InstanceId], Attempt] = {}
-        """By round and instance: attempts that failed when they had decided, and that a retry may complete."""
-        self._expiries: dict[tuple[int, InstanceId], asyncio.TimerHandle] = {}
+        self._decided = DecidedAttempts(self._attempts, self._held, close=lambda attempt: self._spawn(self._close(attempt)))
         self._rechecks = Rechecks(
             rate=recheck,
             connect=self._connect,
@@ -142,7 +140,7 @@ class Averager:
         await self._results.start()
 
     async def stop(self) -> None:
-        """End every attempt, telling its members, and accept no more streams."""
+        """End every attempt with a note to its members, and accept no more streams."""
         await self._acceptor.stop()
         await self._results.stop()
         running = self._attempts.running
@@ -153,8 +151,7 @@ class Averager:
             await asyncio.wait(self._background, timeout=_STOP_SECONDS)
         for task in tuple(self._background):
             task.cancel()
-        for expiry in self._expiries.values():
-            expiry.cancel()
+        self._decided.stop()
         for attempt in tuple(running.values()):
             attempt.close()
         self._receipts.stop()
@@ -168,36 +165,19 @@ class Averager:
 
     async def average(
         self,
-        *,
-        key: Digest,
-        weights: tuple[tuple[PeerId, int], ...],
+        asked: Average,
         vector: torch.Tensor,
-        timeout_seconds: float,
-        steps: tuple[int, ...] | None = None,
-        shares: tuple[float, ...] | None = None,
-        plan: Digest = NO_PLAN,
-        round: int = 0,
-        instance: InstanceId = NO_INSTANCE,
-        attempt: int = 0,
-        lost: tuple[LostShare, ...] = (),
-        completes: Digest | None = None,
-        quorum: Quorum | None = None,
-        is_strict: bool = False,
-        inspected: Collection[PeerId] = (),
+        *,
         on_decided: Callable[[Digest], None] = lambda _: None,
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> Averaged:
         """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU. `vector` is written to
         by nobody from now on, for members may make parts again from it later (`Rechecks`); nor is the result.
 
-        `weights` are samples in an order that all members share; a member of weight 0 only receives. `steps` are the inner
-        steps that the plan gave each, by default equally many. `shares` is how much of the vector each member reduces; by
-        default those that contribute share it equally. `plan` is the one of `round` that asks for it, for this `instance`.
-        `attempt` counts the tries at this average, and `lost` says who was to reduce in the first one and is not in this one:
-        members of a retry send what the others do not hold. `completes`: the decision of an earlier attempt, whose own
-        vector counts; `on_decided` is called with that of this one. `quorum`: see `core/model/quorum.py`; by default all are
-        waited for. `is_strict`: by `STRICT` instead of the run's rule. `inspected` and `on_not_shown`: see `Rechecks.begin`.
-        The result is held for repairs until results of later rounds take its place.
+        All members share the order of `asked.weights`; a member of weight 0 only receives. Where `asked` has no shares, those
+        that contribute reduce equally much. `on_decided` is called with the decision of this attempt, which a later one may
+        complete; `on_not_shown`: see `Rechecks.begin`. The result is held for repairs until results of later rounds take its
+        place.
 
         A key is used once, also over restarts (the caller sees to that): for the others, an attempt that was given up is over,
         and two pledges under one key are evidence against this peer.
@@ -205,93 +185,64 @@ class Averager:
         Raises AveragingError, with suspects, when there is no result by the deadline or none can be expected any more;
         ValueError for arguments that no plan contains.
         """
-        if sum(weight for _, weight in weights) == 0:
+        spec = self._spec_of(asked, vector)
+        begun = asyncio.get_running_loop().time()
+        self._decided.stay(spec.round, spec.instance)
+        try:
+            running = await self._new_attempt(spec, vector.detach(), asked.timeout_seconds)
+            running.report_decision(on_decided)
+            self._attempts.begin(running)
+            self._rechecks.note_begun(spec.round)
+            result = await self._result_of(running)
+            self._settle(running, result, asked.inspected, on_not_shown)
+        finally:
+            self._decided.expire_later(spec.round, spec.instance, asked.timeout_seconds)
+        return _averaged(running, result, seconds=asyncio.get_running_loop().time() - begun)
+
+    def _spec_of(self, asked: Average, vector: torch.Tensor) -> AllReduceSpec:
+        """Raises what `average` raises."""
+        if sum(weight for _, weight in asked.weights) == 0:
             raise AveragingError("no member has any samples")
         if not _is_flat(vector):
             raise ValueError("vector must be float32 [P], contiguous, on the CPU")
+        num_first_members = len(asked.weights) + len(asked.lost)
         spec = AllReduceSpec(
-            key=key,
-            weights=weights,
-            shares=shares or tuple(float(weight > 0) for _, weight in weights),
+            key=asked.key,
+            weights=asked.weights,
+            shares=asked.shares or tuple(float(weight > 0) for _, weight in asked.weights),
             size=vector.numel(),
             codec=self._codec,
-            part_bytes=min(self._part_bytes, suitable_part_bytes(vector.numel() * 4, len(weights) + len(lost))),
-            rule=self._strict_rule if is_strict else self._rule,
-            steps=steps or (1,) * len(weights),
-            plan=plan,
-            round=round,
-            instance=instance,
-            attempt=attempt,
-            lost=lost,
-            completes=completes,
-            quorum=quorum,
+            part_bytes=min(self._part_bytes, suitable_part_bytes(vector.numel() * 4, num_first_members)),
+            rule=self._strict_rule if asked.is_strict else self._rule,
+            steps=asked.steps,
+            plan=asked.plan,
+            round=asked.round,
+            instance=asked.instance,
+            attempt=asked.attempt,
+            lost=asked.lost,
+            completes=asked.completes,
+            quorum=asked.quorum,
         )
         if self._around.own_peer not in spec.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")
-        if self._attempts.is_used(key):
+        if self._attempts.is_used(asked.key):
             raise AveragingError("this attempt was begun here before, and given up")  # the round was begun anew
-        begun = asyncio.get_running_loop().time()
-        self._stay_decided(round, instance)
-        try:
-            running = await self._new_attempt(spec, vector.detach(), timeout_seconds)
-            running.report_decision(on_decided)
-            self._attempts.begin(running)
-            self._rechecks.note_begun(round)
-            result = await self._result_of(running)
-            self._settle(running, result, inspected, on_not_shown)
-        finally:
-            self._expire_later(round, instance, timeout_seconds)
-        return _averaged(running, result, seconds=asyncio.get_running_loop().time() - begun)
+        return spec
 
     async def _new_attempt(self, spec: AllReduceSpec, vector: torch.Tensor, timeout_seconds: float) -> Attempt:
         """Raises AveragingError."""
         if spec.completes is None:
-            self._let_go(spec.round, spec.instance)
+            self._decided.let_go(spec.round, spec.instance)
             encoded = self._results.new_buffer(spec.num_result_bytes)
             return self._topology(spec, vector, encoded, timeout_seconds, self._around)
-        earlier = self._decided.get((spec.round, spec.instance))
-        if earlier is None or earlier.decision != spec.completes or not spec.reducers:
-            raise AveragingError("what this attempt completes is not here, or is missing nothing")
+        earlier = self._decided.to_complete(spec)
         rest = replace(spec, rule=earlier.rule_of_rest(spec.members))
         try:
             return await earlier.completed_by(rest, timeout_seconds)
         except asyncio.CancelledError:
             self._attempts.end(rest, _GAVE_UP)
-            self._spawn(self._tell(rest, _GAVE_UP))
+            self._spawn(self._notify_members(rest, _GAVE_UP))
             raise
-
-    def _let_go(self, round: int, instance: InstanceId) -> None:
-        """No retry completes an earlier attempt at this average, or one of another round of the instance."""
-        for key, attempt in tuple(self._decided.items()):
-            if key[1] == instance or key[0] < round - 1:
-                del self._decided[key]
-                attempt.let_go()
-                if key != (round, instance):
-                    self._held.drop(*key)
-                self._spawn(self._close(attempt))
-
-    def _stay_decided(self, round: int, instance: InstanceId) -> None:
-        expiry = self._expiries.pop((round, instance), None)
-        if expiry is not None:
-            expiry.cancel()
-
-    def _expire_later(self, round: int, instance: InstanceId, seconds: float) -> None:
-        """The last attempt has ended. If it left one that had decided, a retry begins within the time of an attempt or
-        not at all: the round may be void, or the instance hosted elsewhere."""
-        self._stay_decided(round, instance)
-        if (round, instance) in self._decided:
-            loop = asyncio.get_running_loop()
-            self._expiries[round, instance] = loop.call_later(seconds, self._expire, round, instance)
-
-    def _expire(self, round: int, instance: InstanceId) -> None:
-        del self._expiries[round, instance]
-        specs = (attempt.spec for attempt in self._attempts.running.values())
-        keys = [spec.key for spec in specs if (spec.round, spec.instance) == (round, instance)]
-        if (round, instance) in self._decided and not any(map(self._attempts.is_coming, keys)):
-            attempt = self._decided.pop((round, instance))
-            attempt.let_go()
-            self._held.drop(round, instance)
-            self._spawn(self._close(attempt))
 
     async def _close(self, attempt: Attempt) -> None:
         self._attempts.forget(attempt)
@@ -299,7 +250,7 @@ class Averager:
 
     def _is_coming(self, key: Digest) -> bool:
         """The average with this key has begun here, or is being completed, and has not ended."""
-        return self._attempts.is_coming(key) or any(attempt.spec.key == key for attempt in self._decided.values())
+        return self._attempts.is_coming(key) or self._decided.is_kept(key)
 
     async def _result_of(self, attempt: Attempt) -> AttemptResult:
         try:
@@ -312,46 +263,34 @@ class Averager:
             self._end_in_failure(attempt, _GAVE_UP)
             raise
 
-    async def repair(
-        self,
-        *,
-        key: Digest,
-        digest: Digest,
-        from_peers: tuple[PeerId, ...],
-        size: int,
-        timeout_seconds: float,
-        vector: torch.Tensor | None = None,
-        contributors: tuple[PeerId, ...] = (),
-        round: int = 0,
-        instance: InstanceId = NO_INSTANCE,
-    ) -> Averaged:
-        """Fetch a committed result from peers that hold it; every part is checked against the digest.
+    async def repair(self, asked: RepairAverage, *, size: int, vector: torch.Tensor | None = None) -> Averaged:
+        """Fetch a committed result of `size` values from peers that hold it; every part is checked against the digest.
 
-        `key` is what `forget` takes afterwards. `contributors` are those of the attempt. Where `vector`, this peer's own, is in
-        the result, the statistics are those of `average`. Raises AveragingError.
+        The key asked for is what `forget` takes afterwards. Where `vector`, this peer's own, is in the result, the statistics
+        are those of `average`. Raises AveragingError.
         """
         begun = asyncio.get_running_loop().time()
-        result, traffic = self._results.find(digest), (0, 0)
+        result, traffic = self._results.find(asked.digest), (0, 0)
         if result is None:
             result, traffic = await self._results.fetch(
-                digest,
-                from_peers,
+                asked.digest,
+                asked.from_peers,
                 size=size,
-                timeout_seconds=timeout_seconds,
+                timeout_seconds=asked.timeout_seconds,
                 silence_seconds=self._around.stall_detector.limit_seconds,
             )
-        self._results.hold(key, result, round=round, busy=self._attempts.running, is_fetched=True)
-        self._let_go(round, instance)
-        self._held.drop(round, instance)
-        left_out = left_out_by(result.binding, contributors)
+        self._results.hold(asked.key, result, round=asked.round, busy=self._attempts.running, is_fetched=True)
+        self._decided.let_go(asked.round, asked.instance)
+        self._held.drop(asked.round, asked.instance)
+        left_out = left_out_by(result.binding, asked.contributors)
         own = vector.detach() if vector is not None else None
-        is_inside = self._around.own_peer in contributors and self._around.own_peer not in left_out
+        is_inside = self._around.own_peer in asked.contributors and self._around.own_peer not in left_out
         restored = await self._results.restore(result, own if is_inside else None, self._around.executor)
         is_lost = own is not None and not is_inside and self._codec.needs_feedback
         return Averaged(
             vector=restored.vector,
-            digest=digest,
-            contributors=tuple(sorted(contributors)),
+            digest=asked.digest,
+            contributors=tuple(sorted(asked.contributors)),
             left_out=left_out,
             statistics=restored.statistics,
             residual=own.clone() if own is not None and is_lost else restored.residual,
@@ -383,7 +322,7 @@ class Averager:
             self._rechecks.hold(settled)
             self._rechecks.begin(settled, encoded.part, self._around.executor, inspected=inspected, on_not_shown=on_not_shown)
         self._spawn(self._serve_stragglers(attempt))
-        earlier = self._decided.pop((spec.round, spec.instance), None)
+        earlier = self._decided.take(spec)
         if earlier is not None:
             self._spawn(self._serve_stragglers(earlier))
         for peer, why in result.left_out.items():
@@ -404,10 +343,10 @@ class Averager:
         self._rechecks.wake()
         is_decided = attempt.decision is not None
         if is_decided:
-            self._decided[attempt.spec.round, attempt.spec.instance] = attempt
-        self._spawn(self._tell(attempt.spec, reply, closes=None if is_decided else attempt))
+            self._decided.keep(attempt)
+        self._spawn(self._notify_members(attempt.spec, reply, closes=None if is_decided else attempt))
 
-    async def _tell(self, spec: AllReduceSpec, reply: HelloReply, *, closes: Attempt | None = None) -> None:
+    async def _notify_members(self, spec: AllReduceSpec, reply: HelloReply, *, closes: Attempt | None = None) -> None:
         turn, limit_seconds = asyncio.Semaphore(_NOTES_AT_ONCE), self._limits.note_seconds
         hello = Hello(purpose=Purpose.ABORT, key=spec.key, spec=spec.digest)
 
@@ -476,7 +415,7 @@ class Averager:
                 async with asyncio.timeout(limits.hello_seconds):
                     payload = await stream.receive(FrameKind.PLEDGES)
                 if not is_stranger:
-                    self._receipts.hear(stream.peer, hello.key, payload)
+                    self._receipts.on_shown(stream.peer, hello.key, payload)
                 stream.close()  # the other end waits for that: what is on its way is lost with a stream
             case Purpose.RECHECK if not is_stranger and self._keeps_contributions:
                 await self._rechecks.serve(stream, hello)

@@ -1,6 +1,6 @@
-"""What the contributors of one attempt send to one reducer, stream by stream, and what it holds of earlier attempts.
+"""Contributions to one attempt at one reducer, stream by stream, and those that it holds of earlier attempts.
 
-In a retry a contributor sends nothing before it knows what is held:
+In a retry a contributor sends nothing before it has the list of held parts:
 
     member --HELLO, COMMITMENT--> reducer --HELLO_REPLY, HELD--> member --DATA (the other parts)--> reducer
 
@@ -10,7 +10,7 @@ what the contributor commits itself to in this one.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
@@ -22,25 +22,7 @@ from adloco_p2p.swarm.allreduce.own_contribution import sent_root
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.returned_parts import num_first
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
-
-
-def num_held_bytes(num_parts: int) -> int:
-    return (num_parts + 7) // 8
-
-
-def encode_held(places: Collection[int], num_parts: int) -> bytes:
-    """A bit for each part of a shard: whether it is held."""
-    bits = bytearray(num_held_bytes(num_parts))
-    for place in places:
-        bits[place // 8] |= 1 << place % 8
-    return bytes(bits)
-
-
-def decode_held(payload: bytes, num_parts: int) -> frozenset[int]:
-    """Places in the shard. Raises RemoteProtocolError."""
-    if len(payload) != num_held_bytes(num_parts):
-        raise RemoteProtocolError(f"{len(payload)} bytes say which of {num_parts} parts are held")
-    return frozenset(place for place in range(num_parts) if payload[place // 8] >> place % 8 & 1)
+from adloco_p2p.swarm.transport.held import encode_held
 
 
 class Uploads:
@@ -54,7 +36,7 @@ class Uploads:
         self._contributors = frozenset(spec.contributors) - {me}
         self._held: dict[int, frozenset[int]] = {}
         """By contributor: places of the parts that it need not send; in a retry once it has committed itself."""
-        self._is_told = {member: asyncio.Event() for member in self._contributors}
+        self._is_announced = {member: asyncio.Event() for member in self._contributors}
         self._sinks: dict[tuple[int, int], PartSink] = {}
         """By member and lane: streams that were opened to this reducer."""
         self._turns: dict[tuple[int, int], list[int]] = {}
@@ -63,7 +45,7 @@ class Uploads:
         """By contributor: since when it sends, on all lanes. Seconds."""
         if not spec.is_retry:
             for member in self._contributors:
-                self._tell(member, frozenset())
+                self._announce(member, frozenset())
 
     @property
     def num_streams(self) -> int:
@@ -134,8 +116,8 @@ class Uploads:
         )
 
     async def first_parts(self, member: int, lane: int) -> list[Part]:
-        """Those that the contributor sends on the stream without waiting for others, once it knows what is held."""
-        await self._is_told[member].wait()
+        """Those that the contributor sends on the stream without waiting for others, once it has HELD."""
+        await self._is_announced[member].wait()
         parts = self._spec.lanes(self._me)[lane]
         return [parts[turn] for turn in self._turns[member, lane] if turn < self._spec.window]
 
@@ -157,12 +139,12 @@ class Uploads:
         held = await asyncio.get_running_loop().run_in_executor(executor, find)
         whole = [part for part in held if self._reduction.adopt(member, part, self._kept.pop(upload_key(peer, part)))]
         places = frozenset(self._spec.place_of[part.index] for part in held)
-        self._tell(member, places)
+        self._announce(member, places)
         return encode_held(places, len(parts)), whole
 
-    def _tell(self, member: int, held: frozenset[int]) -> None:
+    def _announce(self, member: int, held: frozenset[int]) -> None:
         self._held[member] = held
-        self._is_told[member].set()
+        self._is_announced[member].set()
         for lane in range(len(self._spec.lanes(self._me))):
             self._expect(member, lane)
 

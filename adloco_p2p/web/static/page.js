@@ -10,27 +10,33 @@ const SMOOTHING = 0.8;  // part of the mean so far in the next one
 const FIRST_TEXTS = 4;  // the others on demand
 const FIRST_LINES = 15;  // of the ledger, and of the rounds of a peer; the others on demand
 const AXES = ["round", "samples", "tokens", "seconds"];
-const view = { run: null, axis: "round", isLog: false, isSmooth: false, openRounds: new Set(), isWhole: false, areAllTexts: false, peer: "", isWholePeer: false, shownPeer: null };
+const LEAST_DRAG = 8;  // pixels; less is a click
+const view = { run: null, place: 0, axis: "round", range: null, isDragging: false, isLog: false, isSmooth: false, openRounds: new Set(), isWhole: false, areAllTexts: false, peer: "", isWholePeer: false, shownPeer: null };
 
-// --- the address: axis, log, smooth, peer, plans
+// --- the address: run, axis, range, log, smooth, peer, plans
 
 function readAddress() {
   const chosen = new URLSearchParams(location.hash.slice(1));
   view.axis = AXES.includes(chosen.get("axis")) ? chosen.get("axis") : "round";
+  view.place = /^\d{1,4}$/.test(chosen.get("run") || "") ? Number(chosen.get("run")) : 0;
+  const range = (chosen.get("range") || "").split(" ").map(Number);
+  view.range = range.length === 2 && range[0] < range[1] ? range : null;
   view.isLog = chosen.get("log") === "1";
   view.isSmooth = chosen.get("smooth") === "1";
   view.peer = chosen.get("peer") || "";
   view.openRounds = new Set((chosen.get("plans") || "").split(" ").filter((word) => /^\d+$/.test(word)).map(Number));
 }
 
-// Of what is shown now, with another peer.
-function addressOf(peer) {
+// Of what is shown now, with another peer or another run.
+function addressOf(peer, place = view.place) {
   const chosen = new URLSearchParams();
+  if (place) chosen.set("run", String(place));
+  if (view.range) chosen.set("range", view.range.join(" "));
   if (view.axis !== "round") chosen.set("axis", view.axis);
   if (view.isLog) chosen.set("log", "1");
   if (view.isSmooth) chosen.set("smooth", "1");
   if (peer) chosen.set("peer", peer);
-  if (view.openRounds.size) chosen.set("plans", [...view.openRounds].sort((a, b) => a - b).join(" "));
+  if (view.openRounds.size && place === view.place) chosen.set("plans", [...view.openRounds].sort((a, b) => a - b).join(" "));
   return `#${chosen}`;
 }
 
@@ -41,6 +47,10 @@ function writeAddress() {
 
 function showChoice() {
   for (const button of document.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", String(button.dataset.axis === view.axis));
+  for (const link of document.querySelectorAll("a[data-place]")) link.setAttribute("href", addressOf("", Number(link.dataset.place)));
+  at("whole").hidden = view.range === null;
+  at("as-csv").setAttribute("href", `api/run.csv?run=${view.place}`);
+  at("as-json").setAttribute("href", `api/run?run=${view.place}`);
   at("log").setAttribute("aria-pressed", String(view.isLog));
   at("smooth").setAttribute("aria-pressed", String(view.isSmooth));
   for (const link of document.querySelectorAll("a[data-peer]")) link.setAttribute("href", addressOf(link.dataset.peer));
@@ -84,8 +94,10 @@ function bytes(value) {
   return `${prefix ? text.slice(0, -1) : text} ${prefix}B`;
 }
 
+// A faster measurement, as on one machine, is of memory and not of a link (MAX_LINK_RATE of views/units.py).
+const linkRate = (rate) => (rate === null || rate === undefined ? "-" : rate > 1e9 ? "> 1 GB/s" : `${bytes(rate)}/s`);
 const loss = (value) => (value === null || value === undefined ? "-" : value.toFixed(3));
-const percent = (value) => (value === null || value === undefined ? "-" : `${(100 * value).toFixed(value < 0.1 ? 1 : 0)}%`);
+const percent = (value) => (value === null || value === undefined ? "-" : `${(100 * value).toFixed(value && value < 0.1 ? 1 : 0)}%`);
 const short = (peer) => (peer.length <= 14 ? peer : `..${peer.slice(-12)}`);
 const plural = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 
@@ -119,13 +131,14 @@ function niceStep(span, wanted) {
 function linearTicks(low, high, wanted) {
   const step = niceStep(high - low, wanted);
   const ticks = [];
-  for (let tick = Math.ceil(low / step - 1e-9) * step; tick <= high + step * 1e-6; tick += step) ticks.push(Math.abs(tick) < step * 1e-6 ? 0 : tick);
+  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-6; index += 1) ticks.push(Number((index * step).toPrecision(12)));
   return ticks;
 }
 
 function powerTicks(low, high) {
   const ticks = [];
   for (let power = Math.floor(Math.log2(low)); 2 ** power <= high * 1.001; power += 1) if (2 ** power >= low * 0.999) ticks.push(2 ** power);
+  if (ticks.length < 2) return linearTicks(low, high, 4).filter((tick) => tick > 0);
   const stride = Math.ceil(ticks.length / 6);
   return ticks.filter((_, index) => index % stride === 0);
 }
@@ -138,7 +151,7 @@ function frame(holder, { height, left, xs, ys, isLogarithmic, xText, yText, labe
   let [low, high] = [Math.min(...ys), Math.max(...ys)];
   if (isLogarithmic) { low /= 1.1; high *= 1.15; } else { const margin = (high - low) * 0.06 || 0.1; low -= margin; high += margin; }
   const first = Math.min(...xs);
-  const last = Math.max(...xs, first + 1);
+  const last = first === Math.max(...xs) ? first + 1 : Math.max(...xs);
   const flat = isLogarithmic ? Math.log2 : (value) => value;
   const x = (value) => left + ((value - first) / (last - first)) * (width - left - right);
   const y = (value) => top + (1 - (flat(value) - flat(low)) / (flat(high) - flat(low))) * (height - top - bottom);
@@ -149,7 +162,8 @@ function frame(holder, { height, left, xs, ys, isLogarithmic, xText, yText, labe
   for (const tick of linearTicks(first, last, Math.min(8, Math.floor(width / 80)))) {
     svg.append(shape("text", { class: "axis", x: x(tick), y: height - 5, "text-anchor": "middle" }, xText(tick)));
   }
-  return { svg, x, y, first, last, left, width, height, bottom, right, top };
+  const valueAt = (pixel) => first + ((pixel - left) / (width - left - right)) * (last - first);
+  return { svg, x, y, valueAt, left, width, height, bottom, right, top };
 }
 
 function curve(points, place, classes) {
@@ -169,7 +183,7 @@ function readable(chart, holder, readout, places, describe) {
   const sorted = [...places].sort((a, b) => a - b);
   update(sorted[sorted.length - 1]);
   chart.svg.addEventListener("pointermove", (event) => {
-    const inside = ((event.clientX - chart.svg.getBoundingClientRect().left) / chart.svg.getBoundingClientRect().width) * chart.width;
+    const inside = pixelOf(chart, event);
     const nearest = sorted.reduce((best, place) => (Math.abs(chart.x(place) - inside) < Math.abs(chart.x(best) - inside) ? place : best));
     cursor.setAttribute("x1", chart.x(nearest));
     cursor.setAttribute("x2", chart.x(nearest));
@@ -178,6 +192,51 @@ function readable(chart, holder, readout, places, describe) {
   });
   chart.svg.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); update(sorted[sorted.length - 1]); });
   holder.replaceChildren(chart.svg);
+}
+
+function pixelOf(chart, event) {
+  const box = chart.svg.getBoundingClientRect();
+  return ((event.clientX - box.left) / box.width) * chart.width;
+}
+
+// A drag along the horizontal axis chooses a range of it; a double click, or a button above, the whole.
+function zoomable(chart) {
+  const chosen = shape("rect", { class: "chosen", y: chart.top, height: chart.height - chart.top - chart.bottom, visibility: "hidden" });
+  chart.svg.append(chosen);
+  let begun = null;
+  chart.svg.addEventListener("pointerdown", (event) => {
+    begun = pixelOf(chart, event);
+    view.isDragging = true;
+    chart.svg.setPointerCapture(event.pointerId);
+  });
+  chart.svg.addEventListener("pointermove", (event) => {
+    if (begun === null) return;
+    const [from, to] = [begun, pixelOf(chart, event)].sort((a, b) => a - b);
+    for (const [name, value] of [["x", from], ["width", to - from], ["visibility", "visible"]]) chosen.setAttribute(name, value);
+  });
+  const end = (event) => {
+    if (begun === null) return;
+    const [from, to] = [begun, pixelOf(chart, event)].sort((a, b) => a - b);
+    begun = null;
+    view.isDragging = false;
+    if (event.type === "pointerup" && to - from >= LEAST_DRAG) zoom([chart.valueAt(from), chart.valueAt(to)].map((value) => Number(value.toPrecision(6))));
+    else chosen.setAttribute("visibility", "hidden");
+  };
+  for (const name of ["pointerup", "pointercancel"]) chart.svg.addEventListener(name, end);
+  chart.svg.addEventListener("dblclick", () => zoom(null));
+}
+
+function zoom(range) {
+  view.range = range;
+  writeAddress();
+  drawCharts();
+}
+
+// The points in the chosen range; all of them where fewer than two are.
+function inRange(points) {
+  if (view.range === null) return points;
+  const inside = points.filter((point) => point[view.axis] >= view.range[0] && point[view.axis] <= view.range[1]);
+  return inside.length < 2 ? points : inside;
 }
 
 function perInstance(run, place, axis, text) {
@@ -202,7 +261,7 @@ function placed(run, points) {
     if (point.loss !== null) mean = mean === null || !view.isSmooth ? point.loss : SMOOTHING * mean + (1 - SMOOTHING) * point.loss;
     return { ...point, loss: point.loss === null ? null : mean, tokens: point.samples * run.run.sequence_length };
   });
-  return found.filter((point) => point[view.axis] !== null);
+  return inRange(found.filter((point) => point[view.axis] !== null));
 }
 
 function drawLoss(run) {
@@ -235,6 +294,45 @@ function drawLoss(run) {
     const round = all.find((point) => point[axis] === place).round;
     return [`round ${round}: `, ...perInstance({ instances: onAxis }, place, axis, (point) => `held out ${loss(point.heldout)}, training ${loss(point.loss)}`)];
   });
+  zoomable(chart);
+}
+
+// The held-out losses of several runs, one colour for each label.
+function drawCompared(run) {
+  const rows = run.compared || [];
+  at("compared-card").hidden = rows.length < 2;
+  if (rows.length < 2) return;
+  const labels = [...new Set(rows.map((row) => row.label))];
+  const drawn = rows.map((row) => ({ label: row.label, colour: colour(labels.indexOf(row.label)), points: inRange(comparedPoints(row)) }));
+  const all = drawn.flatMap((row) => row.points);
+  drawComparedTable(rows, labels);
+  if (!all.length) { waiting("compared", "no held-out loss with a place on this axis yet; choose another axis"); return; }
+  const holder = at("compared");
+  const chart = frame(holder, {
+    height: 260, left: 44, xs: all.map((point) => point[view.axis]), ys: all.map((point) => point.heldout), isLogarithmic: view.isLog,
+    xText: view.axis === "seconds" ? clock : whole, yText: (tick) => tick.toFixed(2), label: "held-out loss of every run",
+  });
+  for (const row of drawn) {
+    if (row.points.length) chart.svg.append(curve(row.points, (point) => [chart.x(point[view.axis]), chart.y(point.heldout)], `curve s${row.colour}`));
+  }
+  readable(chart, holder, at("compared-readout"), new Set(all.map((point) => point[view.axis])), (place) => drawn.flatMap((row) => {
+    const before = row.points.filter((point) => point[view.axis] <= place);
+    return before.length ? [element("b", { class: `f${row.colour}` }, `${row.label} `), `${loss(before[before.length - 1].heldout)}   `] : [];
+  }));
+  zoomable(chart);
+}
+
+function comparedPoints(row) {
+  const length = row.samples ? row.tokens / row.samples : 0;
+  return row.points.map((point) => ({ ...point, tokens: point.samples * length })).filter((point) => point[view.axis] !== null);
+}
+
+function drawComparedTable(rows, labels) {
+  table("compared-runs", [["run"], ["", "left"], ["seed"], ["rounds"], ["samples"], ["tokens"], ["time"], ["held-out loss"], ["state"]], rows.map((each, place) => row([
+    [element("a", { href: addressOf("", place), "data-place": place, class: `f${colour(labels.indexOf(each.label))}`, ...(place === view.place ? { "aria-current": "page" } : {}) }, each.label)],
+    [`${each.name} ${each.run.slice(0, 8)}`, "left quiet"], [each.seed], [each.rounds], [count(each.samples)], [count(each.tokens)],
+    [duration(each.seconds)], [loss(each.heldout_loss)], [each.is_finished ? "finished" : "not finished"],
+  ])));
 }
 
 function drawBatch(run) {
@@ -288,7 +386,7 @@ function drawDurations(run) {
   }
   readable(chart, holder, at("durations-readout"), bins.map((bin) => bin.from), (place) => {
     const bin = bins.find((each) => each.from === place);
-    return [`${duration(bin.from)} to ${duration(bin.to)}: ${plural(bin.rounds, "round")}`];
+    return [`${clock(bin.from)} to ${clock(bin.to)}: ${plural(bin.rounds, "round")}`];
   });
 }
 
@@ -370,8 +468,9 @@ function stateWords(peer) {
 
 function drawPeers(run) {
   const hidden = run.num_peers - run.peers.length;
-  at("peers-note").textContent = `Tokens credited by the signed reports in the ledger, at most what the plan assigned to that peer. The last two rounds are not credited yet.${hidden > 0 ? ` ${plural(hidden, "more peer")} not shown.` : ""}`;
-  table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last round"], ["samples/s"], ["instances"]], run.peers.map((peer) => {
+  const credit = run.run.is_signed ? "Tokens credited by the signed reports in the ledger, at most what the plan assigned to that peer; reports of the newest rounds are in no plan yet." : "Tokens of the one node whose events these are.";
+  at("peers-note").textContent = `${credit}${hidden > 0 ? ` ${plural(hidden, "more peer")} not shown.` : ""}`;
+  table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last round"], ["samples/s"], ["hosts instance"]], run.peers.map((peer) => {
     const line = row([
       [element("a", { href: addressOf(peer.peer), "data-peer": peer.peer }, short(peer.peer)), "peer"], [stateWords(peer), `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
       [meter(peer.share), "bar"], [peer.rounds], [peer.last_round ?? "-"], [count(peer.samples_per_second)], [peer.instances.join(" ") || "-"],
@@ -387,7 +486,7 @@ function drawPeers(run) {
 async function drawPeer(run) {
   const wanted = view.peer;
   if (!wanted) { at("peer-card").hidden = true; view.shownPeer = null; return; }
-  const reply = await fetch(`api/peer?id=${encodeURIComponent(wanted)}`);
+  const reply = await fetch(`api/peer?run=${view.place}&id=${encodeURIComponent(wanted)}`);
   if (wanted !== view.peer) return;
   const peer = reply.ok ? await reply.json() : { peer: wanted, rounds: [], num_rounds: 0, events: [] };
   const known = run.peers.find((candidate) => candidate.peer === wanted);
@@ -406,7 +505,7 @@ async function drawPeer(run) {
   at("peer-all").textContent = `show ${plural(newest.length - lines.length, "older round")}`;
   table("peer-rounds", [["round"], ["instance"], ["samples"], ["planned"], ["training loss"], ["held out"], ["samples/s"], ["uplink"], ["", "left"]], lines.map((line) => row([
     [line.round], [line.instance], [line.samples ?? "-"], [line.planned], [loss(line.loss)], [loss(line.heldout)],
-    [count(line.samples_per_second)], [line.upload_bytes_per_second === null ? "-" : `${bytes(line.upload_bytes_per_second)}/s`], [line.words, "left quiet"],
+    [count(line.samples_per_second)], [linkRate(line.upload_bytes_per_second)], [line.words, "left quiet"],
   ])));
   const isNew = view.shownPeer === null || view.shownPeer.peer !== wanted;
   view.shownPeer = peer;
@@ -416,7 +515,7 @@ async function drawPeer(run) {
 
 function uplink(peer) {
   const measured = peer.rounds.map((line) => line.upload_bytes_per_second).filter((rate) => rate !== null);
-  return measured.length ? `uplink ${bytes(measured[measured.length - 1])}/s in its last averages` : "";
+  return measured.length ? `uplink ${linkRate(measured[measured.length - 1])} in its last averages` : "";
 }
 
 function drawPeerCharts() {
@@ -489,7 +588,7 @@ function drawTexts(run) {
 
 function drawLedger(run) {
   const hidden = run.num_plans - run.ledger.length;
-  at("ledger-note").textContent = `${plural(run.num_plans, "plan")}, every decision recomputed and every signature checked before it is shown here${hidden > 0 ? `; the ${hidden} oldest are not shown` : ""}. Open one for its reasons.`;
+  at("ledger-note").textContent = `${plural(run.num_plans, "plan")}${run.run.is_signed ? " of the signed ledger" : ""}${hidden > 0 ? `; the ${hidden} oldest are not shown` : ""}. Open one for its reasons.`;
   const lines = view.isWhole ? run.ledger : run.ledger.slice(0, FIRST_LINES);
   at("all").hidden = lines.length === run.ledger.length;
   at("all").textContent = `show ${plural(run.ledger.length - lines.length, "older plan")}`;
@@ -538,20 +637,27 @@ function drawHead(run) {
   const live = run.instances.filter((instance) => instance.is_alive).length;
   const tiles = [
     ["held-out loss", loss(run.now.heldout_loss), "nats per token"], ["credited tokens", count(run.now.tokens), `${count(run.now.samples)} samples`],
-    ["peers", String(isSeated ? run.num_peers : alive), isSeated ? "known" : `alive of ${run.num_peers}`], ["instances", String(live), `of ${run.instances.length} so far`],
-    isOver ? ["running time", duration(run.now.seconds), "of this node"] : ["time left", duration(run.now.seconds_left), "estimated"], ["speed, all peers", count(run.now.tokens_per_second), "tokens/s"],
+    ["peers", String(isOver || isSeated ? run.num_peers : alive), isOver ? "took part" : isSeated ? "known" : `alive of ${run.num_peers}`], ["instances", String(live), `of ${run.instances.length} so far`],
+    isOver ? ["running time", duration(run.now.seconds), "of this node"] : ["time left", duration(run.now.seconds_left), "estimated"], ["speed, all peers", count(run.now.tokens_per_second), isOver ? "tokens/s, last rounds" : "tokens/s"],
     ["averaging, all peers", bytes(run.traffic.swarm_averaging_bytes), "computed"],
   ];
   at("tiles").replaceChildren(...tiles.map(([name, value, unit]) => element("div", {}, element("dt", {}, name), element("dd", {}, value, " ", element("small", {}, unit)))));
   at("source").textContent = run.source;
   at("join").hidden = !run.now.join || isOver;
   at("join-command").textContent = run.now.join;
+  const hasModel = run.own !== null && run.own.saved_round !== null && run.own.export;
+  at("model").hidden = !hasModel;
+  if (!hasModel) return;
+  at("model-command").textContent = run.own.export;
+  at("model-note").textContent = `Writes the newest model of this machine, after ${plural(run.own.saved_round, "round")}, as a directory that transformers loads.`;
 }
 
 function drawCharts() {
   const run = view.run;
   if (run === null) return;
+  if (view.isDragging) return;
   drawLoss(run);
+  drawCompared(run);
   drawBatch(run);
   drawFamily(run);
   drawComputing(run);
@@ -575,13 +681,15 @@ function draw(run) {
 
 // Another address: a link on the page, the browser's way back, or a hand.
 async function follow() {
+  const place = view.place;
   readAddress();
   view.isWholePeer = false;
-  if (view.run !== null) await draw(view.run);
+  if (place !== view.place) await refresh();
+  else if (view.run !== null) await draw(view.run);
 }
 
 async function refresh() {
-  const reply = await fetch("api/run");
+  const reply = await fetch(`api/run?run=${view.place}`);
   if (!reply.ok) throw new Error(`status ${reply.status}`);
   const run = await reply.json();
   if (run.run) await draw(run);
@@ -625,11 +733,12 @@ function start() {
   readAddress();
   showChoice();
   for (const button of document.querySelectorAll("[data-axis]")) {
-    button.addEventListener("click", () => { view.axis = button.dataset.axis; writeAddress(); drawCharts(); });
+    button.addEventListener("click", () => { view.axis = button.dataset.axis; zoom(null); });
   }
   for (const [id, name] of [["log", "isLog"], ["smooth", "isSmooth"]]) {
     at(id).addEventListener("click", () => { view[name] = !view[name]; writeAddress(); drawCharts(); });
   }
+  at("whole").addEventListener("click", () => zoom(null));
   at("picture").addEventListener("click", savePicture);
   at("all").addEventListener("click", () => { view.isWhole = true; drawLedger(view.run); });
   at("texts-all").addEventListener("click", () => { view.areAllTexts = true; drawTexts(view.run); });

@@ -169,6 +169,19 @@ def test_without_an_older_state_the_wait_ends_with_a_report_of_nothing_and_at_th
     assert fetching.has_given_up
 
 
+def test_a_newcomer_is_not_warned_while_the_others_train_the_round_before_its_first() -> None:
+    state = state_at(3)
+    state.instance(INSTANCE).boundary = None
+    plan = state.book.plans[3]
+    roster = tuple(replace(entry, joined_round=3) if entry.peer == PEER0 else entry for entry in plan.roster)
+    state.book.plans[3] = replace(plan, roster=roster)
+    fetching = Fetching(state)
+    assert [fetching.fetch_missing(number * NO_DONOR_SECONDS) for number in range(3)] == [[], [], []]
+    state.gone[PEER1] = None
+    (warning,) = fetching.fetch_missing(3 * NO_DONOR_SECONDS)
+    assert "no peer has the state of instance 0 before round 3" in getattr(warning, "message", "")
+
+
 def test_a_round_that_is_over_is_passed_where_a_state_is_known_behind_it_alone() -> None:
     """Nobody is known to have the state before round 3; a host reported the one after it, so this peer asks for that."""
     state = state_at(3)
@@ -183,3 +196,16 @@ def test_a_round_that_is_over_is_passed_where_a_state_is_known_behind_it_alone()
     state.book.note_states(Report(peer=PEER1, round=3, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
     asked = [effect for effect in fetching.fetch_missing(1.0) if isinstance(effect, FetchState)]
     assert [(effect.round, effect.from_peers) for effect in asked] == [(4, (PEER1,))]
+
+
+def test_a_joiner_of_the_same_round_is_asked_too() -> None:
+    """It fetches the state as well, and serves what it has of it."""
+    state = state_at(3)
+    state.instance(INSTANCE).boundary = None
+    plan = state.book.plans[3]
+    (item,) = plan.instances
+    state.book.plans[3] = replace(plan, instances=(replace(item, hosts=(*item.hosts, replace(item.hosts[0], peer=PEER2))),))
+    for peer in (PEER0, PEER1):
+        state.book.note_states(Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
+    asked = [effect.from_peers for effect in Fetching(state).fetch_missing(0.0) if isinstance(effect, FetchState)]
+    assert asked == [(PEER1, PEER2)]

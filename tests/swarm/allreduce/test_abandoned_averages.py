@@ -11,6 +11,7 @@ from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.swarm.allreduce.averager import Averager
+from benchmarks.unplanned import unplanned
 from tests.swarm.averaging_peers import key_of, until
 
 ME, OTHER, AVERAGE = PeerId("me"), PeerId("other"), (3, InstanceId(1))
@@ -46,12 +47,12 @@ def averager_with(attempt: Any) -> Any:
     averager._around, averager.told = SimpleNamespace(own_peer=ME), []
     averager._attempts.running[attempt.spec.key] = attempt
     averager._attempts._ended[attempt.spec.key] = None
-    averager._decided[AVERAGE] = attempt
+    averager._decided.keep(attempt)
 
     async def tell(spec: Any, reply: Any, **_: object) -> None:
         averager.told.append((spec.key, reply.reason, reply.suspects))
 
-    averager._tell = tell
+    averager._notify_members = tell
     return averager
 
 
@@ -59,10 +60,10 @@ def test_an_attempt_that_had_decided_is_let_go_when_no_retry_comes() -> None:
     async def wait() -> None:
         attempt = Decided()
         averager = averager_with(attempt)
-        averager._expire_later(*AVERAGE, 0.0)
+        averager._decided.expire_later(*AVERAGE, 0.0)
         await until(lambda: "closed" in attempt.done)
         assert attempt.done == ["let go", "closed"]
-        assert not averager._decided and not averager._attempts.running and not averager._expiries
+        assert not averager._decided._kept and not averager._attempts.running and not averager._decided._expiries
 
     asyncio.run(asyncio.wait_for(wait(), 60.0))
 
@@ -71,31 +72,33 @@ def test_a_retry_that_is_given_up_before_it_begins_notifies_the_others_and_leave
     async def give_up() -> None:
         attempt = Decided()
         averager = averager_with(attempt)
-        averager._expire_later(*AVERAGE, 3600.0)
+        averager._decided.expire_later(*AVERAGE, 3600.0)
         retry = averager.average(
-            key=key_of("retry"),
-            weights=((ME, 1), (OTHER, 1)),
-            vector=torch.ones(10),
-            timeout_seconds=60.0,
-            round=AVERAGE[0],
-            instance=AVERAGE[1],
-            attempt=1,
-            lost=(LostShare(1, 1.0),),
-            completes=attempt.decision,
+            unplanned(
+                key=key_of("retry"),
+                weights=((ME, 1), (OTHER, 1)),
+                timeout_seconds=60.0,
+                round=AVERAGE[0],
+                instance=AVERAGE[1],
+                attempt=1,
+                lost=(LostShare(1, 1.0),),
+                completes=attempt.decision,
+            ),
+            torch.ones(10),
         )
         task = asyncio.create_task(retry)
         await until(lambda: bool(attempt.done) or task.done())
-        assert not averager._expiries, "a retry goes on"
+        assert not averager._decided._expiries, "a retry goes on"
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.wait(averager._background)
         assert averager.told == [(key_of("retry"), "this peer gave up", ())] and averager._attempts.is_used(key_of("retry"))
         assert (
-            averager._decided == {AVERAGE: attempt}
+            averager._decided._kept == {AVERAGE: attempt}
             and attempt.done == ["completed by"]
-            and list(averager._expiries) == [AVERAGE]
+            and list(averager._decided._expiries) == [AVERAGE]
         )
-        averager._expiries[AVERAGE].cancel()
+        averager._decided._expiries[AVERAGE].cancel()
 
     asyncio.run(asyncio.wait_for(give_up(), 60.0))

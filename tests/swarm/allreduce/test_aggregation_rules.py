@@ -19,7 +19,7 @@ from adloco_p2p.swarm.allreduce.gram_barrier import decode_products, encode_prod
 from adloco_p2p.swarm.allreduce.pledges import ProductsBook
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind
-from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, averaged, key_of, kill, measured, residual_of
+from tests.swarm.averaging_peers import Peers, averaged, key_of, kill, measured, residual_of
 
 SIZE = 20_003
 GRAM_RULES = [rule.name for rule in RULES if rule.needs_gram]
@@ -148,17 +148,7 @@ def test_a_repair_knows_who_was_left_out_from_the_result_itself(peers: Peers) ->
     with peers.using(aggregation="robust", codec="int8"):
         results = results_of(peers.average("fetched", vectors, (1,) * 4))
         peers[0].averager.forget(key_of("fetched"))
-        fetched = peers.run(
-            peers[0].averager.repair(
-                key=key_of("fetched"),
-                digest=results[0].digest,
-                from_peers=(peers[1].peer_id,),
-                size=SIZE,
-                timeout_seconds=TIMEOUT_SECONDS,
-                vector=vectors[0],
-                contributors=results[0].contributors,
-            )
-        )
+        fetched = peers.run(peers[0].repair("fetched", results[0], [peers[1]], vector=vectors[0]))
     assert fetched.left_out == (peers[1].peer_id,)
     assert torch.equal(fetched.vector, results[0].vector)
     assert torch.equal(residual_of(fetched), residual_of(results[0]))
@@ -274,12 +264,7 @@ def test_a_host_that_dies_before_the_decision_is_named_and_the_others_average_wi
 
         async def again() -> list[Averaged]:
             members = tuple((peers[host].peer_id, 1) for host in survivors)
-            averages = (
-                peers[host].averager.average(
-                    key=key_of("again"), weights=members, vector=vectors[host], timeout_seconds=TIMEOUT_SECONDS
-                )
-                for host in survivors
-            )
+            averages = (peers[host].average("again", members, vectors[host]) for host in survivors)
             return await asyncio.gather(*averages)
 
         results_of(peers.run(again()))

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import AveragingError, LocalProtocolError
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.attempt_state import AttemptState
@@ -15,7 +16,7 @@ from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.transfer import download
-from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, averaged, key_of, measured, vectors_of
+from tests.swarm.averaging_peers import Peers, averaged, key_of, measured, vectors_of
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +141,8 @@ def test_two_averages_at_the_same_time_do_not_meet(peers: Peers) -> None:
     async def both() -> list[Averaged]:
         return await asyncio.gather(
             *(
-                peers[index].averager.average(
-                    key=key_of(f"at once {average}"),
-                    weights=peers.weights(1, 1, 1),
-                    vector=torch.full((40_000,), float(10**average * (index + 1))),
-                    timeout_seconds=TIMEOUT_SECONDS,
+                peers[index].average(
+                    f"at once {average}", peers.weights(1, 1, 1), torch.full((40_000,), float(10**average * (index + 1)))
                 )
                 for average in (0, 1)
                 for index in range(3)
@@ -176,17 +174,7 @@ def test_a_lost_result_is_fetched_from_those_who_hold_it(peers: Peers, monkeypat
     results = averaged(peers.average("repair", vectors, weights))
     peers[0].averager.forget(key_of("repair"))
     contributors = results[0].contributors
-    repaired = peers.run(
-        peers[0].averager.repair(
-            key=key_of("repair"),
-            digest=results[0].digest,
-            from_peers=contributors,
-            size=100_000,
-            timeout_seconds=TIMEOUT_SECONDS,
-            vector=vectors[0],
-            contributors=contributors,
-        )
-    )
+    repaired = peers.run(peers[0].repair("repair", results[0], peers.list[:3], vector=vectors[0]))
     assert_same_bytes([results[1], repaired])
     assert repaired.contributors == contributors
     assert measured(repaired).inner_product == pytest.approx(measured(results[0]).inner_product, rel=1e-12)
@@ -199,44 +187,26 @@ def test_a_repair_that_nobody_can_serve_fails(peers: Peers) -> None:
         peers[index].averager.forget(key_of("forgotten"))
     donor = peers[1].peer_id
     with pytest.raises(AveragingError, match="not held here") as failed:
-        peers.run(
-            peers[0].averager.repair(
-                key=key_of("forgotten"),
-                digest=results[0].digest,
-                from_peers=(donor,),
-                size=1_000,
-                timeout_seconds=TIMEOUT_SECONDS,
-            )
-        )
+        peers.run(peers[0].repair("forgotten", results[0], [peers[1]]))
     assert failed.value.suspects == (donor,)
 
 
 def test_a_joiner_that_had_no_part_fetches_a_result_by_its_digest(peers: Peers) -> None:
     results = averaged(peers.average("before the joiner", vectors_of(2, 1_000), (1, 1)))
-    fetched = peers.run(
-        peers[3].averager.repair(
-            key=key_of("joiner"),
-            digest=results[0].digest,
-            from_peers=(peers[0].peer_id,),
-            size=1_000,
-            timeout_seconds=TIMEOUT_SECONDS,
-        )
-    )
+    fetched = peers.run(peers[3].repair("joiner", results[0], [peers[0]]))
     assert torch.equal(fetched.vector, results[0].vector)
 
 
 def test_wrong_arguments_are_refused(peers: Peers) -> None:
-    vector = torch.zeros(4)
-    averager, everybody = peers[0].averager, peers.weights(1, 1)
+    everybody = peers.weights(1, 1)
 
-    def attempt(name: str, **changes: object) -> object:
-        arguments = {"key": key_of(name), "weights": everybody, "vector": vector, "timeout_seconds": TIMEOUT_SECONDS} | changes
-        return peers.run(averager.average(**arguments))  # type: ignore[arg-type]
+    def attempt(name: str, weights: tuple[tuple[PeerId, int], ...] = everybody, vector: torch.Tensor | None = None) -> object:
+        return peers.run(peers[0].average(name, weights, torch.zeros(4) if vector is None else vector))
 
     with pytest.raises(AveragingError, match="no member has any samples"):
         attempt("a", weights=peers.weights(0, 0))
     with pytest.raises(ValueError, match="float32"):
-        attempt("b", vector=vector.double())
+        attempt("b", vector=torch.zeros(4).double())
     with pytest.raises(ValueError, match="negative"):
         attempt("c", weights=peers.weights(2, -1))
     with pytest.raises(ValueError, match="distinct"):

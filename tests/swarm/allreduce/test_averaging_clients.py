@@ -10,7 +10,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from adloco_p2p.core.averaging.reduction_shares import reduction_shares
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.averager import Averager
-from tests.swarm.averaging_peers import LIMITS, TIMEOUT_SECONDS, Peer, key_of, signing
+from tests.swarm.averaging_peers import LIMITS, Peer, signing
 
 
 async def start(known: list[str], *, is_client: bool) -> Peer:
@@ -33,13 +33,7 @@ def test_two_clients_and_one_that_can_be_dialled_average_together() -> None:
             weights = tuple((peer.peer_id, index + 1) for index, peer in enumerate(peers))
             shares = reduction_shares([0.0, 0.0, 0.0], [True, False, False])
             calls = [
-                peer.averager.average(
-                    key=key_of("clients"),
-                    weights=weights,
-                    vector=torch.full((20_000,), float(index)),
-                    timeout_seconds=TIMEOUT_SECONDS,
-                    shares=shares,
-                )
+                peer.average("clients", weights, torch.full((20_000,), float(index)), shares=shares)
                 for index, peer in enumerate(peers)
             ]
             results: list[Averaged] = await asyncio.gather(*calls)

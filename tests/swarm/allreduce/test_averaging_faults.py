@@ -17,6 +17,7 @@ from adloco_p2p.swarm.allreduce.result_exchange import RESULT_KIND
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES, FramedStream, FrameKind, StreamLost, open_stream
 from adloco_p2p.swarm.transport.stream_acceptor import StreamLimits
+from benchmarks.unplanned import unplanned
 from tests.swarm.averaging_peers import (
     LIMITS,
     TIMEOUT_SECONDS,
@@ -58,17 +59,7 @@ def assert_still_works(peers: Peers, who: tuple[int, ...], *, name: str = "after
     members = tuple(pair for pair in peers.weights(*weights) if pair[1])
 
     async def again() -> list[Averaged]:
-        return await asyncio.gather(
-            *(
-                peers[index].averager.average(
-                    key=key_of(name),
-                    weights=members,
-                    vector=torch.full((5_000,), float(index)),
-                    timeout_seconds=TIMEOUT_SECONDS,
-                )
-                for index in who
-            )
-        )
+        return await asyncio.gather(*(peers[index].average(name, members, torch.full((5_000,), float(index))) for index in who))
 
     results = peers.run(again())
     assert len({result.digest for result in results}) == 1
@@ -120,9 +111,7 @@ def test_another_shape_is_named(peers: Peers) -> None:
 def test_members_that_disagree_on_weights_do_not_average(peers: Peers) -> None:
     async def disagree() -> list[object]:
         calls = [
-            peers[index].averager.average(
-                key=key_of("weights"), weights=weights, vector=torch.ones(500), timeout_seconds=TIMEOUT_SECONDS
-            )
+            peers[index].average("weights", weights, torch.ones(500))
             for index, weights in enumerate([peers.weights(1, 1), peers.weights(1, 1000)])
         ]
         return await asyncio.gather(*calls, return_exceptions=True)
@@ -148,9 +137,7 @@ def test_a_member_that_never_comes_is_named_at_the_deadline(peers: Peers, weight
 def test_a_member_that_comes_late_is_waited_for(peers: Peers) -> None:
     async def come_later() -> list[Averaged]:
         def average(index: int) -> asyncio.Task[Averaged]:
-            call = peers[index].averager.average(
-                key=key_of("late"), weights=peers.weights(1, 1, 1), vector=torch.ones(5_000), timeout_seconds=TIMEOUT_SECONDS
-            )
+            call = peers[index].average("late", peers.weights(1, 1, 1), torch.ones(5_000))
             return asyncio.create_task(call)
 
         early, loop = [average(0), average(1)], asyncio.get_running_loop()
@@ -252,28 +239,17 @@ def test_a_note_of_a_stranger_about_an_average_to_come_is_not_kept(peers: Peers,
             assert stream.is_lost, "it was heard"
 
     peers.run(scenario())
-    assert [teller for _, teller in notes] == [peers[1].peer_id]
+    assert [reporter for _, reporter in notes] == [peers[1].peer_id]
 
 
 def test_a_stranger_with_the_key_is_refused_by_its_identity(peers: Peers) -> None:
     async def intrude() -> AveragingError:
-        inside = asyncio.create_task(
-            peers[0].averager.average(
-                key=key_of("private"), weights=peers.weights(1, 1), vector=torch.ones(100), timeout_seconds=TIMEOUT_SECONDS
-            )
-        )
-        outside = peers[3].averager.average(
-            key=key_of("private"),
-            weights=(*peers.weights(1), (peers[3].peer_id, 1)),
-            vector=torch.ones(100),
-            timeout_seconds=TIMEOUT_SECONDS,
-        )
+        inside = asyncio.create_task(peers[0].average("private", peers.weights(1, 1), torch.ones(100)))
+        outside = peers[3].average("private", (*peers.weights(1), (peers[3].peer_id, 1)), torch.ones(100))
         with pytest.raises(AveragingError, match="not a member") as refused:
             await outside
         assert not inside.done()
-        other = peers[1].averager.average(
-            key=key_of("private"), weights=peers.weights(1, 1), vector=torch.ones(100) * 3, timeout_seconds=TIMEOUT_SECONDS
-        )
+        other = peers[1].average("private", peers.weights(1, 1), torch.ones(100) * 3)
         assert torch.equal((await other).vector, torch.full((100,), 2.0))
         await inside
         return refused.value
@@ -311,9 +287,7 @@ def test_a_peer_that_dies_in_the_middle_is_named_by_all_survivors(blow: object) 
         async def everybody() -> list[Averaged | BaseException]:
             tasks[:] = [
                 asyncio.create_task(
-                    peers[index].averager.average(
-                        key=key_of("struck"), weights=peers.weights(1, 1, 1, 1), vector=vectors[index], timeout_seconds=1e4
-                    )
+                    peers[index].average("struck", peers.weights(1, 1, 1, 1), vectors[index], timeout_seconds=1e4)
                 )
                 for index in range(4)
             ]
@@ -336,16 +310,8 @@ def test_a_peer_that_dies_in_the_middle_is_named_by_all_survivors(blow: object) 
 )  # who notices a frozen daemon first, its own peer or another, is a matter of tenths of seconds
 def test_a_peer_whose_own_daemon_died_or_stands_still_blames_nobody(blow: Callable[[Peer], None], words: str) -> None:
     async def lose_daemon(peers: Peers) -> BaseException:
-        task = asyncio.create_task(
-            peers[0].averager.average(
-                key=key_of("daemon"), weights=peers.weights(1, 1, 1), vector=torch.ones(1000), timeout_seconds=TIMEOUT_SECONDS
-            )
-        )
-        other = asyncio.create_task(
-            peers[1].averager.average(
-                key=key_of("daemon"), weights=peers.weights(1, 1, 1), vector=torch.ones(1000), timeout_seconds=TIMEOUT_SECONDS
-            )
-        )
+        task = asyncio.create_task(peers[0].average("daemon", peers.weights(1, 1, 1), torch.ones(1000)))
+        other = asyncio.create_task(peers[1].average("daemon", peers.weights(1, 1, 1), torch.ones(1000)))
         await wait_for_traffic(peers[0], "daemon", 1)
         blow(peers[0])
         result, other_result = await asyncio.gather(task, other, return_exceptions=True)
@@ -376,9 +342,7 @@ def test_a_stream_that_was_kept_was_silent_by_right(peers: Peers) -> None:
 
     async def average_after_a_long_round() -> list[Averaged]:
         def average(index: int) -> asyncio.Task[Averaged]:
-            call = peers[index].averager.average(
-                key=key_of("again"), weights=peers.weights(1, 1), vector=torch.ones(5_000), timeout_seconds=TIMEOUT_SECONDS
-            )
+            call = peers[index].average("again", peers.weights(1, 1), torch.ones(5_000))
             return asyncio.create_task(call)
 
         await peers[0].averager.settled()
@@ -400,14 +364,7 @@ def test_a_stream_that_was_kept_was_silent_by_right(peers: Peers) -> None:
 def test_a_member_that_gives_up_notifies_the_others(peers: Peers, way: str) -> None:
     async def give_up() -> list[object]:
         tasks = [
-            asyncio.create_task(
-                peers[index].averager.average(
-                    key=key_of("giving up"),
-                    weights=peers.weights(1, 1, 1, 1),
-                    vector=torch.ones(1000),
-                    timeout_seconds=TIMEOUT_SECONDS,
-                )
-            )
+            asyncio.create_task(peers[index].average("giving up", peers.weights(1, 1, 1, 1), torch.ones(1000)))
             for index in range(3)
         ]
         await wait_for_traffic(peers[0], "giving up", 1)
@@ -444,11 +401,7 @@ def test_the_stream_of_a_note_is_closed_when_the_note_has_arrived(peers: Peers, 
     monkeypatch.setattr(register, "hear_note", hearing)
 
     async def give_up() -> None:
-        task = asyncio.create_task(
-            peers[0].averager.average(
-                key=key_of("note"), weights=peers.weights(1, 1), vector=torch.ones(100), timeout_seconds=TIMEOUT_SECONDS
-            )
-        )
+        task = asyncio.create_task(peers[0].average("note", peers.weights(1, 1), torch.ones(100)))
         await until(lambda: peers[0].attempt("note") is not None)
         monkeypatch.setattr(FramedStream, "close", closing)
         task.cancel()
@@ -470,10 +423,8 @@ def test_a_used_key_is_not_served_again(peers: Peers) -> None:
         await twin.start()
         with pytest.raises(AveragingError, match="has ended"):
             await twin.average(
-                key=key_of("replayed"),
-                weights=peers.weights(1, 1),
-                vector=torch.ones(1_000),
-                timeout_seconds=TIMEOUT_SECONDS,
+                unplanned(key=key_of("replayed"), weights=peers.weights(1, 1), timeout_seconds=TIMEOUT_SECONDS),
+                torch.ones(1_000),
             )
         await twin.stop()
         await peers[1].averager.start()
@@ -508,10 +459,8 @@ def test_pace_governs_every_byte(peers: Peers) -> None:
         result, _ = await asyncio.gather(
             *(
                 each.average(
-                    key=key_of("paced"),
-                    weights=peers.weights(1, 1),
-                    vector=torch.ones(700_000),
-                    timeout_seconds=TIMEOUT_SECONDS,
+                    unplanned(key=key_of("paced"), weights=peers.weights(1, 1), timeout_seconds=TIMEOUT_SECONDS),
+                    torch.ones(700_000),
                 )
                 for each in (averager, other)
             )

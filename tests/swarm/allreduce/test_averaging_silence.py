@@ -5,7 +5,7 @@ import asyncio
 import torch
 
 from adloco_p2p.swarm.allreduce.averaged import Averaged
-from tests.swarm.averaging_peers import LIMITS, TIMEOUT_SECONDS, Peers, freeze, key_of, thaw, until
+from tests.swarm.averaging_peers import LIMITS, Peers, freeze, thaw, until
 
 PAUSE_SECONDS = LIMITS.stall_seconds / 2
 
@@ -15,9 +15,7 @@ def test_a_silence_that_ended_makes_the_peer_wait_longer_for_the_next_one() -> N
         averager, loop = peers[0].averager, peers.run(_loop())
 
         def average(index: int) -> asyncio.Task[Averaged]:
-            call = peers[index].averager.average(
-                key=key_of("pause"), weights=peers.weights(1, 1), vector=torch.ones(5_000), timeout_seconds=TIMEOUT_SECONDS
-            )
+            call = peers[index].average("pause", peers.weights(1, 1), torch.ones(5_000))
             return loop.create_task(call)
 
         def silence_seconds() -> float:

@@ -25,6 +25,7 @@ from adloco_p2p.swarm.allreduce.completion import decision_of_rest
 from adloco_p2p.swarm.allreduce.settled import Settled
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.topology import AttemptResult
+from benchmarks.unplanned import unplanned
 from tests.swarm.averaging_peers import Peers, key_of, kill, sign, until, vectors_of
 from tests.swarm.linked_attempts import LinkedPeers, Strike
 
@@ -208,16 +209,18 @@ def test_between_peers_parts_with_the_dead_member_are_made_again_and_a_liar_is_p
         assert all(isinstance(failed[number], AveragingError) for number in living), failed
 
         async def complete() -> list[Averaged]:
-            retry: dict[str, Any] = {
-                "key": key_of("retry"),
-                "weights": tuple((peers[number].peer_id, 1) for number in living),
-                "timeout_seconds": 240.0,
-                "attempt": 1,
-                "lost": (LostShare(VICTIM, 1.0),),
-                "completes": decisions[0],
-                "on_not_shown": lambda *pair: not_shown.append(pair),
-            }
-            averages = [peers[number].averager.average(vector=vectors[number], **retry) for number in living]
+            retry = unplanned(
+                key=key_of("retry"),
+                weights=tuple((peers[number].peer_id, 1) for number in living),
+                timeout_seconds=240.0,
+                attempt=1,
+                lost=(LostShare(VICTIM, 1.0),),
+                completes=decisions[0],
+            )
+            averages = [
+                peers[number].averager.average(retry, vectors[number], on_not_shown=lambda *pair: not_shown.append(pair))
+                for number in living
+            ]
             return list(await asyncio.gather(*averages))
 
         results = peers.run(complete())

@@ -12,7 +12,7 @@ from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.transfer import chunk_fetcher
 from adloco_p2p.swarm.transport.framed_stream import StreamLost
 from tests.swarm import averaging_peers
-from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, key_of, residual_of, vectors_of
+from tests.swarm.averaging_peers import Peers, key_of, residual_of, vectors_of
 
 SIZE = 100_000
 
@@ -23,19 +23,11 @@ def peers() -> Iterator[Peers]:
         yield started
 
 
-def repair(peers: Peers, name: str, result: Averaged, *donors: int, vector: object = None, by: int = 0) -> Averaged:
+def repair(
+    peers: Peers, name: str, result: Averaged, *donors: int, vector: torch.Tensor | None = None, by: int = 0
+) -> Averaged:
     """By the first peer, which has lost it, or another one."""
-    return peers.run(
-        peers[by].averager.repair(
-            key=key_of(name),
-            digest=result.digest,
-            from_peers=tuple(peers[donor].peer_id for donor in donors),
-            size=SIZE,
-            timeout_seconds=TIMEOUT_SECONDS,
-            vector=vector,  # type: ignore[arg-type]
-            contributors=result.contributors,
-        )
-    )
+    return peers.run(peers[by].repair(name, result, [peers[donor] for donor in donors], vector=vector))
 
 
 def averaged(peers: Peers, name: str) -> Averaged:

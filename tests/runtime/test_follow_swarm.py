@@ -10,7 +10,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.messages import PullEntries
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.runtime.follow_run import _ObserverNode
+from adloco_p2p.runtime.follow_swarm import _ObserverNode
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transport.gossip import GossipWire
 

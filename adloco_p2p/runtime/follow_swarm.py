@@ -1,0 +1,180 @@
+"""A run of others, followed on the network, becomes the page of a browser.
+
+Nothing here trains, votes, or writes anything that lasts: an observer has an identity for as long as it runs.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.agreement.observer import Observer
+from adloco_p2p.core.ledger.contributions import leaderboard
+from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
+from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.errors import SwarmError
+from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
+from adloco_p2p.runtime.adapters.run_history import ledger_events_of
+from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
+from adloco_p2p.runtime.follow_run import PERIOD_SECONDS, Say, rest, served, until_stopped
+from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run
+from adloco_p2p.swarm.discovery.join_link import split_initial_peers
+from adloco_p2p.swarm.discovery.manifest import fetch_manifest
+from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.identity import is_signed
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
+from adloco_p2p.swarm.transport.gossip import GossipWire
+from adloco_p2p.views import units
+from adloco_p2p.views.page import Document, document
+from adloco_p2p.views.peer_page import PeerDocuments, peer_documents
+from adloco_p2p.web.server import Address, Page
+
+RECONNECT_SECONDS = 30.0
+"""How often newly announced peers are looked for."""
+
+CountParameters = Callable[[RunConfig], int | None]
+
+
+async def follow_swarm(*, target: JoinTarget, address: Address, count_parameters: CountParameters, say: Say) -> None:
+    """Serve the page of a run that others train, until the user stops it. Raises ConfigError and SwarmError."""
+    linked, addresses = split_initial_peers(target.initial_peers)
+    config = PeerConfig(client_mode=True, use_auto_relay=False)  # others need not reach an observer
+    initial_peers = [f"{a.transport}/p2p/{a.peer}" for a in addresses]
+    with tempfile.TemporaryDirectory(prefix="adloco-dashboard-") as folder:
+        async with served(address, say) as page:
+            swarm_node = await SwarmNode.start(workdir=Path(folder), config=config, initial_peers=initial_peers)
+            try:
+                discovery = Discovery(swarm_node.dht, swarm_node.identity)
+                digest = await choose_run(discovery, wanted=linked or target.run)
+                known = (await connect_to_run(swarm_node, discovery, digest, should_retry=False)).connected
+                manifest = await fetch_manifest(swarm_node.p2p, [*known, *await swarm_node.peers_connected()], digest)
+                run = manifest.verified(digest)
+                say(f"run {units.one_line(run.name)} ({run.digest[:16]})")
+                await _follow(page, swarm_node, discovery, run, known, count_parameters)
+            finally:
+                await swarm_node.stop()
+
+
+async def _follow(
+    page: Page,
+    swarm_node: SwarmNode,
+    discovery: Discovery,
+    run: RunConfig,
+    known: Sequence[PeerId],
+    count_parameters: CountParameters,
+) -> None:
+    node = _ObserverNode(swarm_node, run, known)
+    parameters = asyncio.create_task(asyncio.to_thread(count_parameters, run))
+    async with node.listening():
+        await until_stopped(
+            node.receive(),
+            node.ask(),
+            node.failure(),
+            node.refresh_connections(discovery),
+            _show_swarm(page, node, run, parameters),
+            _watch_daemon(swarm_node),
+        )
+
+
+class _ObserverNode:
+    """An observer on the network."""
+
+    def __init__(self, swarm_node: SwarmNode, run: RunConfig, contacts: Sequence[PeerId]) -> None:
+        self.observer = Observer(
+            genesis_of(run), decide=decide_by(run.rules), verify=is_signed, contacts=contacts, timing=Timing()
+        )
+        self._swarm_node = swarm_node
+        self._run = run
+        self._wire = GossipWire(
+            swarm_node.p2p,
+            run=run.digest,
+            me=swarm_node.me,
+            kinds=MESSAGE_KINDS,
+            on_message=self._on_message,
+            on_refused=lambda *_: None,
+        )
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._messenger = NetworkMessenger(self._wire, roster=tuple, fail=self._fail)
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        await self._wire.start()
+        try:
+            yield
+        finally:
+            await self._wire.stop()
+
+    async def receive(self) -> None:
+        """Take the messages that arrive, until cancelled. Raises what the observer raises."""
+        await self._wire.pump()
+
+    async def failure(self) -> None:
+        """Raises what failed while a message was sent, if anything ever does."""
+        await self._failed
+
+    async def ask(self) -> None:
+        """The observer's questions, until cancelled."""
+        while True:
+            self._send(self.observer.tick(time.monotonic()))
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    async def refresh_connections(self, discovery: Discovery) -> None:
+        """Refresh the connections to the peers of the run, until cancelled."""
+        while True:
+            await asyncio.sleep(RECONNECT_SECONDS)
+            connections = await connect_to_run(self._swarm_node, discovery, self._run.digest, should_retry=False)
+            self.observer.meet(connections.connected)
+
+    async def _on_message(self, sender: PeerId, message: WireMessage) -> None:
+        self._send(self.observer.receive(sender, message, time.monotonic()))
+
+    def _send(self, sends: Sequence[Send]) -> None:
+        for send in sends:
+            self._messenger.send(send.peer, send.message)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+
+async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameters: "asyncio.Task[int | None]") -> None:
+    """Draw the status whenever it has changed, until cancelled."""
+    observer, from_ledger, shown = node.observer, ledger_events_of(run), None
+
+    def drawn(entries: Sequence[LedgerEntry], alive: frozenset[PeerId], known: int | None) -> tuple[Document, PeerDocuments]:
+        from_ledger.follow(entries)
+        shown = document(
+            from_ledger.status,
+            from_ledger.lines,
+            contributions=leaderboard(from_ledger.credited, sequence_length=run.tokens_per_sample),
+            sequence_length=run.tokens_per_sample,
+            parameters=known,
+            bytes_per_value=run.averaging.bytes_per_value,
+            is_signed=True,
+            is_alive=alive.__contains__,
+            source="Read from the swarm without taking part in it. Every plan was checked against signed reports and votes.",
+            own=None,
+        )
+        return shown, peer_documents(from_ledger.lines, from_ledger.credited, None)
+
+    while True:
+        begun = time.monotonic()
+        ledger = observer.ledger
+        alive = frozenset(peer for peer in ledger.members() if observer.is_alive(peer, begun))
+        known = parameters.result() if parameters.done() else None
+        if shown != (ledger.head, alive, known):
+            shown = (ledger.head, alive, known)
+            page.show(*await asyncio.to_thread(drawn, tuple(ledger.entries), alive, known))
+        await rest(begun)
+
+
+async def _watch_daemon(swarm_node: SwarmNode) -> None:
+    await swarm_node.wait_until_dead()
+    raise SwarmError("the p2p daemon ended; start again", code="E306")
