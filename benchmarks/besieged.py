@@ -1,13 +1,14 @@
 """A run under siege: honest real processes, liars that are admitted in the middle, strangers that flood.
 
   python -m benchmarks.besieged --workdir DIR                                 8 honest, 3 liars, 2 strangers, 30 minutes
-  python -m benchmarks.besieged --workdir DIR --peers 4 --minutes 5           on a small machine
+  python -m benchmarks.besieged --workdir DIR --peers 4 --minutes 5           the short form: a small machine, beside other work
   python -m benchmarks.besieged --workdir DIR --liars 0 --strangers 0         the same run in peace: its last held-out loss
 
 After a third of the time the liars (`bad_peer.py`) join, one of each kind in turn, and the strangers (`stranger.py`) begin.
-They would have machines of their own, so here they get the processors that the others leave. At the end is printed, and checked
-(exit code 1 where one fails):
+They would have machines of their own, so here they get what the others leave of the processors, but not nothing: a siege
+without a flood shows nothing. At the end is printed, and checked (exit code 1 where one fails):
 
+- the strangers had answers to at least 600 frames for each minute of the siege, all together,
 - no honest process has ended,
 - rounds come at half the pace of before, or more,
 - all honest hosts have the same digest after a round, or within three rounds,
@@ -31,12 +32,16 @@ import psutil
 
 from benchmarks.nodes import ENVIRONMENT, ROOT, write_document
 from benchmarks.soak import MACHINE, Peer, addresses_of, processes_of, say, soak_document, write_soak_text
+from benchmarks.stranger import frames_answered
 
 LIARS = ("flip", "nan", "replay", "weight", "garbage", "shape")
 NEVER_AVERAGED = ("nan", "shape")
 CLEAN_MARGIN = 0.03
 LEAST_PACE = 0.5
 SETTLING_ROUNDS = 5
+LEAST_FRAMES = 600
+"""Per minute of the siege."""
+STRANGER_NICENESS = "5"
 LAST_LOSSES = 5
 """Held-out losses of the last so many evaluations; their median is the run's."""
 STOP_SECONDS = 60.0
@@ -55,6 +60,7 @@ class Siege:
         self.seen_at: dict[int, float] = {}
         """Round -> when the first honest peer had ended it."""
         self.admitted_at = math.inf
+        self.siege_seconds = 0.0
         self.ended: list[str] = []
 
     def run(self) -> None:
@@ -76,7 +82,7 @@ class Siege:
             time.sleep(LOOK_SECONDS)
 
     def _admit(self, now: float, join: list[str], addresses: list[str], seconds: float) -> None:
-        self.admitted_at = now
+        self.admitted_at, self.siege_seconds = now, seconds
         for index in range(self.arguments.liars):
             kind = LIARS[index % len(LIARS)]
             self.liars.append(Peer(index, self.folder / f"liar-{index}-{kind}", join, self.arguments.step_seconds, kind))
@@ -86,7 +92,7 @@ class Siege:
             command = [
                 "nice",
                 "-n",
-                "19",
+                STRANGER_NICENESS,
                 sys.executable,
                 "-m",
                 "benchmarks.stranger",
@@ -145,14 +151,14 @@ class Siege:
         say(f"held-out loss {loss:.4f}; honest processes that ended: {', '.join(self.ended) or 'none'}")
         for kind, (part, count) in averaged.items():
             say(f"{kind}: in {part:.0%} of {count} averages, from its {SETTLING_ROUNDS}th round of work on")
-        for number in range(len(self.strangers)):
-            told = (self.folder / f"stranger-{number}.log").read_text(errors="replace").splitlines()
-            say(f"stranger {number}: {'; '.join(' '.join(line.split()) for line in told[1:6]) or 'no answer'}")
+        frames = [self._frames(number) for number in range(len(self.strangers))]
+        say(f"frames of strangers that were answered: {', '.join(map(str, frames)) or 'none'}")
         say(f"rounds whose digests differ at the end: {differing[:10] or 'none'}")
         left = processes_of(self.folder)
         is_besieged = bool(self.liars or self.strangers)
         checks = {
             "no honest process ends": not self.ended,
+            "flood": not frames or sum(frames) >= LEAST_FRAMES * self.siege_seconds / 60.0,
             "pace": not is_besieged or after >= LEAST_PACE * before,
             "same digests": not differing,
             "liars left out": all(
@@ -166,6 +172,9 @@ class Siege:
         failed = [name for name, is_good in checks.items() if not is_good]
         say(f"FAILED: {', '.join(failed)}" if failed else f"passed: {', '.join(checks)}")
         return 1 if failed else 0
+
+    def _frames(self, number: int) -> int:
+        return frames_answered((self.folder / f"stranger-{number}.log").read_text(errors="replace"))
 
     def _pace(self) -> tuple[float, float]:
         """Rounds per second before the siege and in it."""

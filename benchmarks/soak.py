@@ -403,8 +403,11 @@ class Soak:
 
 
 def addresses_of(first: Peer) -> list[str]:
-    """The address under which the peer that began the run can be reached, once it prints it."""
-    for _ in range(3000):
+    """Under which the peer that began the run can be reached, once it prints them: at any speed of the machine, as long as it
+    lives, and for half an hour at most."""
+    for _ in range(18_000):
+        if not first.is_alive:
+            break
         if match := ADDRESSES.search(first.log.read_text(errors="replace")):
             return match[1].split()
         time.sleep(0.1)

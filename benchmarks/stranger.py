@@ -3,12 +3,13 @@
   python -m benchmarks.stranger --initial-peers ADDRESS ... --workdir DIR [--seconds 60] [--only takes_over ...]
 
 Its messages are those of the simulated world (`benchmarks/adversary/strangers.py`), signed with a key of its own, as
-fast as the others take them. Beside that it opens streams to everything that a peer serves, and holds them half open. It prints
-how many messages were taken, and the reasons for which the others were refused.
+fast as the others take them. Beside that it opens streams to everything that a peer serves, and holds them half open. Every few
+seconds it prints how many frames were answered so far, and at the end how many were taken, and why the others were refused.
 """
 
 import argparse
 import asyncio
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -36,6 +37,14 @@ from benchmarks.adversary.strangers import ALL, Deed, Strangers, forges_a_histor
 DEEDS: dict[str, Deed] = {deed.__name__: deed for deed in (*ALL, forges_a_history)}
 HELD_STREAMS = 256
 PAUSE_SECONDS = 0.02
+COUNT_SECONDS = 2.0
+TAKEN = "taken"
+ANSWERED = re.compile(r"^(\d+) frames answered", re.MULTILINE)
+
+
+def frames_answered(output: str) -> int:
+    """How many a stranger had sent, and had answers to, when it printed this."""
+    return max(map(int, ANSWERED.findall(output)), default=0)
 
 
 class Stranger:
@@ -43,6 +52,8 @@ class Stranger:
 
     def __init__(self, node: SwarmNode, run: RunConfig, peers: Sequence[PeerId], *, deeds: Sequence[Deed], seed: int) -> None:
         self.answers: Counter[str] = Counter()
+        self.num_answered = 0
+        """Frames that a peer took or refused with a reason; not those that failed on the way."""
         self._node, self._peers = node, list(peers)
         self._attack = Strangers(deeds=deeds, names=(node.me,), decide=decide_by(run.rules))
         self._pending: list[tuple[PeerId, object]] = []
@@ -73,8 +84,11 @@ class Stranger:
     async def flood(self, seconds: float) -> None:
         await self._wire.start()
         pump = asyncio.create_task(self._wire.pump())
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        end, count_at = time.monotonic() + seconds, 0.0
+        while (now := time.monotonic()) < end:
+            if now >= count_at:
+                print(f"{self.num_answered} frames answered, {self.answers[TAKEN]} taken", flush=True)
+                count_at = now + COUNT_SECONDS
             self._attack.wakes(self._port)
             pending, self._pending = self._pending, []
             await asyncio.gather(*(self._tell(peer, message) for peer, message in pending), self._hold_a_stream())
@@ -87,7 +101,8 @@ class Stranger:
             try:
                 stub = AdlocoGossip.get_stub(self._node.p2p, hivemind_id(peer))
                 answer = await stub.rpc_gossip(envelope, timeout=SEND_TIMEOUT_SECONDS)
-                self.answers["taken" if answer.accepted else answer.reason[:60]] += 1
+                self.answers[TAKEN if answer.accepted else answer.reason[:60]] += 1
+                self.num_answered += 1
             except Exception as error:  # whatever the others do to it is what it deserves
                 self.answers[type(error).__name__] += 1
 

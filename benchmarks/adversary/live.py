@@ -4,6 +4,7 @@ A row passes where both nodes still run when the flood is over, have ended round
 and give the stranger no seat.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,13 +14,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from adloco_p2p.swarm.p2p.identity import Identity
 from benchmarks.adversary.scenario import Outcome, Scenario
 from benchmarks.nodes import ENVIRONMENT, ROOT, write_document
 from benchmarks.soak import MACHINE, Peer, addresses_of, soak_document, write_soak_text
+from benchmarks.stranger import frames_answered
 
 FLOOD_SECONDS = 20.0
-WAIT_SECONDS = 120.0
+FLOOD_ROUNDS = 2
+"""A flood lasts at least so long, and until both nodes have ended so many rounds in it."""
+PATIENCE = 90.0
+"""Seconds of processor time that both nodes may use without a round: a busy machine makes nobody late."""
+LONGEST_SECONDS = 1800.0
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.2
 INNER_STEPS = 10
@@ -52,12 +60,29 @@ class _Nodes:
                 self.hosts.update(dict.fromkeys(event["hosts"]))
         return [max((number for number, _ in peer.rounds), default=-1) for peer in self.peers]
 
-    def wait_for(self, round: int) -> bool:
-        """Whether both end this round in time."""
-        end = time.monotonic() + WAIT_SECONDS
-        while min(self.newest()) < round and time.monotonic() < end and all(peer.is_alive for peer in self.peers):
+    def wait_for(self, round: int, is_done: Callable[[], bool] = lambda: True) -> bool:
+        """Whether both end this round, and it is done, before the processes have worked for too long without a round."""
+        end, newest, spent = time.monotonic() + LONGEST_SECONDS, self.newest(), self._processor_seconds()
+        while min(newest) < round or not is_done():
+            if time.monotonic() > end or not all(peer.is_alive for peer in self.peers):
+                return False
+            if self._processor_seconds() > spent + PATIENCE:
+                return False
             time.sleep(LOOK_SECONDS)
-        return min(self.newest()) >= round
+            if (found := self.newest()) != newest:
+                newest, spent = found, self._processor_seconds()
+        return True
+
+    def _processor_seconds(self) -> float:
+        """Of the nodes and the processes that they started, as far as these live."""
+        seconds = 0.0
+        for peer in self.peers:
+            assert peer.process is not None
+            with contextlib.suppress(psutil.Error):
+                node = psutil.Process(peer.process.pid)
+                for times in (process.cpu_times() for process in (node, *node.children(recursive=True))):
+                    seconds += times.user + times.system
+        return seconds
 
     def stop(self) -> None:
         for peer in self.peers:
@@ -92,16 +117,26 @@ def _flood(nodes: _Nodes, folder: Path, deeds: tuple[str, ...], seed: int) -> Ou
     if not nodes.wait_for(2):
         return Outcome(sent="nothing", happened="the nodes did not begin", has_passed=False)
     command = [sys.executable, "-m", "benchmarks.stranger", "--workdir", str(folder / "stranger"), "--seed", str(seed)]
-    command += ["--seconds", str(FLOOD_SECONDS), "--initial-peers", *nodes.addresses, "--only", *deeds]
+    command += ["--seconds", str(LONGEST_SECONDS), "--initial-peers", *nodes.addresses, "--only", *deeds]
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-    before = min(nodes.newest())
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_SECONDS * 2)
+    log = folder / "stranger.log"
+    with log.open("wb") as output:
+        stranger = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+    try:
+        has_begun = nodes.wait_for(0, lambda: frames_answered(log.read_text(errors="replace")) > 0)
+        before, end = min(nodes.newest()), time.monotonic() + FLOOD_SECONDS
+        nodes.wait_for(before + FLOOD_ROUNDS, lambda: time.monotonic() >= end)
+        has_ended = stranger.poll() is not None
+    finally:
+        stranger.kill()
+        stranger.wait()
     after = min(nodes.newest())
     goes_on = nodes.wait_for(after + 2)
     me = Identity.load_or_create(folder / "stranger" / "identity.key").peer_id
-    answers = [" ".join(line.split()) for line in told.stdout.splitlines()[1:4]]
+    told = log.read_text(errors="replace").splitlines()
     problems = {
-        "the stranger did not get as far as flooding": told.returncode != 0 or not answers,
+        "the stranger did not get as far as flooding": not has_begun,
+        "the stranger ended": has_ended,
         "a node ended": not all(peer.is_alive for peer in nodes.peers),
         "no rounds in the flood": after <= before,
         "no rounds after it": not goes_on,
@@ -109,9 +144,11 @@ def _flood(nodes: _Nodes, folder: Path, deeds: tuple[str, ...], seed: int) -> Ou
         "the stranger got work": me in nodes.hosts,
     }
     wrong = [problem for problem, is_so in problems.items() if is_so]
-    wrong += told.stderr.splitlines()[-1:] if told.returncode else []
+    wrong += told[-1:] if has_ended else []
     happened = "; ".join(wrong) or f"{after - before} rounds in the flood, and on after it"
-    return Outcome(sent="; ".join(answers), happened=happened, has_passed=not wrong)
+    return Outcome(
+        sent=next((line for line in reversed(told) if "answered" in line), "nothing"), happened=happened, has_passed=not wrong
+    )
 
 
 LIVE: tuple[Scenario, ...] = tuple(
