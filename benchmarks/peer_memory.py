@@ -1,9 +1,10 @@
 """What a peer takes of main memory, by phase: the whole process, and its p2p daemon apart.
 
 python -m benchmarks.peer_memory configs/finetune.yaml           a few minutes of a core
-python -m benchmarks.peer_memory CONFIG --rounds 2 --set data.sequence_length=128
+python -m benchmarks.peer_memory CONFIG --peers 2 --rounds 3 --set data.sequence_length=128
 
-A peer alone, one thread, one row at a time, rows of 256 tokens unless set. A phase ends with a line of the peer's output; its
+One thread, one row at a time, rows of 256 tokens unless set. The first peer is measured; further ones are founders beside it,
+so that every round ends with an average. A phase ends with a line of the peer's output; its
 peak is the kernel's own high-water mark, set back at the start of the phase. `adloco-peer plan` gives the sum of tensors.
 """
 
@@ -12,10 +13,15 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 
+from adloco_p2p.swarm.p2p.identity import Identity
+from benchmarks.join_time import OWN_PEERS
+from benchmarks.nodes import ADDRESSES, ENVIRONMENT, node_command
 from benchmarks.resident import peak_bytes, reset_peak, resident_bytes
 
 PHASES = {
@@ -34,27 +40,48 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
     parser.add_argument("--peer-set", nargs="+", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--peers", type=int, default=1)
     arguments = parser.parse_args()
-    settings = ["data.sequence_length=256", "batch.initial_batch=1", "batch.max_batch=1", "work.inner_steps=4"]
-    settings += [f"work.rounds={arguments.rounds}", "evaluation.rows=2", *arguments.set]
+    rows = arguments.peers  # one for each
+    settings = ["data.sequence_length=256", f"batch.initial_batch={rows}", f"batch.max_batch={rows}", "work.inner_steps=4"]
+    settings += [f"work.rounds={arguments.rounds}", "evaluation.rows=2", *OWN_PEERS, *arguments.set]
+    machine = ["num_threads=1", "max_micro_batch=1", "allow_local_files=true", *arguments.peer_set]
     _say(f"{'phase':28s}{'peak':>7s}{'at its end: own':>17s}{'of files':>10s}{'children':>10s}   MiB")
-    with tempfile.TemporaryDirectory() as name:
-        machine = ["--peer-set", "num_threads=1", "max_micro_batch=1", *arguments.peer_set]
-        command = [sys.executable, "-m", "adloco_p2p", "start", str(arguments.config), "--workdir", f"{name}/peer", "--plain"]
-        command += ["--host-maddrs", "/ip4/127.0.0.1/tcp/0", *machine, "--set", *settings]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        ) as peer:
-            most = _watch(peer)
+    with tempfile.TemporaryDirectory() as name, ExitStack() as others:
+        workdirs = [Path(name) / f"peer-{number}" for number in range(arguments.peers)]
+        founders = ", ".join(_name(workdir) for workdir in workdirs[1:])
+        first = _start("start", arguments.config, "--set", *settings, f"founders=[{founders}]", machine=machine, at=workdirs[0])
+        with first as peer:
+
+            def join_all(addresses: list[str]) -> None:
+                for workdir in workdirs[1:]:
+                    joiner = _start("join", "--initial-peers", *addresses, machine=machine, at=workdir)
+                    others.callback(joiner.wait)
+                    others.callback(joiner.terminate)
+
+            most = _watch(peer, join_all)
     assert peer.returncode == 0, f"exit code {peer.returncode}"
     _say(f"{'the whole process':28s}{most / MIB:7.0f}   {most / 1e9:.2f} GB")
 
 
-def _watch(peer: "subprocess.Popen[str]") -> int:
-    """Most resident bytes of the process itself."""
+def _name(workdir: Path) -> str:
+    workdir.mkdir()
+    return Identity.load_or_create(workdir / "identity.key").peer_id
+
+
+def _start(*words: object, machine: Sequence[str], at: Path) -> "subprocess.Popen[str]":
+    command = [*node_command(*words, workdir=at, listen="/ip4/127.0.0.1/tcp/0"), "--peer-set", *machine]
+    output = subprocess.PIPE if words[0] == "start" else subprocess.DEVNULL
+    return subprocess.Popen(command, stdout=output, text=True, env={**os.environ, **ENVIRONMENT})
+
+
+def _watch(peer: "subprocess.Popen[str]", join_all: Callable[[list[str]], None]) -> int:
+    """Most resident bytes of the process itself. `join_all` takes the addresses by which others join."""
     assert peer.stdout is not None
-    most = 0
+    most, addresses = 0, list[str]()
     for line in peer.stdout:
+        if found := ADDRESSES.match(line):
+            addresses = found[1].split()
         phase = next((phase for start, phase in PHASES.items() if line.startswith(start)), None)
         if line.startswith("round "):
             phase = line.split("  ")[0]
@@ -65,6 +92,8 @@ def _watch(peer: "subprocess.Popen[str]") -> int:
         reset_peak(peer.pid)
         _say(f"{phase:28s}{peak / MIB:7.0f}{own / MIB:17.0f}{of_files / MIB:10.0f}{children / MIB:10.0f}")
         most = max(most, peak)
+        if phase == "building the model":  # only now the run can be found
+            join_all(addresses)
     return most
 
 

@@ -310,7 +310,7 @@ class NetworkPeer:
         self._base = base_servers(swarm_node, run, local.workdir.path, pace=pace, meter=traffic.state, members=members)
         self._server = StateServer(swarm_node.p2p, pace=pace, meter=traffic.state, members=members)
         self._server.on_served = lambda instance, number: self._node.post(StateServed(instance=instance, round=number))
-        fetcher = StateFetcher(swarm_node.p2p, pace=pace, meter=traffic.state)
+        fetcher = StateFetcher(swarm_node.p2p, self._server, pace=pace, meter=traffic.state)
         engine, write = local.engine, local.sink.write
         self._states = NetworkStates(
             self._server, fetcher, num_parameters=engine.num_parameters, dtypes=engine.state_dtypes, write=write

@@ -55,8 +55,8 @@ async def act(rank: int, listen: str, size: int, cases: list[list[int]]) -> None
     drawn = torch.Generator().manual_seed(0)
     outer, momentum = (torch.randn(size, generator=drawn) for _ in range(2))
     root = state_digest(outer, momentum)
+    server = StateServer(p2p)
     if rank:
-        server = StateServer(p2p)
         server.offer(INSTANCE, ROUND, root, outer, momentum)
         await server.start()
         if rank == len(names) - 1:
@@ -68,7 +68,7 @@ async def act(rank: int, listen: str, size: int, cases: list[list[int]]) -> None
         if not rank:
             here, begun = (torch.zeros(size), torch.zeros(size)), time.monotonic()
             donors = [names[donor] for donor in case]
-            await StateFetcher(p2p).fetch(
+            await StateFetcher(p2p, server).fetch(
                 INSTANCE, ROUND, root, donors, outer=here[0], momentum=here[1], timeout_seconds=FETCH_SECONDS
             )
             seconds = time.monotonic() - begun

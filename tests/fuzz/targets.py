@@ -34,6 +34,7 @@ from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.run_records import PeerRecord, RunRecord
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.transfer.chunk_protocol import Answer, ChunkIndex, decode_reply, decode_want, encode_reply, encode_want
+from adloco_p2p.swarm.transport.held import decode_held, encode_held
 from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES, Assembly, deflated, in_pieces, inflate
 from adloco_p2p.v1 import gossip_pb2
 from tests.fuzz.corpus import swarm_values
@@ -119,6 +120,7 @@ def _swarm_targets() -> list[Target]:
         Target(name="chunk index", make_corpus=lambda: [b"\x04head" + chunks, b"\x00" + chunks], read=ChunkIndex.decode),
         Target(name="chunk reply", make_corpus=lambda: [encode_reply(Answer.BUSY, "later")], read=decode_reply),
         Target(name="chunk request", make_corpus=lambda: [encode_want(7)], read=decode_want),
+        Target(name="held pieces", make_corpus=lambda: [encode_held({0, 2, 9}, 21)], read=_marked),
         Target(
             name="pieces",
             make_corpus=lambda: [_envelope(piece).SerializeToString() for piece in range(2)],
@@ -142,6 +144,13 @@ def _manifests() -> list[bytes]:
 def _verified(data: bytes) -> object:
     signed = SignedManifest.from_bytes(data)
     return signed.verified(signed.run)
+
+
+def _marked(data: bytes) -> object:
+    """Bits that are taken mark these pieces and no others."""
+    held = decode_held(data, 21)
+    assert encode_held(held, 21) == data
+    return held
 
 
 def _envelope(piece: int) -> gossip_pb2.Envelope:

@@ -114,7 +114,7 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
         averaging=NetworkAveraging(averager, size=lambda round: SIZE, out_of_reach=_nobody, begin=lambda key: True),
         messenger=NetworkMessenger(wire, roster=roster, fail=_fail),
         states=NetworkStates(
-            server, StateFetcher(p2p), num_parameters=SIZE, dtypes=(torch.float32, torch.float32), write=lambda _: None
+            server, StateFetcher(p2p, server), num_parameters=SIZE, dtypes=(torch.float32, torch.float32), write=lambda _: None
         ),
         inbox=inbox,
     )

@@ -19,8 +19,8 @@ from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import most_pledges_bytes
 from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts, encode_counts
 from adloco_p2p.swarm.allreduce.uplink_measure import UplinkMeasure
-from adloco_p2p.swarm.allreduce.uploads import decode_held, num_held_bytes
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost, StreamSilent
+from adloco_p2p.swarm.transport.held import decode_held, num_held_bytes
 
 
 class MemberSide:

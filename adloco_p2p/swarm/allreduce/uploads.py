@@ -10,7 +10,7 @@ what the contributor commits itself to in this one.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
@@ -22,25 +22,7 @@ from adloco_p2p.swarm.allreduce.own_contribution import sent_root
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.returned_parts import num_first
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
-
-
-def num_held_bytes(num_parts: int) -> int:
-    return (num_parts + 7) // 8
-
-
-def encode_held(places: Collection[int], num_parts: int) -> bytes:
-    """A bit for each part of a shard: whether it is held."""
-    bits = bytearray(num_held_bytes(num_parts))
-    for place in places:
-        bits[place // 8] |= 1 << place % 8
-    return bytes(bits)
-
-
-def decode_held(payload: bytes, num_parts: int) -> frozenset[int]:
-    """Places in the shard. Raises RemoteProtocolError."""
-    if len(payload) != num_held_bytes(num_parts):
-        raise RemoteProtocolError(f"{len(payload)} bytes say which of {num_parts} parts are held")
-    return frozenset(place for place in range(num_parts) if payload[place // 8] >> place % 8 & 1)
+from adloco_p2p.swarm.transport.held import encode_held
 
 
 class Uploads:

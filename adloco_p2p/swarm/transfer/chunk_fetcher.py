@@ -1,7 +1,7 @@
 """Fetches a blob of a known root from several donors at once, every chunk verified.
 
-Donors share out the chunks between them; one that has nothing left to deliver helps a slow one. A donor that lies, refuses or
-is silent costs time only: what it was asked for, the others deliver.
+Donors share out the chunks between them; one that has nothing left to deliver helps a slow one. A donor may be another fetcher,
+which has a part of the blob. One that lies, refuses or is silent costs time only: what it was asked for, the others deliver.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from adloco_p2p.swarm.transfer.chunk_protocol import (
 )
 from adloco_p2p.swarm.transfer.download import HELP_AFTER_SECONDS, Download
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, Pacing, StreamLost, open_stream
+from adloco_p2p.swarm.transport.held import decode_held
 from adloco_p2p.swarm.transport.traffic import Meter
 
 MAX_DONORS = 8
@@ -39,13 +40,19 @@ SILENCE_SECONDS = 20.0
 LEAST_BYTES_PER_SECOND = 6500
 """... and so is one that needs that much longer for a chunk than this takes. The own cap is not counted."""
 PAUSE_SECONDS = 0.5
-"""Before a busy or lost donor is asked again."""
+"""Before a busy or lost donor is asked again, ..."""
+LATER_SECONDS = 2.0
+"""... and one that had nothing more, or does not hold the blob: it may be fetching it itself."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Busy(Exception):
     """The donor serves as many fetchers as it wants to: come back later."""
+
+
+class NothingNow(Exception):
+    """The donor does not hold the blob, or no chunk of it that is wanted: it may be fetching it as well."""
 
 
 class ChunkSink:
@@ -89,6 +96,8 @@ class _Fetch:
     silence_seconds: float
     problems: dict[PeerId, str] = field(default_factory=dict)
     """Why each donor did not deliver, last."""
+    at_work: set[PeerId] = field(default_factory=set)
+    """Donors that are not dropped, and had something to give when they were last asked, or no place."""
     num_failures: Counter[PeerId] = field(default_factory=Counter)
     """Connections in a row that broke before a chunk came."""
 
@@ -133,26 +142,36 @@ class ChunkFetcher:
     async def _use(self, donors: Collection[PeerId], fetch: _Fetch) -> None:
         """Until nothing is missing, or nobody is left to ask."""
         turn = asyncio.Semaphore(MAX_DONORS)
+        fetch.at_work = set(donors)
 
         async def use(donor: PeerId) -> None:
             while not fetch.download.is_complete:
                 async with turn:
-                    if not await self._ask(donor, fetch):
-                        return
-                await asyncio.sleep(PAUSE_SECONDS)
+                    pause_seconds = await self._ask(donor, fetch)
+                if pause_seconds is None:
+                    return
+                await asyncio.sleep(pause_seconds)
 
         async with asyncio.TaskGroup() as group:
             for donor in donors:
                 group.create_task(use(donor))
 
-    async def _ask(self, donor: PeerId, fetch: _Fetch) -> bool:
-        """Take what the donor has. True: it is busy, or its connection broke, so it is worth another try."""
+    async def _ask(self, donor: PeerId, fetch: _Fetch) -> float | None:
+        """Take what the donor has. Returns after how many seconds it is worth another try: it is busy, its connection broke, or
+        it may come to have more while others deliver. None where it is not."""
         num_before = fetch.download.num_delivered[donor]
         try:
             await self._fetch_from(donor, fetch)
         except _Busy as busy:
             fetch.problems[donor] = str(busy)
-            return True
+            return PAUSE_SECONDS
+        except NothingNow as nothing:
+            fetch.problems[donor] = str(nothing)
+            if fetch.download.num_delivered[donor] > num_before:
+                fetch.at_work.add(donor)
+            else:
+                fetch.at_work.discard(donor)
+            return LATER_SECONDS if fetch.at_work else None  # where no donor has anything, the fetch has failed
         except RemoteProtocolError as error:
             fetch.problems[donor] = str(error)
         except (StreamLost, TimeoutError) as error:
@@ -160,14 +179,16 @@ class ChunkFetcher:
             has_delivered = fetch.download.num_delivered[donor] > num_before
             fetch.num_failures[donor] = 1 if has_delivered else fetch.num_failures[donor] + 1
             if fetch.num_failures[donor] < MAX_ATTEMPTS:
-                return True
+                return PAUSE_SECONDS
         else:
-            return False
+            return None
+        fetch.at_work.discard(donor)
         _log.info("donor %s of %s dropped: %s", donor, fetch.download.name, fetch.problems[donor])
-        return False
+        return None
 
     async def _fetch_from(self, donor: PeerId, fetch: _Fetch) -> None:
-        """Take chunks from one donor until all are there. Raises _Busy, RemoteProtocolError, StreamLost or TimeoutError."""
+        """Take chunks from one donor until all are there. Raises _Busy, NothingNow, RemoteProtocolError, StreamLost or
+        TimeoutError."""
         stream = await open_stream(self._p2p, donor, self._handler, timeout_seconds=self._connect_seconds)
         stream.count_into(self._meter)
         stream.pace = self._pace
@@ -177,20 +198,26 @@ class ChunkFetcher:
             async with asyncio.timeout(fetch.silence_seconds):
                 raw = await _introduce(stream, fetch.download)
             index = await fetch.download.begin(raw)
-            await self._exchange(stream, sink, index, fetch)
+            async with asyncio.timeout(fetch.silence_seconds):
+                held = decode_held(await stream.receive(FrameKind.HELD), len(index.chunks))
+            await self._exchange(stream, sink, index, held, fetch)
         finally:
             stream.abort()
             fetch.download.bytes_sent += stream.bytes_sent
             fetch.download.bytes_received += stream.bytes_received
             fetch.download.give_back(donor)
 
-    async def _exchange(self, stream: FramedStream, sink: ChunkSink, index: ChunkIndex, fetch: _Fetch) -> None:
+    async def _exchange(
+        self, stream: FramedStream, sink: ChunkSink, index: ChunkIndex, held: frozenset[int], fetch: _Fetch
+    ) -> None:
         download, num_owed = fetch.download, 0
         while not download.is_complete:
-            while num_owed < MAX_IN_FLIGHT and (wanted := download.take(stream.peer, is_idle=not num_owed)) is not None:
+            while num_owed < MAX_IN_FLIGHT and (wanted := download.take(stream.peer, held, is_idle=not num_owed)) is not None:
                 sink.expect(wanted, index.chunks[wanted][0])
                 stream.send(FrameKind.WANT, encode_want(wanted))
                 num_owed += 1
+            if not num_owed and len(held) < len(index.chunks):
+                raise NothingNow(f"holds {len(held)} of {len(index.chunks)} chunks, and no further one that is missing here")
             if not num_owed:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(download.wait_for_news(), HELP_AFTER_SECONDS)
@@ -208,7 +235,7 @@ async def _introduce(stream: FramedStream, download: Download) -> bytes:
     stream.send(FrameKind.HELLO, bytes.fromhex(download.root))
     answer, reason = decode_reply(await stream.receive(FrameKind.HELLO_REPLY))
     if answer != Answer.GO:
-        raise (_Busy if answer == Answer.BUSY else RemoteProtocolError)(reason)
+        raise (_Busy if answer == Answer.BUSY else NothingNow)(reason)
     return await stream.receive(FrameKind.TABLE)
 
 

@@ -1,9 +1,10 @@
 """Blobs on the wire: bytes whose root is known before anybody is asked for them, cut into chunks.
 
-    fetcher --HELLO(root)--> donor --HELLO_REPLY, TABLE(index)--> fetcher --WANT(chunk)--> donor --DATA--> fetcher
+    fetcher --HELLO(root)--> donor --HELLO_REPLY, TABLE(index), HELD(bits)--> fetcher --WANT(chunk)--> donor --DATA--> fetcher
 
 The root is the hash of the index, and the index has the hash of every chunk (`numerics/digest.py`), so donors need not be
-trusted. The fetcher asks for several chunks ahead; they come in the order in which they were asked for. Either end closes.
+trusted. HELD has a bit for each chunk: one that is still fetching the blob serves what it has verified. The fetcher asks for
+several chunks ahead; they come in the order in which they were asked for. Either end closes.
 """
 
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class ChunkIndex:
 
 def handler_name(kind: str) -> str:
     """The binary stream handler for blobs of this kind; contains the version, so that other versions cannot meet."""
-    return f"adloco/chunks/1/{kind}"
+    return f"adloco/chunks/2/{kind}"
 
 
 def max_index_bytes(num_chunks: int) -> int:

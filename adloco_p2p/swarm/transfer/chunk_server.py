@@ -12,6 +12,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transfer.chunk_protocol import Answer, decode_want, encode_reply, handler_name
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing
+from adloco_p2p.swarm.transport.held import encode_held
 from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces
 from adloco_p2p.swarm.transport.traffic import Meter
 
@@ -39,6 +40,8 @@ class Blob:
 
     index: bytes
     chunks: Sequence[memoryview]
+    held: frozenset[int] | None = None
+    """The chunks that are here; none: all of them."""
 
 
 class Allowance:
@@ -143,13 +146,15 @@ class ChunkServer:
         try:
             stream.send(FrameKind.HELLO_REPLY, encode_reply(Answer.GO))
             stream.send(FrameKind.TABLE, blob.index)
+            held = frozenset(range(len(blob.chunks))) if blob.held is None else blob.held
+            stream.send(FrameKind.HELD, encode_held(held, len(blob.chunks)))
             allowance = Allowance(sum(len(chunk) for chunk in blob.chunks))
             while True:
                 async with allowance.waiting():
                     await stream.drain()
                     wanted = decode_want(await stream.receive(FrameKind.WANT))
-                if wanted >= len(blob.chunks):
-                    raise RemoteProtocolError(f"asked for chunk {wanted}, there are {len(blob.chunks)}")
+                if wanted not in held:
+                    raise RemoteProtocolError(f"asked for chunk {wanted}, which is not among the {len(held)} that are here")
                 allowance.take(len(blob.chunks[wanted]))
                 await stream.send_data(blob.chunks[wanted], self._pace, allowance.waiting)
                 served.add(wanted)

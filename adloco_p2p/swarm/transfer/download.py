@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
@@ -25,24 +25,28 @@ class Download:
         max_chunks: int,
         name: str = "blob",
         may_hold_chunks: bool = False,
+        shuffle: Callable[[list[int]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`make_room`: where the chunks are to be written, each when it is verified; raises RemoteProtocolError where this is
-        not the kind of blob that is wanted. `may_hold_chunks`: some may be in their place already. `name` is for people."""
+        not the kind of blob that is wanted. `may_hold_chunks`: some may be in their place already. `shuffle` puts the chunks in
+        the order in which they are asked for: fetchers with orders of their own can serve each other. `name` is for people."""
         self.root, self.max_chunks, self.name = root, max_chunks, name
         self.completed = asyncio.Event()
         self.bytes_sent = self.bytes_received = 0
         self.num_delivered: Counter[PeerId] = Counter()
         """Right chunks by donor."""
         self.index: ChunkIndex | None = None
+        self._encoded_index = b""
         self._make_room = make_room
         self._may_hold_chunks = may_hold_chunks
+        self._shuffle = shuffle
         self._clock = clock
         self._beginning = asyncio.Lock()
         self._room: Sequence[memoryview] = ()
         self._missing: set[int] = set()
         self._free: dict[int, None] = {}
-        """Missing, and asked of nobody; in order."""
+        """Missing, and asked of nobody; in the order in which they are to be asked for."""
         self._asked: dict[int, dict[PeerId, float]] = {}
         """Missing, and asked of whom, since when."""
         self._news = asyncio.Event()
@@ -69,8 +73,9 @@ class Download:
             if self.index is None:
                 decoded = ChunkIndex.decode(index)
                 self._room = self._make_room(decoded)
-                self.index = decoded
-                chunks = range(len(self._room))
+                self.index, self._encoded_index = decoded, index
+                chunks = list(range(len(self._room)))
+                self._shuffle(chunks)
                 self._missing, self._free = set(chunks), dict.fromkeys(chunks)
                 if self._may_hold_chunks:
                     right = await asyncio.to_thread(
@@ -80,15 +85,23 @@ class Download:
                         self._verified(chunk)
             return self.index
 
-    def take(self, donor: PeerId, *, is_idle: bool) -> int | None:
-        """The next chunk to ask this donor for: one that nobody was asked for. When there are none left, an idle donor is given
-        one that a single other one owes for long, so that the slowest does not decide when the download ends."""
+    def verified(self) -> tuple[bytes, Sequence[memoryview], frozenset[int]] | None:
+        """The index as it came, the chunks, and those of them that are in their place: what can be served to others meanwhile.
+        None where nothing has come."""
+        held = frozenset(range(len(self._room))) - self._missing
+        return (self._encoded_index, [chunk.toreadonly() for chunk in self._room], held) if held else None
+
+    def take(self, donor: PeerId, held: Container[int], *, is_idle: bool) -> int | None:
+        """The next chunk to ask this donor for, of those that it holds: one that nobody was asked for. When there are none
+        left, an idle donor is given one that a single other one owes for long, so that the slowest does not decide when the
+        download ends."""
         now = self._clock()
-        chunk = next(iter(self._free), None)
+        chunk = next((chunk for chunk in self._free if chunk in held), None)
         if chunk is not None:
             del self._free[chunk]
         elif is_idle:
-            chunk = next((i for i, since in self._asked.items() if donor not in since and _is_overdue(since, now)), None)
+            overdue = (i for i, since in self._asked.items() if donor not in since and _is_overdue(since, now))
+            chunk = next((chunk for chunk in overdue if chunk in held), None)
         if chunk is not None:
             self._asked.setdefault(chunk, {})[donor] = now
         return chunk

@@ -3,7 +3,9 @@ agreed plan."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from hivemind.p2p import P2P
@@ -80,6 +82,7 @@ class StateServer:
         self._offers: dict[InstanceId, dict[int, _Offer]] = {}
         self._retired: dict[InstanceId, int] = {}
         """Instances that this peer hosts no longer -> the newest boundary offered when it ceased to."""
+        self._passed_on: dict[Digest, Download] = {}
         self.on_served: Callable[[InstanceId, int], None] = lambda _instance, _round: None
         """Called when a peer has taken the whole state of an instance at the boundary before a round, and gone."""
 
@@ -110,9 +113,23 @@ class StateServer:
         self._offers.pop(instance, None)
         self._retired.pop(instance, None)
 
+    @contextmanager
+    def passing_on(self, download: Download) -> Iterator[None]:
+        """Serve what is verified of a state on its way here. A stream that goes on when the tensors are used for another state
+        sends chunks that the other end refuses."""
+        self._passed_on[download.root] = download
+        try:
+            yield
+        finally:
+            self._passed_on.pop(download.root, None)
+
     async def _find(self, root: Digest) -> Blob | None:
         offers = [offer for offers in self._offers.values() for offer in offers.values() if offer.root == root]
-        return await offers[-1].blob() if offers else None
+        if offers:
+            return await offers[-1].blob()
+        passed_on = self._passed_on.get(root)
+        verified = passed_on.verified() if passed_on is not None else None
+        return Blob(*verified) if verified is not None else None
 
     def _note_served(self, root: Digest) -> None:
         """Instances may share a state, as after a fork."""
@@ -125,8 +142,16 @@ class StateFetcher:
     """The joiner's side."""
 
     def __init__(
-        self, p2p: P2P, *, silence_seconds: float = SILENCE_SECONDS, pace: Pacing | None = None, meter: Meter | None = None
+        self,
+        p2p: P2P,
+        server: StateServer,
+        *,
+        silence_seconds: float = SILENCE_SECONDS,
+        pace: Pacing | None = None,
+        meter: Meter | None = None,
     ) -> None:
+        """`server` passes on to others what has come."""
+        self._server = server
         self._fetcher = ChunkFetcher(p2p, KIND, pace=pace, meter=meter)
         self._silence_seconds = silence_seconds
 
@@ -157,12 +182,14 @@ class StateFetcher:
             return chunks
 
         name = f"state of instance {instance} before round {round}"
-        download = Download(root, make_room, max_chunks=len(chunks), name=name, may_hold_chunks=True)
+        shuffle = random.SystemRandom().shuffle  # joiners that ask for the chunks in one order have nothing for each other
+        download = Download(root, make_room, max_chunks=len(chunks), name=name, may_hold_chunks=True, shuffle=shuffle)
         watching = asyncio.create_task(_report(download, num_bytes, on_progress))
         try:
-            problems = await self._fetcher.fetch(
-                download, donors, timeout_seconds=timeout_seconds, silence_seconds=self._silence_seconds
-            )
+            with self._server.passing_on(download):
+                problems = await self._fetcher.fetch(
+                    download, donors, timeout_seconds=timeout_seconds, silence_seconds=self._silence_seconds
+                )
         finally:
             watching.cancel()
             on_progress(download.verified_bytes, num_bytes)

@@ -138,3 +138,16 @@ def test_a_round_that_is_over_is_passed_where_a_state_is_known_behind_it_alone()
     state.book.note_states(Report(peer=PEER1, round=3, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
     asked = [effect for effect in fetching.fetch_missing(1.0) if isinstance(effect, FetchState)]
     assert [(effect.round, effect.from_peers) for effect in asked] == [(4, (PEER1,))]
+
+
+def test_a_joiner_of_the_same_round_is_asked_too() -> None:
+    """It fetches the state as well, and serves what it has of it."""
+    state = state_at(3)
+    state.instance(INSTANCE).boundary = None
+    plan = state.book.plans[3]
+    (item,) = plan.instances
+    state.book.plans[3] = replace(plan, instances=(replace(item, hosts=(*item.hosts, replace(item.hosts[0], peer=PEER2))),))
+    for peer in (PEER0, PEER1):
+        state.book.note_states(Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
+    asked = [effect.from_peers for effect in Fetching(state).fetch_missing(0.0) if isinstance(effect, FetchState)]
+    assert asked == [(PEER1, PEER2)]

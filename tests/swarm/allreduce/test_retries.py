@@ -25,7 +25,8 @@ from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.reducer_side import ReducerSide
 from adloco_p2p.swarm.allreduce.topology import AttemptResult
-from adloco_p2p.swarm.allreduce.uploads import Uploads, decode_held, encode_held
+from adloco_p2p.swarm.allreduce.uploads import Uploads
+from adloco_p2p.swarm.transport.held import decode_held, encode_held
 from tests.swarm.averaging_peers import vectors_of
 from tests.swarm.linked_attempts import LIMITS, PART_BYTES, LinkedPeers, Stall, Strike
 
@@ -377,7 +378,7 @@ def test_in_a_retry_nobody_reduces_more_than_in_a_first_attempt_of_so_many_membe
 def test_which_parts_are_held_fits_in_a_bit_each() -> None:
     assert encode_held([0, 2, 9], 10) == bytes([0b101, 0b10])
     assert decode_held(bytes([0b101, 0b10]), 10) == {0, 2, 9}
-    for payload in (b"", bytes(1), bytes(3)):
+    for payload in (b"", bytes(1), bytes(3), bytes([0, 0b100])):
         with pytest.raises(RemoteProtocolError):
             decode_held(payload, 10)
 

@@ -13,6 +13,7 @@ from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
 from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transport.framed_stream import FrameKind, StreamLost, open_stream
+from adloco_p2p.swarm.transport.held import encode_held
 from tests.swarm.patience import PATIENCE_SECONDS
 from tests.swarm.swarm_hosts import started_hosts
 
@@ -48,6 +49,7 @@ def test_a_fetcher_that_asks_for_what_does_not_exist_is_dropped_and_its_place_is
             stream.send(FrameKind.HELLO, bytes.fromhex(blob_root(INDEX)))
             await stream.receive(FrameKind.HELLO_REPLY)
             assert await stream.receive(FrameKind.TABLE) == INDEX
+            assert await stream.receive(FrameKind.HELD) == encode_held(range(len(CHUNKS)), len(CHUNKS))
             assert server.num_served_now == 1
             stream.send(FrameKind.WANT, wants)
             with pytest.raises(StreamLost):

@@ -3,20 +3,22 @@
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
-from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkSink, next_chunk
+from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher, ChunkSink, NothingNow, next_chunk
 from adloco_p2p.swarm.transfer.chunk_server import Allowance
 from adloco_p2p.swarm.transfer.download import HELP_AFTER_SECONDS, Download
+from adloco_p2p.swarm.transport.held import decode_held, encode_held
 
 CHUNKS = [bytes([number]) * (10 + number) for number in range(1, 7)]
 INDEX = blob_index(b"", ((len(chunk), chunk_digest(chunk)) for chunk in CHUNKS))
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
+ALL = range(len(CHUNKS))
 
 
 def download_into(room: list[bytearray], *, may_hold_chunks: bool = False, now: list[float] | None = None) -> Download:
@@ -48,7 +50,7 @@ def test_what_is_there_already_is_asked_of_nobody() -> None:
     room[1][:], room[4][:] = CHUNKS[1], CHUNKS[4]
     download = download_into(room, may_hold_chunks=True)
     asyncio.run(download.begin(INDEX))
-    assert [download.take(A, is_idle=True) for _ in range(5)] == [0, 2, 3, 5, None]
+    assert [download.take(A, ALL, is_idle=True) for _ in range(5)] == [0, 2, 3, 5, None]
     assert download.num_verified == 2
 
 
@@ -56,24 +58,60 @@ def test_chunks_are_shared_out_and_an_idle_donor_helps_a_slow_one() -> None:
     now, room = [0.0], empty_room()
     download = download_into(room, now=now)
     asyncio.run(download.begin(INDEX))
-    assert [download.take(peer, is_idle=False) for peer in (A, B, A, B, A, B)] == [0, 1, 2, 3, 4, 5]
-    assert download.take(C, is_idle=False) is None
-    assert download.take(C, is_idle=True) is None
+    assert [download.take(peer, ALL, is_idle=False) for peer in (A, B, A, B, A, B)] == [0, 1, 2, 3, 4, 5]
+    assert download.take(C, ALL, is_idle=False) is None
+    assert download.take(C, ALL, is_idle=True) is None
     now[0] = HELP_AFTER_SECONDS
-    assert download.take(C, is_idle=True) == 0  # what another one owes for long
-    assert download.take(B, is_idle=True) == 2  # 0 is asked of two already
+    assert download.take(C, ALL, is_idle=True) == 0  # what another one owes for long
+    assert download.take(B, ALL, is_idle=True) == 2  # 0 is asked of two already
     assert not download.is_right(0, CHUNKS[1])
     assert download.is_right(0, CHUNKS[0])
     download.put(C, 0, CHUNKS[0])
     download.put(A, 0, CHUNKS[0])  # late, and right all the same
     download.give_back(A)  # 2 is still asked of B, 4 is free again
-    assert download.take(C, is_idle=False) == 4
+    assert download.take(C, ALL, is_idle=False) == 4
     for chunk in (1, 2, 3, 4, 5):
         assert not download.is_complete
         download.put(B, chunk, CHUNKS[chunk])
     assert download.is_complete
     assert room == CHUNKS
     assert download.num_delivered == {A: 1, B: 5, C: 1}
+
+
+def test_a_fetcher_is_asked_for_what_it_holds_and_serves_what_it_has_verified() -> None:
+    now, room = [0.0], empty_room()
+    download = download_into(room, now=now)
+    assert download.verified() is None
+    asyncio.run(download.begin(INDEX))
+    assert download.verified() is None
+    assert [download.take(B, {1, 4}, is_idle=True) for _ in range(3)] == [1, 4, None]
+    assert download.take(A, ALL, is_idle=False) == 0
+    now[0] = HELP_AFTER_SECONDS
+    assert download.take(C, {4}, is_idle=True) == 4  # not 0 or 1, which are owed for as long
+    download.put(B, 4, CHUNKS[4])
+    verified = download.verified()
+    assert verified is not None
+    index, chunks, held = verified
+    assert (index, held, chunks[4]) == (INDEX, {4}, CHUNKS[4]) and all(chunk.readonly for chunk in chunks)
+    download.put(A, 0, CHUNKS[0])
+    assert held == {4}  # as it was
+
+
+def test_the_chunks_are_asked_for_in_an_order_of_the_fetchers_own() -> None:
+    room = empty_room()
+    room[2][:] = CHUNKS[2]
+    make_room, root = (lambda _: [memoryview(chunk) for chunk in room]), blob_root(INDEX)
+    download = Download(root, make_room, max_chunks=len(room), may_hold_chunks=True, shuffle=list[int].reverse)
+    asyncio.run(download.begin(INDEX))
+    assert [download.take(A, ALL, is_idle=False) for _ in range(6)] == [5, 4, 3, 1, 0, None]
+
+
+@pytest.mark.parametrize("held", [set(), {0}, {3, 8}, set(range(9))])
+def test_held_chunks_are_bits(held: set[int]) -> None:
+    assert decode_held(encode_held(held, 9), 9) == held
+    for wrong in (b"", bytes(1), bytes(3), bytes([0, 0b10])):
+        with pytest.raises(RemoteProtocolError, match="do not mark 9 pieces"):
+            decode_held(wrong, 9)
 
 
 def test_a_download_has_a_least_speed_over_its_whole_time_and_ends() -> None:
@@ -124,6 +162,30 @@ class VirtualTime(asyncio.SelectorEventLoop):
 def play(scenario: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=VirtualTime) as runner:
         runner.run(scenario)
+
+
+class _Refused(ChunkFetcher):
+    """Every donor refuses, each after a time of its own."""
+
+    num_asked = 0
+
+    async def _fetch_from(self, donor: PeerId, fetch: object) -> None:
+        self.num_asked += 1
+        await asyncio.sleep(0.9 + 0.2 * int(donor))
+        raise NothingNow("not held here")
+
+
+def test_donors_that_all_refuse_are_not_asked_again_and_again() -> None:
+    """One that refuses is asked again while others may deliver; these may not wait for each other."""
+
+    async def scenario() -> None:
+        donors = [PeerId(str(number)) for number in range(8)]
+        fetcher = _Refused(cast(Any, None), "text")
+        problems = await fetcher.fetch(download_into(empty_room()), donors, timeout_seconds=600)
+        assert problems == dict.fromkeys(donors, "not held here")
+        assert fetcher.num_asked <= 2 * len(donors)
+
+    play(scenario())
 
 
 class _Line:

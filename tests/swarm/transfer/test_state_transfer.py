@@ -73,9 +73,9 @@ async def swarm(workdir, num_donors):
 
 
 async def _fetch(
-    host, root, donors, target, *, instance=INSTANCE, round_number=ROUND, timeout_seconds=PATIENCE_SECONDS, **more
+    host, root, donors, target, *, instance=INSTANCE, round_number=ROUND, timeout_seconds=PATIENCE_SECONDS, server=None, **more
 ):
-    fetcher = StateFetcher(host.p2p, silence_seconds=PATIENCE_SECONDS)
+    fetcher = StateFetcher(host.p2p, server or StateServer(host.p2p), silence_seconds=PATIENCE_SECONDS)
     await fetcher.fetch(
         instance, round_number, root, donors, outer=target[0], momentum=target[1], timeout_seconds=timeout_seconds, **more
     )
@@ -110,6 +110,43 @@ def test_the_state_arrives_whole_from_several_donors(tmp_path):
             assert torch.equal(target[1], momentum)
             uploads = [server._server._pace.num_bytes for server in servers]
             assert 8 * NUM_PARAMETERS <= sum(uploads) <= 2 * 8 * NUM_PARAMETERS  # no chunk is asked of more than two
+
+    asyncio.run(scenario())
+
+
+def test_joiners_serve_each_other_what_they_have_verified(tmp_path):
+    """The donor stalls when the first joiner has some chunks. The second joiner, for which no donor has a place, gets these
+    from the first one, and then what comes after them."""
+
+    async def scenario():
+        async with swarm(tmp_path, 3) as ((second, first, donor, busy), (passing, server, full), (outer, momentum, root)):
+            passing.withdraw(INSTANCE)  # the first joiner's
+            full._server._max_downloads = 0
+            stalls, goes_on, has_some = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+            async def stall():
+                stalls.set()
+                await goes_on.wait()
+
+            def watch(verified, _):
+                if verified:
+                    has_some.set()
+
+            server._server._pace = CountingPace(after_bytes=5 << 20, do=stall)
+            targets = _empty(), _empty()
+
+            async def join_first():
+                await _fetch(first, root, [donor.me], targets[0], server=passing)
+                passing.offer(INSTANCE, ROUND, root, *targets[0])
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(join_first())
+                await stalls.wait()
+                group.create_task(_fetch(second, root, [first.me, busy.me], targets[1], on_progress=watch))
+                await has_some.wait()
+                goes_on.set()
+            assert all(torch.equal(target[0], outer) and torch.equal(target[1], momentum) for target in targets)
+            assert [one._server._pace.num_bytes for one in (server, passing, full)] == [8 * NUM_PARAMETERS] * 2 + [0]
 
     asyncio.run(scenario())
 
