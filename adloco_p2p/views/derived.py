@@ -293,26 +293,32 @@ def round_ends(status: Status) -> list[tuple[int, float]]:
     return sorted(ends.items())
 
 
+def _last_rounds(status: Status) -> list[tuple[int, float]]:
+    """The ends of the last rounds, behind the beginning of the first of them. Before the first round of a peer that came later
+    it waited for a seat, so that round has no beginning."""
+    ends = round_ends(status)
+    begin = [(-1, 0.0)] if ends and ends[0][0] == 0 else []
+    return [*begin, *ends][-WINDOW_ROUNDS - 1 :]
+
+
 def seconds_per_round(status: Status) -> float | None:
     """Mean over the last rounds; before the first one ends, what the plan expects."""
-    ends = round_ends(status)
-    if not ends:
+    points = _last_rounds(status)
+    if len(points) < 2:
         plan = status.current_plan
         return plan.expected_seconds if plan is not None and plan.expected_seconds > 0 else None
-    points = [(ends[0][0] - 1, 0.0), *ends][-WINDOW_ROUNDS - 1 :]
     first, last = points[0], points[-1]
     return max(0.0, last[1] - first[1]) / (last[0] - first[0])
 
 
 def tokens_per_second(status: Status) -> float | None:
     """Tokens of this peer over the last rounds by their running time; before that, the rate of the inner steps."""
-    ends = round_ends(status)
-    if not ends:
+    points = _last_rounds(status)
+    if len(points) < 2:
         rates = [activity.tokens_per_second for activity in status.activities.values() if activity.tokens_per_second]
         return rates[-1] if rates else None
-    window = [round_ for round_, _ in ends[-WINDOW_ROUNDS:]]
-    before = ends[-WINDOW_ROUNDS - 1][1] if len(ends) > WINDOW_ROUNDS else 0.0
-    seconds = ends[-1][1] - before
+    window = [round_ for round_, _ in points[1:]]
+    seconds = points[-1][1] - points[0][1]
     tokens = sum(result.tokens for result in status.results.values() if result.round in window)
     return tokens / seconds if seconds > 0 else None
 

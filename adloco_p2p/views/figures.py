@@ -539,16 +539,15 @@ def _bar_width(rounds: Sequence[int]) -> float:
 
 
 def traffic(status: Status) -> Figure:
-    """Bytes sent upwards, bytes received downwards."""
-    figure = Figure(figsize=(9.6, 4.2))
-    totals = derived.totals(status)
-    subtitle = f"per outer round; {units.size(totals.bytes_sent)} sent and {units.size(totals.bytes_received)} received in all"
-    axes = _axes(figure, "Bytes exchanged", subtitle, left=0.095, right=0.875)
+    """Bytes of committed averages: sent upwards, received downwards."""
     rounds = sorted({result.round for result in status.results.values()})
     sent, received = dict.fromkeys(rounds, 0), dict.fromkeys(rounds, 0)
     for result in status.results.values():
         sent[result.round] += result.bytes_sent
         received[result.round] += result.bytes_received
+    figure = Figure(figsize=(9.6, 4.2))
+    sums = f"{units.size(sum(sent.values()))} sent and {units.size(sum(received.values()))} received"
+    axes = _axes(figure, "Bytes of averages", f"of the averages that counted, per outer round; {sums}", left=0.095, right=0.875)
     width = _bar_width(rounds)
     axes.bar(rounds, [sent[round_] for round_ in rounds], width=width, color="#D55E00", linewidth=0)
     axes.bar(rounds, [-received[round_] for round_ in rounds], width=width, color="#0072B2", linewidth=0)

@@ -119,6 +119,16 @@ def test_the_time_left_is_the_mean_of_the_last_five_rounds() -> None:
     assert derived.eta_seconds(status) == pytest.approx(6.0)
 
 
+def test_the_wait_of_a_joiner_for_its_seat_is_no_part_of_its_pace() -> None:
+    ends = [(4, 150.0), (5, 162.0), (6, 172.0)]
+    made = [started(rounds=10), *(finished_round(number, time=START + end) for number, end in ends)]
+    assert derived.seconds_per_round(replay(made[:2])) is None and derived.tokens_per_second(replay(made[:2])) is None
+    status = replay(made)
+    tokens = sum(result.tokens for result in status.results.values() if result.round > 4)
+    assert derived.seconds_per_round(status) == 11.0
+    assert derived.tokens_per_second(status) == pytest.approx(tokens / 22.0)
+
+
 def test_before_the_first_round_ends_its_length_follows_from_the_plan() -> None:
     status = status_at("progress", 0, 0)
     assert derived.seconds_per_round(status) == 9.0
