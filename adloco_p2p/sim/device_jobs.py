@@ -30,6 +30,7 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.process import Process

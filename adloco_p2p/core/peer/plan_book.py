@@ -131,9 +131,9 @@ class PlanBook:
 
         Where all of them have reported one, or that they go without, and there is no such state, that of most hosts counts, of
         equally many the one whose first host joined first: two hosts whose states differ would differ for ever, and an
-        id can be made, a date not. Hosts take it, plans never name it. Once a plan has passed over the missing reports they are
-        not awaited: hosts that lack the state have none to report, and would wait for each other. Where all that had work are
-        gone without a report, what keepers hold is left.
+        id can be made, a date not. Hosts take it, plans never name it. Once the newest plan has passed over the missing
+        reports they are not awaited: hosts that lack the state have none to report, and would wait for each other. Where all
+        that had work are gone without a report, what keepers hold is left.
 
         Hosts that surely had the agreed state before the round count before all others. One that had another state, cut off,
         may have reported before it learned of the agreed one and took it: then nobody has what it reported.
@@ -159,8 +159,8 @@ class PlanBook:
         first = max(groups, key=lambda digest: (len({*sure} & {*groups[digest]}), len(groups[digest])), default=None)
         if first is None or is_majority(len(groups[first]), len(planned)):
             return first
-        has_passed = self.newest.round > number + 1
-        awaited = [] if has_passed else [peer for peer in planned if peer != self.me and peer not in states]
+        has_passed = self.newest.round == number + 2  # a peer that lacks an older state goes to the present instead
+        awaited = [] if has_passed else [peer for peer in planned if peer not in states]
         return first if all(self._goes_without(peer, instance, number) for peer in awaited) else None
 
     def _had_agreed_state(self, peer: PeerId, instance: InstanceId, number: int) -> bool:
