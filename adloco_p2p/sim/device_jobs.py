@@ -1,6 +1,7 @@
 """Work on the device of one life of a simulated machine, in the order in which its peer asked for it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING
 
 from adloco_p2p.core.model.events import (
@@ -42,6 +43,21 @@ SHORT_JOB_SECONDS = 0.01
 """What work on the device takes that is not training."""
 
 
+@dataclass(slots=True)
+class _InnerSteps:
+    """Instants are seconds."""
+
+    begin: float
+    seconds: float
+    num_steps: int
+    is_stopped: bool = False
+
+    def end_of_step(self, now: float) -> float:
+        """When the step ends that the device does at `now`."""
+        step = self.seconds / self.num_steps
+        return max(now, self.begin + ceil((now - self.begin) / step) * step)
+
+
 class DeviceJobs:
     """Ends come back as events of the process. An outer step runs between inner steps that did not wait for it."""
 
@@ -54,6 +70,8 @@ class DeviceJobs:
         """Of the last job that the device was given."""
         self._is_ahead = False
         """The device does inner steps that did not wait for the last outer step, and nothing else waits for it."""
+        self._inner: dict[InstanceId, _InnerSteps] = {}
+        """Of each instance the last ones that were asked for."""
 
     def begin(self, effect: Effect) -> None:
         process, now = self._process, self._around.queue.now
@@ -68,8 +86,11 @@ class DeviceJobs:
             begin = max(process.device_free_at, now)
             self._is_ahead = effect.is_ahead
             process.device_free_at = begin + seconds
-            self._around.queue.at(begin, self._begin_inner, effect, seconds)
+            inner = self._inner[effect.plan.instance] = _InnerSteps(begin, seconds, effect.share.inner_steps)
+            self._around.queue.at(begin, self._begin_inner, effect, inner)
             return
+        if isinstance(effect, DiscardRound):
+            self._stop_inner(effect.instance)
         is_between = self._is_ahead and now < process.device_free_at
         begin = now if is_between else max(process.device_free_at, now)
         process.device_free_at = (process.device_free_at if is_between else begin) + SHORT_JOB_SECONDS
@@ -81,25 +102,36 @@ class DeviceJobs:
 
     # --- inner steps -------------------------------------------------------------------------------------------------
 
-    def _begin_inner(self, effect: RunInner, seconds: float) -> None:
-        if self._process.has_crashed:
+    def _stop_inner(self, instance: InstanceId) -> None:
+        """After the present step. What else was asked of the device comes no sooner for that."""
+        now, process, inner = self._around.queue.now, self._process, self._inner.pop(instance, None)
+        if inner is None or now >= inner.begin + inner.seconds:
+            return
+        inner.is_stopped = True
+        if process.device_free_at == inner.begin + inner.seconds:
+            process.device_free_at = inner.end_of_step(now)
+
+    def _begin_inner(self, effect: RunInner, inner: "_InnerSteps") -> None:
+        if self._process.has_crashed or inner.is_stopped:
             return
         instance, number = effect.plan.instance, effect.round
         if self._process.device.state(instance) is None:
             raise Violation(f"{self._peer} trains instance {instance} in round {number} and has no state of it")
         vector = self._process.device.pseudo_gradient(effect)
-        self._around.queue.after(seconds, self._finish_inner, effect, vector, seconds)
+        self._around.queue.after(inner.seconds, self._finish_inner, effect, vector, inner)
 
-    def _finish_inner(self, effect: RunInner, vector: object, seconds: float) -> None:
+    def _finish_inner(self, effect: RunInner, vector: object, inner: "_InnerSteps") -> None:
         process = self._process
-        if process.has_crashed or self._machine.waits_for_thaw(self._finish_inner, effect, vector, seconds):
+        if process.has_crashed or inner.is_stopped:
+            return
+        if self._machine.waits_for_thaw(self._finish_inner, effect, vector, inner):
             return
         instance, kept = effect.plan.instance, effect.round - 1 if effect.is_ahead else effect.round
         process.contributions = {
             key: held for key, held in process.contributions.items() if key[0] != instance or key[1] >= kept
         }
         process.contributions[instance, effect.round] = vector
-        result = process.device.inner_result(effect, seconds)
+        result = process.device.inner_result(effect, inner.seconds)
         self._machine.feed(InnerFinished(instance=instance, round=effect.round, result=result, epoch=effect.epoch), process)
 
     # --- short jobs --------------------------------------------------------------------------------------------------

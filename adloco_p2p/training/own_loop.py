@@ -57,6 +57,8 @@ class _Round:
     """Of losses times samples; on the program's device, so that no step waits for it."""
     last_loss: torch.Tensor | float = math.nan
     seconds: float = 0.0
+    is_discarded: bool = False
+    """The node waits for it no longer."""
     end: torch.Tensor | None = None
     """Parameters [P] after the last step, once the program has done it."""
 
@@ -175,7 +177,8 @@ class OwnLoop(HostedInstances):
     def count(self, *, samples: int, tokens: int, loss: torch.Tensor | float) -> bool:
         """The same without the wait. False where the round is over, or there is none."""
         current = self._round
-        if current is None:
+        if current is None or current.is_discarded:
+            self._round = None
             return False
         value = loss.detach() if isinstance(loss, torch.Tensor) else loss
         with self._handover.changed:
@@ -248,6 +251,7 @@ class OwnLoop(HostedInstances):
             while done.end is None:
                 self._handover.changed.wait(LOOK_SECONDS)
                 if should_stop():
+                    done.is_discarded = True
                     return None
                 if done.steps > told:
                     told = done.steps

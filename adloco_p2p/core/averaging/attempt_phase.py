@@ -69,6 +69,16 @@ class AttemptPhase:
         at.next_deadline = now + RESEND_SECONDS
         return at.report_failure(0, (at.me,) if at.me in at.contributors else (), is_question=True)
 
+    def ask_for_votes(self) -> list[Effect]:
+        """Hosts that hold an average answer with their votes, those that wait for this host with their attempt."""
+        return self._at.report_failure(0, (), is_question=True)
+
+    def answer(self, receiver: PeerId) -> list[Effect]:
+        """A host that asks learns whether this one waits for it."""
+        at = self._at
+        is_awaited = at.phase is Phase.AVERAGING and receiver in at.attempts.current.members
+        return [Send(peer=receiver, message=at.attempts.message())] if is_awaited else []
+
     def wait_for_others(self, now: float) -> None:
         """An attempt without this host runs. Its leader may be cut off, so the wait ends."""
         self._at.next_deadline = now + self._at.adaptive_timeout.timeout_seconds(expected_seconds=0.0)

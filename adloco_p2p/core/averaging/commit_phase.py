@@ -89,6 +89,11 @@ class CommitPhase:
             return []
         return [*at.abandon(), *self._enter(now)]
 
+    def go_on(self, now: float) -> list[Effect]:
+        """This host begins a round in which it voted before it was restarted: its inner steps would be for nothing."""
+        self._at.phase = Phase.RETRYING
+        return [*self.stand_by(now), *self.resend(now)]
+
     def answer(self, receiver: PeerId) -> list[Effect]:
         at = self._at
         answer = at.votes.answer(at.votes.held if at.is_past and not at.is_void else None)

@@ -34,6 +34,8 @@ class HostView:
     """An attempt failed because of this host in its sight: it joins no attempt with this host again."""
     refused_in: int = -1
     """The newest attempt of this host in which it refused a start of that unreliable one; -1: none."""
+    is_waiting: bool = False
+    """It waits in an attempt for this host, which trains."""
     uncalled_start_at: float = -math.inf
     """When it last ended an attempt of which no member had reported a failure. Seconds."""
 

@@ -16,6 +16,7 @@ The rules that make an outer step safe:
 - A host whose link is slow contributes to every second or fourth average only. In the rounds between it receives the others'
   average, which it does not vote on, and keeps its own pseudo-gradient, which becomes part of the next one.
 - A host whose inner steps diverged has nothing to give: it casts a void vote at once, and takes the outer state again.
+- A host that began its inner steps so late that a majority waits for it, or that missed the average, declines.
 - Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
 
 This file takes the events. `round_state.py` holds what its parts share and answers questions, `phases.py` the table of phases;
@@ -37,6 +38,7 @@ from adloco_p2p.core.model.events import (
     AverageDecided,
     AverageFailed,
     AverageFinished,
+    DiscardRound,
     Effect,
     Evaluate,
     Evaluated,
@@ -49,6 +51,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.measurers import measurers
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
+from adloco_p2p.core.model.quorum import lateness_seconds, words_of_decline, worth_seconds
 from adloco_p2p.core.model.report import StepLosses
 from adloco_p2p.core.model.report_form import named_by
 from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, PeerId, within_scalars
@@ -71,6 +74,8 @@ class OuterRound(RoundState):
         still being averaged."""
         self.is_ahead = is_ahead
         self.phase_since = now
+        if self.is_contributor and self.has_voted and not is_ahead:
+            return self._commit.go_on(now)
         if not self.is_trainer:
             return [self.phase_log(), *self._attempt.ask_for_result(now)]
         inner = RunInner(
@@ -87,7 +92,8 @@ class OuterRound(RoundState):
                 if any(share.peer == self.me and share.batch_samples > 0 for share in item.hosts)
             ),
         )
-        return [self.phase_log(), inner]
+        asked = self._attempt.ask_for_votes() if self.may_be_late and self.is_contributor else []
+        return [self.phase_log(), inner, *asked]
 
     def inner_finished(
         self, result: InnerResult, now: float, gone: Collection[PeerId], *, is_ahead: bool = False
@@ -180,7 +186,7 @@ class OuterRound(RoundState):
             return []
         match message:
             case AverageDigest():
-                return self._commit.digest_received(sender, message, now)
+                return [*self._commit.digest_received(sender, message, now), *self._decline_committed(now)]
             case AttemptFailed():
                 return self._failure_received(sender, message, now)
             case AttemptStart():
@@ -195,14 +201,16 @@ class OuterRound(RoundState):
         if message.attempt > attempt.number + MAX_MISSED_ATTEMPTS:  # the leader's next start would be out of others' reach
             return []
         view.decision = message.decision
-        if message.is_question and sender not in message.suspects:  # of a host without a part in the attempt, if it is honest
-            return []
+        has_declined = sender in message.suspects
+        if message.is_question and not has_declined:  # of a host without a part in the attempt, or one that begins late
+            return self._attempt.answer(sender)
         view.failed_attempt = max(view.failed_attempt, message.attempt)
         self.hosts.accuse(sender, message.suspects)
+        if has_declined:  # no fault: it is a cause of no failure
+            return self._attempt.end_lost(now)
         if message.attempt < attempt.number or sender not in attempt.members:
             return []
-        if sender not in message.suspects:
-            self.note_failure(sender, message.suspects, message.because)
+        self.note_failure(sender, message.suspects, message.because)
         if self.phase is not Phase.AVERAGING:
             return []
         # without the sender the attempt cannot succeed: join the retry instead of waiting for the timeout
@@ -211,6 +219,8 @@ class OuterRound(RoundState):
     def _start_received(self, sender: PeerId, message: AttemptStart, now: float) -> list[Effect]:
         if self.votes.have_own or self.is_past:
             return self._commit.answer(sender)
+        if declined := self._decline_late(sender, message, now):
+            return declined
         if not self.attempts.is_news(sender, message):
             return []
         if sender in self.hosts.unreliable:
@@ -255,6 +265,45 @@ class OuterRound(RoundState):
         """Members without which the attempt would have to do. A member could start such attempts faster than the others make
         one without it (adversary row `two liars of one mind`, seed 3)."""
         return tuple(peer for peer in start.members if peer != self.me and has_voted_otherwise(peer, self.votes, start))
+
+    # --- declining the round -----------------------------------------------------------------------------------------
+
+    @property
+    def _may_decline(self) -> bool:
+        """It contributes, and inner steps of this round are all that it would lose."""
+        is_training = self.phase is Phase.TRAINING and self.is_contributor
+        return is_training and not (self.is_ahead or self.is_carried or self.votes.have_own)
+
+    def _decline_late(self, sender: PeerId, start: AttemptStart, now: float) -> list[Effect]:
+        """More than half of the contributors wait for this host, which began so late that they go on sooner without it. Others
+        may be late, too: each judges by those that wait."""
+        if not (self._may_decline and self.me in start.members and sender in start.members):
+            return []
+        self.hosts[sender].is_waiting = True
+        present = self.hosts.present
+        waiting = {s.peer: s.samples for s in self.instance_plan.hosts if s.peer in present and self.hosts[s.peer].is_waiting}
+        if self.work.quorum is None or not is_majority(len(waiting), len(self.contributors)):
+            return []
+        late = lateness_seconds(self.plan, self.me, waiting, elapsed_seconds=now - self.phase_since)
+        worth = worth_seconds(self.work, self.plan, weight=self.share.samples, others=sum(waiting.values()))
+        return self._decline(words_of_decline(late, worth, round=self.round), now) if late > worth else []
+
+    def _decline_committed(self, now: float) -> list[Effect]:
+        """A majority voted for an average without this host, which still trains: its work of the round is lost."""
+        choice = self.votes.tally(()).majority
+        if not self._may_decline or choice is None or self.me in choice[2]:
+            return []
+        return self._decline(f"declined round {self.round}: the others have averaged without this peer", now)
+
+    def _decline(self, reason: str, now: float) -> list[Effect]:
+        """Stop the inner steps and take the others' average."""
+        self.is_trainer = self.is_contributor = False
+        log = self.failure_log(self.attempts.current.number, reason)
+        stop = DiscardRound(instance=self.instance)
+        phase = self.enter(Phase.RETRYING, now)
+        return [log, stop, *phase, *self._attempt.ask_for_result(now), *self._commit.seek(now)]
+
+    # --- the others --------------------------------------------------------------------------------------------------
 
     def roster_changed(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """A peer died or returned: the attempt may be lost, a commit possible."""

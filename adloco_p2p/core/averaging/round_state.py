@@ -42,6 +42,8 @@ class Assignment:
     """The others have ended this round already; only its average is wanted."""
     is_carried: bool = False
     """The rounds before it were void, and its pseudo-gradient spans them."""
+    may_be_late: bool = False
+    """This peer has just come to the instance, or took no part in the round before: the others may be far on in this one."""
 
 
 class RoundState:
@@ -72,6 +74,8 @@ class RoundState:
         self.is_void = False
         """No average got a majority: there is no outer step."""
         self.is_carried = assignment.is_carried
+        self.may_be_late = assignment.may_be_late
+        self.work = assignment.work
         self.is_ahead = False
         """Its inner steps began before the outer step of the round before."""
         self.seconds: dict[str, float] = {}
@@ -159,6 +163,13 @@ class RoundState:
     def keeps_own(self) -> bool:
         """This host trained for a later average than that of this round: its pseudo-gradient waits."""
         return self.is_trainer and not self.is_contributor
+
+    @property
+    def is_carrying(self) -> bool:
+        """Once it is done: inner steps of this host wait for the next average. One that was restarted in a void round has
+        none."""
+        has_steps = self.result is not None or self.is_carried
+        return has_steps and (self.is_void or self.keeps_own) and not self.has_diverged
 
     @property
     def is_averaged(self) -> bool:

@@ -357,7 +357,8 @@ class DropInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardRound:
-    """Forget unfinished work: local parameters return to the outer parameters, if the instance is here."""
+    """Forget unfinished work: inner steps of the instance end after the present one, and its local parameters return to the
+    outer parameters, if it is here. No `InnerFinished` comes of them, unless it is on its way already."""
 
     instance: InstanceId
 

@@ -5,6 +5,9 @@ is there, whose hosts are a majority of those that the plan counts on, these wai
 soon, at the rate at which they come. A host that has not begun is not judged, for it may still compute; nor is one whose link
 the plan does not know yet: to be measured it has to be waited for, and plans spare links that are known to be slow
 (`core/planning/link_periods.py`). Nobody is left out where the attempt has to wait for such a host all the same.
+
+A host that still trains because it began late, as after a restart, is not judged by the others: it declines the round itself
+once a quorum waits for it, if it would hold them up for longer than its part of the round is worth to them.
 """
 
 from collections.abc import Collection, Sequence
@@ -93,6 +96,30 @@ def _is_straggler(quorum: Quorum, upload: Upload, waiting: float) -> bool:
     return is_measured and waiting * upload.rest_seconds > quorum.tolerance_seconds
 
 
+def lateness_seconds(plan: RoundPlan, me: PeerId, waiting: Collection[PeerId], *, elapsed_seconds: float) -> float:
+    """How much longer the hosts in `waiting` have to wait for this one's inner steps than the plan foresaw, by its measured
+    speeds: their slowest, or this host where it has less to compute, needs so much longer than this host has been at it. 0
+    where its speed or theirs is unknown."""
+    speeds = {entry.peer: entry.speed for entry in plan.roster}
+    needed = {peer: samples / speeds[peer] for peer, samples in _planned_samples(plan).items() if speeds.get(peer, 0.0) > 0}
+    slowest = max((needed.get(peer, 0.0) for peer in waiting), default=0.0)
+    return max(0.0, min(needed.get(me, 0.0), slowest) - elapsed_seconds)
+
+
+def _planned_samples(plan: RoundPlan) -> dict[PeerId, int]:
+    """Of all instances together, as speeds are measured."""
+    samples: dict[PeerId, int] = {}
+    for item in plan.instances:
+        for share in item.hosts:
+            samples[share.peer] = samples.get(share.peer, 0) + share.samples
+    return samples
+
+
+def worth_seconds(rules: WorkRules, plan: RoundPlan, *, weight: int, others: int) -> float:
+    """So long hosts of the weight `others` wait for one of this weight: in the time in which they do its part of the round."""
+    return max(LEAST_TOLERANCE_SECONDS, rules.straggler_tolerance * plan.expected_seconds * weight / others)
+
+
 def words_of(upload: Upload, quorum: Quorum, *, round: int) -> str:
     """Why the attempt ends without it."""
     whole = upload.num_bytes + upload.rest_bytes
@@ -100,3 +127,8 @@ def words_of(upload: Upload, quorum: Quorum, *, round: int) -> str:
         f"left out of round {round}: {upload.num_bytes / 1e6:.3g} of {whole / 1e6:.3g} MB here after {upload.seconds:.3g} s; "
         f"the others are here and wait {quorum.tolerance_seconds:.3g} s at most"
     )
+
+
+def words_of_decline(late_seconds: float, worth: float, *, round: int) -> str:
+    """Why a host declines the round."""
+    return f"declined round {round}: the others are done and would wait {late_seconds:.3g} s; its part is worth {worth:.3g} s"

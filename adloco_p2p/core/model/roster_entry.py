@@ -1,6 +1,7 @@
 """The peers that a plan counts: the capacity of each, its turn, its standing."""
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Annotated
 
 from annotated_types import Ge, Le, MaxLen
@@ -56,6 +57,11 @@ class RosterEntry:
     """It is on the bench: it has no work, because others have their turn. See `core/planning/bench.py`."""
     turn_from: Count = 0
     """The plan since which it works or waits; where it waits until a later one, it may work from that one on."""
+
+    @property
+    def speed(self) -> float:
+        """Samples per second; 0 where it is not known."""
+        return float(median(self.speeds)) if self.speeds else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,10 +138,11 @@ class WorkRules:
     average, or is benched; null: all take part in every average."""
     quorum: Annotated[float, Gt(0), Le(1)] | None = 0.7
     """Once this part of an average's weight has arrived, from more than half of its hosts, those are left out whose uploads are
-    too slow to wait for; null: all that live are waited for."""
+    too slow to wait for; null: all that live are waited for, those that begin late, too."""
     straggler_tolerance: Annotated[float, Ge(0)] = 1.0
     """Too slow is a host whose rest would take longer, at the rate at which it comes, than 10 s and than so many times the
-    computing time of a round: left out, it fetches the average, and is late for the next round, too."""
+    computing time of a round: left out, it fetches the average, and is late for the next round, too. A host that began late, as
+    after a restart, declines where more than half would wait longer than so many times what its part is worth."""
     max_hosts: Annotated[int, Ge(2), Le(MAX_HOSTS)] = 32
     """An instance has at most so many hosts, and no more than its batch has samples; further peers wait on the bench."""
     turn_rounds: PositiveInt = 16

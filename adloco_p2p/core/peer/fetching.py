@@ -252,8 +252,11 @@ class Fetching:
         shares = {share.peer: share.contributes(plan.round) for share in item.hosts} if item is not None else {}
         if _asks_nothing(sender, message) or sender not in shares or not shares.get(self._state.me, False):
             return []
+        declined = self._state.instance(message.instance).declined
+        if _only_begins(sender, message) and shares[sender] and message.round not in declined:
+            return []  # it does not wait for this peer yet
+        declined.add(message.round)
         refusal = AttemptFailed(instance=message.instance, round=message.round, attempt=0, suspects=(self._state.me,))
-        self._state.instance(message.instance).declined.add(message.round)
         return [Send(peer=sender, message=refusal)]
 
     def _answer_from_later(
@@ -279,6 +282,11 @@ def _asks_nothing(sender: PeerId, message: AverageDigest | AttemptFailed | Attem
             return sender in message.suspects and not message.is_question
         case AttemptStart():
             return False
+
+
+def _only_begins(sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart) -> bool:
+    """The question of a contributor that begins its inner steps, or of a host without a part in the average."""
+    return isinstance(message, AttemptFailed) and message.is_question and sender not in message.suspects
 
 
 def fetch_warning(instance: InstanceId, message: str, *, active: bool) -> telemetry.Warning:

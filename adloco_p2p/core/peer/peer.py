@@ -268,6 +268,8 @@ class Peer:
             return []
         was_done = outer.is_done
         match event:
+            case InnerFinished() if outer.phase is not Phase.TRAINING:
+                return []  # of a round that this peer has declined
             case InnerFinished():
                 is_ahead = self._state.held.get(event.instance, event.round) < event.round
                 effects = outer.inner_finished(event.result, now, self._state.gone, is_ahead=is_ahead)
@@ -382,7 +384,7 @@ class Peer:
         if number in hosted.rounds:
             return []
         is_over = self._book.newest.round >= number + 2 or number in hosted.declined
-        digest = self._book.digests[plan.round]
+        digest, before = self._book.digests[plan.round], hosted.rounds.get(number - 1)
         assignment = Assignment(
             me=self.me,
             plan=plan,
@@ -398,6 +400,7 @@ class Peer:
             ),
             work=self.cadence.work,
             is_carried=hosted.is_carried,
+            may_be_late=number > 0 and (before is None or not before.is_contributor),
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
         outer = OuterRound(assignment)
@@ -412,7 +415,7 @@ class Peer:
             self._checkpoints.rule_out(outer.round + 1)
         hosted = self._state.instance(outer.instance)
         effects = [round_line(outer), *note_round(hosted, outer), *self._arrive(outer.instance, outer.round + 1, now)]
-        hosted.is_carried = (outer.is_void or outer.keeps_own) and not outer.has_diverged
+        hosted.is_carried = outer.is_carrying
         following = hosted.rounds.get(outer.round + 1)
         if following is not None:
             following.is_carried = hosted.is_carried

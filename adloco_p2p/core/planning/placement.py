@@ -3,7 +3,6 @@
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
-from statistics import median
 
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
 from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan, SwitchMode
@@ -79,7 +78,7 @@ def place_hosts(
     benched = frozenset(turns.bench) | periods.benched(round)
     staying = [roster_entry for roster_entry in volunteers(turns.roster) if roster_entry.peer not in benched]
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
-    claimed = [float(median(roster_entry.speeds)) if roster_entry.speeds else 0.0 for roster_entry in staying]
+    claimed = [roster_entry.speed for roster_entry in staying]
     speeds = dict(zip([roster_entry.peer for roster_entry in staying], credible_speeds(claimed), strict=True))
     hosts = allocate_hosts(
         {draft.plan.instance: draft.plan.requested_batch for draft in drafts},

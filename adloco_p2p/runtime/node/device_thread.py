@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import SupportsFloat
 
 from adloco_p2p.core.model.events import (
@@ -103,6 +102,8 @@ class Shared:
     fail: Callable[[BaseException], None]
     is_interrupted: threading.Event = field(default_factory=threading.Event)
     is_aborted: threading.Event = field(default_factory=threading.Event)
+    discarded: set[InstanceId] = field(default_factory=set)
+    """Their inner steps under way are to end: a `DiscardRound` waits behind them."""
     pseudo_gradients: dict[tuple[InstanceId, int], Vector] = field(default_factory=dict)
     averages: dict[tuple[InstanceId, int], AveragedVector] = field(default_factory=dict)
     writes: queue.Queue[Callable[[], None] | None] = field(default_factory=lambda: queue.Queue(WRITES_WAITING))
@@ -225,6 +226,7 @@ class DeviceThread:
                 self._forget(instance)
                 return None
             case DiscardRound(instance=instance):
+                self._shared.discarded.discard(instance)
                 self._engine.discard(instance)
                 return None
             case Probe(round=number, merge=merge):
@@ -375,9 +377,13 @@ class DeviceThread:
             )
             self._shared.progress(progress)
 
-        should_stop = partial(self._between_steps, effect) if effect.is_ahead else (lambda: self._shared.should_stop)
+        def should_stop() -> bool:
+            if instance in self._shared.discarded:
+                return True
+            return self._between_steps(effect) if effect.is_ahead else self._shared.should_stop
+
         result = self._engine.run_inner(effect, should_stop=should_stop, on_progress=on_progress)
-        if result is None:
+        if result is None or instance in self._shared.discarded:
             return None
         self._await_outer_step()  # its residual is part of the pseudo-gradient
         # memory holds what a checkpoint writes, or what is averaged; not both where the disk is slow

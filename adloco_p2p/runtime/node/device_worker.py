@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from adloco_p2p.core.model.events import (
+    DiscardRound,
     DropInstance,
     Event,
     Probe,
@@ -53,6 +54,9 @@ class DeviceWorker:
 
     def submit(self, effect: DeviceEffect) -> None:
         match effect:
+            case DiscardRound(instance=instance):
+                self._shared.discarded.add(instance)
+                self._put(instance, effect)
             case RunInner(plan=plan):
                 for move in self._map.deal(effect.together or (plan.instance,)):
                     self._move(*move)

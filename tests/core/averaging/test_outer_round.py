@@ -24,6 +24,7 @@ from adloco_p2p.core.model.events import (
     InnerResult,
     OuterApplied,
     Persist,
+    RunInner,
     Send,
 )
 from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
@@ -210,7 +211,8 @@ def test_a_member_ends_two_attempts_and_is_not_in_the_third() -> None:
     """By nothing but a report that names nobody, or by the question of a host without a part in the attempt."""
     outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
     question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), is_question=True)
-    assert outer.received(B, question, 11.0, ()) == [] and outer.phase is Phase.AVERAGING
+    waiting = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=(A, B, C, D))
+    assert outer.received(B, question, 11.0, ()) == [Send(peer=B, message=waiting)] and outer.phase is Phase.AVERAGING
     for attempt, members in enumerate([(A, B, C, D), (A, C, D)], start=1):
         outer.received(B, replace(question, attempt=attempt - 1, is_question=False), 12.0 + 20.0 * attempt, ())
         outer.received(C, replace(question, attempt=attempt - 1, is_question=False, because=B), 12.0 + 20.0 * attempt, ())
@@ -239,7 +241,8 @@ def test_reports_about_attempts_that_no_host_began_call_for_no_start() -> None:
     outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
     claim = AttemptFailed(instance=INSTANCE, round=0, attempt=1000, suspects=())
     assert outer.received(B, claim, 11.0, ()) == [] == outer.received(B, replace(claim, is_question=True), 11.0, ())
-    assert outer.received(B, replace(claim, attempt=60, is_question=True), 11.0, ()) == []
+    outer.received(B, replace(claim, attempt=60, is_question=True), 11.0, ())
+    assert outer.phase is Phase.AVERAGING
     starts = [AttemptStart(instance=INSTANCE, round=0, attempt=number, members=(A, B, C, D)) for number in range(1, 30)]
     begun = [start.attempt for start in starts if any(outer.received(B, start, 12.0 + start.attempt / 10, ()))]
     assert begun == [1] and outer.hosts.newest_failure < 1
@@ -580,18 +583,17 @@ def test_a_vote_is_written_down_before_it_is_sent_and_stands_after_a_restart() -
     assert isinstance(record, CommitVoted) and record.vote == outer.votes.own
 
     again = outer_round(A, outer.plan, AdaptiveTimeout(), kept_vote=record.vote)  # the process is killed and started again
-    again.start(20.0, progress_end=0.1)
-    again.inner_finished(inner_result(again), 30.0, ())
-    assert again.phase is Phase.COMMITTING
+    effects = again.start(20.0, progress_end=0.1)
+    assert again.phase is Phase.COMMITTING and not has(effects, RunInner), "no average takes other inner steps from it"
+    assert {effect.peer for effect in effects if isinstance(effect, Send)} == {B, C}, "they may not have its vote"
     assert again.votes.own == replace(record.vote, is_held=False)
     assert not has(again.tick(32.0, ()), Persist), "it casts no second one"
 
 
 def restarted(outer: OuterRound) -> OuterRound:
-    """The process was killed after its vote, and has trained the round again by 30 s: it has its vote and no average."""
+    """The process was killed after its vote, and begins the round again at 30 s: it has its vote and no average."""
     again = outer_round(A, outer.plan, AdaptiveTimeout(), kept_vote=outer.votes.own)
-    again.start(20.0, progress_end=0.1)
-    again.inner_finished(inner_result(again), 30.0, ())
+    again.start(30.0, progress_end=0.1)
     assert again.phase is Phase.COMMITTING
     return again
 
@@ -621,6 +623,7 @@ def test_an_average_that_no_voter_holds_any_more_makes_the_round_void_at_once() 
     effects = again.received(B, replace(vote(outer, B, A, B), is_held=False), 31.0, ())
     now, repairs = until_void(again, effects, 31.0)
     assert (now, repairs) == (36.0, 0), "the others were asked once more, at 32 and 34 s"
+    assert not again.is_carrying, "its inner steps went with its earlier life"
 
 
 def test_a_third_host_that_fetched_it_saves_an_average_whose_voters_lost_it() -> None:

@@ -71,6 +71,17 @@ def test_a_host_without_the_state_answers_a_question_with_its_refusal_and_a_bare
     assert fetching.decline(PEER1, replace(refusal, suspects=(), is_question=True)) == [Send(peer=PEER1, message=answer)]
 
 
+def test_a_host_that_fetches_the_state_declines_for_no_contributor_that_only_begins_the_round() -> None:
+    """It may have the state before that one is done."""
+    state = state_at(3)
+    state.instance(INSTANCE).give_up()
+    question = AttemptFailed(instance=INSTANCE, round=1, attempt=0, suspects=(), is_question=True)
+    assert Fetching(state).decline(PEER1, question) == [] and not state.instance(INSTANCE).declined
+    start = AttemptStart(instance=INSTANCE, round=1, attempt=1, members=(PEER0, PEER1))
+    assert Fetching(state).decline(PEER1, start) != [], "it waits"
+    assert Fetching(state).decline(PEER1, question) != [], "it may not have the refusal"
+
+
 def test_an_answer_is_not_answered_and_who_does_not_host_the_instance_gets_none() -> None:
     fetching = Fetching(state_at(3))
     assert fetching.decline(PEER1, OVER) == []

@@ -1,0 +1,165 @@
+"""A host that began its inner steps late, as after a restart, declines the round; so does one that missed the average.
+
+The plan: six hosts with 1 of 6 samples a step, 8 steps, at 0.1 samples/s: 80 s each. Its part is worth a fifth of 80 s to the
+five others: 16 s.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.commit_votes import Voter
+from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.averaging.phases import Phase
+from adloco_p2p.core.averaging.round_state import Assignment
+from adloco_p2p.core.model import canonical, telemetry
+from adloco_p2p.core.model.averages import CancelAverage
+from adloco_p2p.core.model.events import DiscardRound, Effect, Send
+from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.rules import BatchRules, Rules, WorkRules
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.core.planning.round_plan import genesis
+from adloco_p2p.sim.identities import sign, verify
+from tests.core.averaging.test_outer_round import averaging, vote
+from tests.core.core_values import RUN, capacity
+
+HOSTS = tuple(PeerId(name) for name in "abcdef")
+ME, OTHERS = HOSTS[0], HOSTS[1:]
+INSTANCE = InstanceId(0)
+
+
+def plan_of(hosts: Sequence[PeerId] = HOSTS, *, speed: float = 0.1) -> RoundPlan:
+    rules = Rules(work=WorkRules(inner_steps=8, share="equal"), batch=BatchRules(initial_batch=len(hosts)))
+    plan = genesis(RUN, [(peer, capacity(speed=speed)) for peer in hosts], rules)
+    return replace(plan, expected_seconds=80.0, roster=tuple(replace(entry, speeds=(speed,)) for entry in plan.roster))
+
+
+def begun(
+    plan: RoundPlan, work: WorkRules | None = None, *, is_carried: bool = False, may_be_late: bool = False
+) -> tuple[OuterRound, list[Effect]]:
+    """The round of the first host, since 100 s, and what it began with."""
+    outer = OuterRound(
+        Assignment(
+            me=ME,
+            plan=plan,
+            plan_digest=canonical.digest(plan),
+            instance=INSTANCE,
+            adaptive_timeout=AdaptiveTimeout(),
+            voter=Voter(sign=lambda payload: sign(ME, payload), verify=verify, keep=lambda _vote: [], kept=None),
+            work=work or WorkRules(),
+            is_carried=is_carried,
+            may_be_late=may_be_late,
+        )
+    )
+    return outer, outer.start(100.0, progress_end=0.1)
+
+
+def training(plan: RoundPlan, work: WorkRules | None = None, *, is_carried: bool = False) -> OuterRound:
+    return begun(plan, work, is_carried=is_carried)[0]
+
+
+def queried(outer: OuterRound, peers: Sequence[PeerId], now: float, gone: Sequence[PeerId] = ()) -> list[Effect]:
+    start = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=outer.contributors)
+    return [effect for peer in peers for effect in outer.received(peer, start, now, gone)]
+
+
+def test_a_host_that_began_late_declines_once_a_majority_waits_for_it() -> None:
+    outer = training(plan_of())
+    assert queried(outer, OTHERS[:3], 130.0) == [], "three of six"
+    effects = queried(outer, OTHERS[3:4], 130.0)
+    assert outer.phase is Phase.RETRYING and not outer.is_contributor
+    assert DiscardRound(instance=INSTANCE) in effects
+    refusal = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(ME,), is_question=True)
+    assert [effect for effect in effects if isinstance(effect, Send)] == [Send(peer=peer, message=refusal) for peer in OTHERS]
+    reasons = [effect.reason for effect in effects if isinstance(effect, telemetry.AverageFailed)]
+    assert reasons == ["declined round 0: the others are done and would wait 50 s; its part is worth 20 s"]
+
+
+@pytest.mark.parametrize(("elapsed", "declines"), [(63.9, True), (64.1, False)])
+def test_it_goes_on_where_the_others_wait_for_no_longer_than_its_part_is_worth(elapsed: float, declines: bool) -> None:
+    outer = training(plan_of())
+    queried(outer, OTHERS, 100.0 + elapsed)
+    assert (outer.phase is Phase.RETRYING) == declines
+
+
+def test_a_wait_that_the_plan_foresaw_is_no_reason() -> None:
+    """The others compute for 20 s, this host for 80 s as planned."""
+    plan = plan_of(speed=0.4)
+    slow = replace(plan.roster[0], speeds=(0.1,))
+    outer = training(replace(plan, roster=(slow, *plan.roster[1:])))
+    assert queried(outer, OTHERS, 122.0) == [] and outer.phase is Phase.TRAINING
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [
+        training(plan_of(HOSTS[:1])),
+        training(plan_of(HOSTS[:2])),
+        training(plan_of(speed=0.0)),  # nothing was measured yet
+        training(plan_of(), WorkRules(quorum=None)),  # everybody is waited for
+        training(plan_of(), is_carried=True),  # it would lose the work of a void round, too
+    ],
+)
+def test_others_never_decline(outer: OuterRound) -> None:
+    assert queried(outer, [peer for peer in outer.contributors if peer != ME], 101.0) == []
+    assert outer.phase is Phase.TRAINING
+
+
+def test_less_than_half_of_the_planned_hosts_make_none_decline() -> None:
+    """Though all others are gone: three of six. Members that are late as well do not count either."""
+    outer = training(plan_of(), WorkRules(quorum=0.1))
+    assert queried(outer, OTHERS[:3] * 5, 130.0, gone=OTHERS[3:]) == []
+    assert queried(outer, OTHERS[3:4], 130.0, gone=OTHERS[4:]) != []
+
+
+def test_a_host_that_missed_the_average_stops_training() -> None:
+    outer = training(plan_of())
+    digest = Digest("7" * 64)
+    for peer in OTHERS[:3]:
+        outer.received(peer, vote(outer, peer, *OTHERS, digest=digest), 130.0, ())
+    assert outer.phase is Phase.TRAINING
+    effects = outer.received(OTHERS[3], vote(outer, OTHERS[3], *OTHERS, digest=digest), 130.0, ())
+    assert DiscardRound(instance=INSTANCE) in effects
+    assert outer.phase is Phase.REPAIRING, "it fetches the average at once"
+    included = training(plan_of())
+    for peer in OTHERS:
+        included.received(peer, vote(included, peer, *HOSTS, digest=digest), 130.0, ())
+    assert included.phase is Phase.TRAINING, "it voted before it was restarted, or will fetch it after its steps"
+
+
+def test_a_restarted_host_asks_for_votes_when_it_begins() -> None:
+    question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), is_question=True)
+    sent = [effect for effect in begun(plan_of(), may_be_late=True)[1] if isinstance(effect, Send)]
+    assert sent == [Send(peer=peer, message=question) for peer in OTHERS]
+    assert not any(isinstance(effect, Send) for effect in begun(plan_of())[1])
+
+
+def test_the_question_of_a_restarted_host_is_answered_and_its_refusal_ends_any_attempt() -> None:
+    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
+    question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), is_question=True)
+    waiting = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=HOSTS)
+    assert outer.received(HOSTS[5], question, 11.0, ()) == [Send(peer=HOSTS[5], message=waiting)]
+    outer.attempts.follow(AttemptStart(instance=INSTANCE, round=0, attempt=1, members=HOSTS))
+    effects = outer.received(HOSTS[5], replace(question, suspects=(HOSTS[5],)), 12.0, ())
+    assert CancelAverage(instance=INSTANCE, round=0, attempt=1) in effects
+    assert HOSTS[5] not in outer.hosts.remaining
+    reports = {effect.message for effect in effects if isinstance(effect, Send)}
+    failed = AttemptFailed(instance=INSTANCE, round=0, attempt=1, suspects=(HOSTS[5],))
+    assert reports == {failed} and outer.failed_attempts.repeated(0, INSTANCE) == (), "to decline is no fault of any member"
+
+
+def test_restarts_that_decline_make_no_live_member_a_cause_of_failures() -> None:
+    """Otherwise a few of them in a row leave less than a majority for the retries, and the round is void."""
+    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
+    for attempt, gone in enumerate((HOSTS[5], HOSTS[4])):
+        refusal = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(gone,), is_question=True)
+        outer.received(gone, refusal, 11.0 + attempt, ())
+        for peer in HOSTS[1:4]:
+            report = AttemptFailed(instance=INSTANCE, round=0, attempt=attempt, suspects=(gone,))
+            outer.received(peer, report, 11.0 + attempt, ())
+        outer.attempts.begin_next()
+        outer.enter(Phase.AVERAGING, 11.5 + attempt)
+    assert outer.attempts.current.members == HOSTS[:4] and outer.hosts.unreliable == ()
