@@ -74,6 +74,8 @@ class ChurnWorld(World):
         self.queue.after(self.churn.back_seconds, self._boot, machine)
 
     def _boot(self, machine: Machine) -> None:
+        """But not once others have ended the run: nobody would be there to serve the model."""
+        machine.is_gone = any(self._has_stopped(other) for other in self.machines.values())
         self.account.note(machine.peer, self.queue.now, BETWEEN)
         machine.boot()
 
@@ -154,6 +156,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     args = parser.parse_args()
+    if args.rounds < SETTLED_ROUND + 3:
+        parser.error(
+            f"--rounds {args.rounds}: at least {SETTLED_ROUND + 3}, for the first {SETTLED_ROUND} and the last are not measured"
+        )
     churn = Churn(every_seconds=args.every_seconds, back_seconds=args.back_seconds)
     settings = {
         "rounds": args.rounds,

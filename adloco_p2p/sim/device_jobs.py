@@ -55,6 +55,21 @@ class _InnerSteps:
         return max(now, self.begin + ceil((now - self.begin) / step) * step)
 
 
+@dataclass(slots=True)
+class _InnerSteps:
+    """Instants are seconds."""
+
+    begin: float
+    seconds: float
+    num_steps: int
+    is_stopped: bool = False
+
+    def end_of_step(self, now: float) -> float:
+        """When the step ends that the device does at `now`."""
+        step = self.seconds / self.num_steps
+        return max(now, self.begin + ceil((now - self.begin) / step) * step)
+
+
 class DeviceJobs:
     """Ends come back as events of the process. An outer step runs between inner steps that did not wait for it."""
 
