@@ -25,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,14 +152,14 @@ class Siege:
         say(f"held-out loss {loss:.4f}; honest processes that ended: {', '.join(self.ended) or 'none'}")
         for kind, (part, count) in averaged.items():
             say(f"{kind}: in {part:.0%} of {count} averages, from its {SETTLING_ROUNDS}th round of work on")
-        frames = [self._frames(number) for number in range(len(self.strangers))]
+        frames = [self.frames(number) for number in range(len(self.strangers))]
         say(f"frames of strangers that were answered: {', '.join(map(str, frames)) or 'none'}")
         say(f"rounds whose digests differ at the end: {differing[:10] or 'none'}")
         left = processes_of(self.folder)
         is_besieged = bool(self.liars or self.strangers)
         checks = {
             "no honest process ends": not self.ended,
-            "flood": not frames or sum(frames) >= LEAST_FRAMES * self.siege_seconds / 60.0,
+            "flood": self.is_flooded(frames),
             "pace": not is_besieged or after >= LEAST_PACE * before,
             "same digests": not differing,
             "liars left out": all(
@@ -173,8 +174,12 @@ class Siege:
         say(f"FAILED: {', '.join(failed)}" if failed else f"passed: {', '.join(checks)}")
         return 1 if failed else 0
 
-    def _frames(self, number: int) -> int:
+    def frames(self, number: int) -> int:
         return frames_answered((self.folder / f"stranger-{number}.log").read_text(errors="replace"))
+
+    def is_flooded(self, frames: Sequence[int]) -> bool:
+        """Whether these strangers, if there are any, sent enough for a flood."""
+        return not frames or sum(frames) >= LEAST_FRAMES * self.siege_seconds / 60.0
 
     def _pace(self) -> tuple[float, float]:
         """Rounds per second before the siege and in it."""

@@ -146,7 +146,7 @@ def ends_every_attempt(machine: Machine, peer: PeerId, message: object, *, suspe
             failed = AttemptFailed(
                 instance=item.instance,
                 round=plan.round,
-                attempt=number,
+                attempt=number % 3,
                 suspects=tuple(turn[:suspects]),
                 because=turn[0] if is_led else None,
             )
