@@ -11,6 +11,7 @@ from benchmarks.method import __main__ as method
 from benchmarks.method.report import Record, rewrite, write
 from benchmarks.method.store import read_records, records_by_key
 from benchmarks.robustness import report as robustness
+from benchmarks.text_runs import Runs
 
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = DOCS / "results"
@@ -57,7 +58,7 @@ def test_the_tables_of_muon_follow_from_their_records(tmp_path: Path) -> None:
 
 def test_the_tables_of_sizes_follow_from_their_records(tmp_path: Path) -> None:
     page = Path(shutil.copy(RESULTS / "sizes.md", tmp_path))
-    rewrite(page, sizes.tables(sizes.Runs()))
+    rewrite(page, sizes.tables(Runs(sizes.SCALE)))
     assert page.read_text() == (RESULTS / "sizes.md").read_text()
 
 
