@@ -29,18 +29,14 @@ class NgramTable:
 
     def __init__(self, rows: Iterable[Row], *, order: int, vocab_size: int) -> None:
         """A gram is one integer of 63 bits at most: `order` times the bits of a token."""
-        self._bits = (vocab_size - 1).bit_length()
-        if order * self._bits > WIDEST:
-            raise ConfigError(
-                f"--order: {order}, but grams of {vocab_size} tokens are counted up to {WIDEST // self._bits}", code="E201"
-            )
+        self._bits = bits_of(vocab_size, order)
         self._vocab_size = vocab_size
-        line = _Line(rows)
+        line = Line(rows)
         self._counts = [_Counts(line.grams(length, self._bits)[0], self._bits) for length in range(order)]
 
     def probabilities(self, rows: Iterable[Row]) -> np.ndarray:
         """[order, T]: of the T tokens that are predicted, by tables of 1 to `order` tokens."""
-        line = _Line(rows)
+        line = Line(rows)
         probability = np.full(len(line.tokens), 1.0 / self._vocab_size)
         by_order = []
         for length, counts in enumerate(self._counts):
@@ -54,7 +50,15 @@ class NgramTable:
         return [float(loss) for loss in -np.log(self.probabilities(rows)).mean(axis=1)]
 
 
-class _Line:
+def bits_of(vocab_size: int, order: int) -> int:
+    """Of a token, in grams that are integers. Raises ConfigError where `order` tokens are too many for one."""
+    bits = (vocab_size - 1).bit_length()
+    if order * bits > WIDEST:
+        raise ConfigError(f"--order: {order}, but grams of {vocab_size} tokens are counted up to {WIDEST // bits}", code="E201")
+    return bits
+
+
+class Line:
     """Rows one behind the other."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -83,12 +87,12 @@ class _Counts:
 
     def interpolated(self, grams: np.ndarray, shorter: np.ndarray) -> np.ndarray:
         """The probabilities of the last tokens, where shorter contexts give `shorter`."""
-        count = _looked_up(self._grams, self._count, grams)
-        total, different = (_looked_up(self._contexts, of, grams >> self._bits) for of in (self._total, self._different))
+        count = looked_up(self._grams, self._count, grams)
+        total, different = (looked_up(self._contexts, of, grams >> self._bits) for of in (self._total, self._different))
         return np.where(total > 0, (count + different * shorter) / np.maximum(total + different, 1), shorter)
 
 
-def _looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """The values of the wanted keys, 0 for those that are not among the sorted keys."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[places] == wanted, values[places], 0)

@@ -19,8 +19,9 @@ from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.data.packing import pack, smallest_dtype
 from adloco_p2p.data.source import is_heldout
+from benchmarks.kneser_ney import KneserNeyTable
 from benchmarks.method.run import CACHE, HELDOUT_ROWS, HELDOUT_SEED
-from benchmarks.ngram import NgramTable, rows_of
+from benchmarks.ngram import NgramTable, Row, rows_of
 
 ROOT = Path(__file__).parents[1]
 PACKAGE_CHARACTERS, FILE_CHARACTERS = 300_000, 60_000
@@ -100,8 +101,21 @@ def tokenized(sides: Sequence[Sequence[str]], vocab_size: int) -> list[np.ndarra
 
 def ngram_losses(vocab_size: int, samples: int, order: int) -> dict[str, float]:
     """Nats per token of tables of 1 to `order` tokens: counted in as many rows as a run reads, on the runs' held-out rows."""
+    counted, heldout = counted_and_heldout(vocab_size, samples)
+    table = NgramTable(counted, order=order, vocab_size=vocab_size)
+    return {str(of): round(loss, 5) for of, loss in enumerate(table.losses(heldout), start=1)}
+
+
+def kneser_ney_losses(vocab_size: int, samples: int, orders: Sequence[int]) -> dict[str, float]:
+    """The same, of the tables of these orders that are smoothed by Kneser and Ney."""
+    counted, heldout = counted_and_heldout(vocab_size, samples)
+    tables = {order: KneserNeyTable(counted, order=order, vocab_size=vocab_size) for order in orders}
+    return {str(order): round(table.loss(heldout), 5) for order, table in tables.items()}
+
+
+def counted_and_heldout(vocab_size: int, samples: int) -> tuple[list[Row], list[Row]]:
+    """As many training rows as a run reads, and the runs' held-out rows."""
     rows, _, _ = prepared(vocab_size)
     chosen = np.random.default_rng(0).permutation(rows.training.num_rows)[:samples]
-    table = NgramTable(rows_of(rows.training.gather(chosen)), order=order, vocab_size=vocab_size)
     heldout = IndexedFeed(rows, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
-    return {str(of): round(loss, 5) for of, loss in enumerate(table.losses(rows_of(heldout)), start=1)}
+    return rows_of(rows.training.gather(chosen)), rows_of(heldout)

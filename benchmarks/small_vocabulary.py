@@ -23,7 +23,14 @@ from benchmarks.text_runs import Runs, Scale, run_table, tuning_line
 PARAMETERS = 270_816
 SAMPLES = 21_120
 """Of 256 tokens: 20 tokens per parameter, in whole rounds. Of the parameters 49,152 are the tied embedding."""
-SCALE = Scale(kept=RESULTS / "small_vocabulary.jsonl.gz", vocab_size=512, samples=SAMPLES, tuning_samples=5120, order=5)
+SCALE = Scale(
+    kept=RESULTS / "small_vocabulary.jsonl.gz",
+    vocab_size=512,
+    samples=SAMPLES,
+    tuning_samples=5120,
+    order=5,
+    kneser_ney=(3, 4, 6),
+)
 SEEDS = [1, 2, 3]
 
 _SHAPE = {

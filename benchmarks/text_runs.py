@@ -11,7 +11,7 @@ from benchmarks.method.rows import TUNING_SEED, Row
 from benchmarks.method.run import BASE, run_row
 from benchmarks.method.store import Record, append_record, key_of, records_by_key
 from benchmarks.method.store import pack as keep
-from benchmarks.package_text import ngram_losses, prepared
+from benchmarks.package_text import kneser_ney_losses, ngram_losses, prepared
 
 COUNTED = "tables of counts"
 """Key of their record."""
@@ -31,6 +31,8 @@ class Scale:
     """Of a run of the tuning seed."""
     order: int
     """Tokens of the longest table of counts."""
+    kneser_ney: tuple[int, ...] = ()
+    """Orders of the tables that are smoothed by Kneser and Ney."""
 
     def samples_of(self, seed: int) -> int:
         return self.tuning_samples if seed == TUNING_SEED else self.samples
@@ -53,7 +55,9 @@ class Runs:
         if self.records.get(COUNTED, {}).get("text") != self.text:
             scale, size = self.scale, prepared(self.scale.vocab_size)[2]
             losses = ngram_losses(scale.vocab_size, scale.samples, scale.order)
-            self.keep(COUNTED, {"text": self.text, "bytes_per_token": round(size, 4), "losses": losses})
+            harder = kneser_ney_losses(scale.vocab_size, scale.samples, scale.kneser_ney)
+            record = {"text": self.text, "bytes_per_token": round(size, 4), "losses": losses, "kneser_ney": harder}
+            self.keep(COUNTED, record)
 
     def train(self, row: Row, seed: int) -> None:
         """Minutes, where there is no record yet."""
@@ -106,8 +110,9 @@ def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str
         shown = f"{counts[0]:.0f} | {counts[1]:.0f} | {counts[2] / 1e6:.0f}"
         minus = above.shown(3) if above is not None and name != first else ""
         lines.append(f"| {name} | {len(some)} | {loss.shown(3)} | {loss.mean / size:.3f} | {minus} | {shown} |")
-    for order, loss in counted["losses"].items():
-        lines.append(f"| table of {order}-grams | | {loss:.3f} | {loss / size:.3f} | | | | |")
+    tables = {f"{order}-grams": loss for order, loss in counted["losses"].items()}
+    tables |= {f"{order}-grams, Kneser-Ney": loss for order, loss in counted.get("kneser_ney", {}).items()}
+    lines += [f"| table of {name} | | {loss:.3f} | {loss / size:.3f} | | | | |" for name, loss in tables.items()]
     return lines
 
 
