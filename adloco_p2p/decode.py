@@ -43,15 +43,15 @@ def decode(kind: type[T], data: bytes, *, max_bytes: int) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    """What every line of an event file has."""
+    """The fields of every line in an event file."""
 
     event: str
     time: float
 
 
 def decode_event(line: str | bytes) -> Stamped | None:
-    """A line of an event file, without its end; None for an event that this version does not know. Fields that this version
-    does not know are left out. Raises ValueError where the line is no event, or does not have the form of this version."""
+    """A line of an event file, without its end; None for an event unknown to this version. Fields unknown to this version are
+    left out. Raises ValueError where the line is no event, or does not have the form of this version."""
     try:
         head: _Head = _adapter(_Head).validate_json(line, strict=True)
     except ValidationError:

@@ -1,8 +1,8 @@
 """All errors in one table: exit codes, and error codes with cause and remedy.
 
 `docs/errors.md` is generated from here (`python -m adloco_p2p.error_codes > docs/errors.md`), `adloco-peer explain-error CODE`
-prints one entry, every message to the user names its code. A code says whose fault it is by its first digit, which is the
-exit code. Codes are never reused; within a digit they have no order.
+prints one entry, every message to the user names its code. The first digit of a code, which is the exit code, names the origin
+of the error. Codes are never reused; within a digit they have no order.
 """
 
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ ERROR_CODES = {
     ),
     "E205": ErrorCode(
         "more than one run matches",
-        "The peers that were reached know several runs, or the join links lead to several.",
+        "The peers that were reached list several runs, or the join links lead to several.",
         "`adloco-peer join --initial-peers ADDR --workdir DIR --run ID`, with an id from the message.",
     ),
     "E206": ErrorCode(
@@ -160,8 +160,8 @@ ERROR_CODES = {
     ),
     "E223": ErrorCode(
         "a task cannot be evaluated",
-        "lm-eval does not know its name, the file is not one of its tasks, or its data cannot be loaded: without a network data"
-        " of the hub must have been downloaded before.",
+        "lm-eval has no task of that name, the file is not one of its tasks, or its data cannot be loaded: without a network"
+        " data of the hub must have been downloaded before.",
         "`lm-eval ls tasks` lists the names; a YAML file of your own with local data needs no network: `adloco-peer evaluate"
         " --workdir DIR --tasks FILE.yaml`.",
     ),
@@ -259,7 +259,7 @@ ERROR_CODES = {
     ),
     "E311": ErrorCode(
         "the state could not be fetched",
-        "No peer could serve the wanted state: donors left, or the state is older than what they keep.",
+        "No peer could serve the requested state: donors left, or the state is older than what they keep.",
         "Start again with the same command.",
     ),
     "E312": ErrorCode(

@@ -1,4 +1,4 @@
-"""Every error of the node, by whose fault it is. `error_codes.py` has the cause and the remedy of each code.
+"""Every error of the node, by its origin. `error_codes.py` has the cause and the remedy of each code.
 
 AdlocoError
   ConfigError                 the user's: every problem is listed; exit 2
@@ -7,7 +7,7 @@ AdlocoError
     RemoteProtocolError       theirs: drop the message, count it against the peer
   SwarmError                  the network's: retried until a deadline, then an event
     AveragingError             an averaging attempt ended without a result
-    StateTransferFailed       no donor could serve the wanted state
+    StateTransferFailed       no donor could serve the requested state
     NoNodeError               no node runs where a verb looks for one: the user's; exit 2
   TaskScoringFailed           this machine's: the run's tasks cannot be scored here; training goes on
   StorageError                the disk's: refuse to start, or stop cleanly; never train on without durability
@@ -50,7 +50,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """A remote peer sent what no honest peer of this run and version sends."""
+    """A remote peer sent something that no honest peer of this run and version sends."""
 
     exit_code = 3
     code = "E313"
@@ -79,7 +79,7 @@ class AveragingError(SwarmError):
 
 
 class StateTransferFailed(SwarmError):
-    """The wanted state could not be fetched from any donor."""
+    """The requested state could not be fetched from any donor."""
 
     code = "E311"
 
@@ -92,7 +92,7 @@ class NoNodeError(SwarmError):
 
 
 class TaskScoringFailed(AdlocoError):
-    """The model could not be scored on the run's tasks on this machine; says why. Others may be able to."""
+    """The model could not be scored on the run's tasks on this machine; the message has the reason. Others may be able to."""
 
 
 class StorageError(AdlocoError):

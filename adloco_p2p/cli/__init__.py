@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(getattr(importlib.import_module(f"adloco_p2p.commands.{module}"), function)(arguments))
     except (ConfigError, SwarmError, StorageError, DeviceError, RemoteProtocolError) as error:
         problems = error.problems if isinstance(error, ConfigError) else (str(error),)
-        _tell(error.code, problems, as_json=vars(arguments).get("json", False))
+        _report(error.code, problems, as_json=vars(arguments).get("json", False))
         return error.exit_code
     except KeyboardInterrupt:
         return _stopped()
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from adloco_p2p.commands.support import describe_crash
 
         words = describe_crash(error, vars(arguments).get("workdir"))
-        _tell(AdlocoError.code, (words,), as_json=vars(arguments).get("json", False))
+        _report(AdlocoError.code, (words,), as_json=vars(arguments).get("json", False))
         return AdlocoError.exit_code
 
 
@@ -99,7 +99,7 @@ def _stopped() -> int:
     return 130
 
 
-def _tell(code: str, problems: Sequence[str], *, as_json: bool) -> None:
+def _report(code: str, problems: Sequence[str], *, as_json: bool) -> None:
     """Every problem with its code, then the cause and the remedy of the code; as one JSON document on the standard output
     where a machine reads it."""
     make_way()

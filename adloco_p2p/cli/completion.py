@@ -1,4 +1,4 @@
-"""What a shell can complete, by argcomplete: verbs and options by the parser itself, and here the values of options."""
+"""Completion in the shell, by argcomplete: the parser itself gives verbs and options, and this module the values of options."""
 
 import argparse
 from pathlib import Path
@@ -10,13 +10,13 @@ from adloco_p2p.cli.parser import Parser
 
 
 def complete(parser: Parser) -> None:
-    """Answer the shell that asks, as argcomplete's variables in the environment say, and end the process."""
+    """Answer the shell's request, as argcomplete's variables in the environment give it, and end the process."""
     _offer(parser)
     argcomplete.autocomplete(parser, default_completer=SuppressCompleter())
 
 
 def _offer(parser: Parser) -> None:
-    """Say of every argument what its value may be; nothing of numbers and texts."""
+    """Name the possible values of every argument; none for numbers and texts."""
     for verb in parser.verbs.values():
         _offer(verb)
     for action in parser._actions:

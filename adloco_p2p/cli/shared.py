@@ -1,4 +1,4 @@
-"""Arguments that several verbs share, and what their texts may be."""
+"""Arguments that several verbs share, and the forms of their texts."""
 
 import argparse
 from pathlib import Path
@@ -33,7 +33,7 @@ def machine(parser: argparse.ArgumentParser) -> None:
 
 
 def of_swarm(parser: argparse.ArgumentParser) -> None:
-    """What `swarm` gives to its peers."""
+    """Settings that `swarm` gives to its peers."""
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--gather", action="store_true", help=argparse.SUPPRESS)
 

@@ -26,7 +26,7 @@ from adloco_p2p.views.units import one_line
 
 _SEEDS = re.compile(r"(\d+)(?:-(\d+))?")
 EXIT_BROKEN = 1
-"""A ledger or a simulated run that does not hold what it promises."""
+"""A ledger or a simulated run that breaks its promises."""
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -128,7 +128,7 @@ def explain(arguments: argparse.Namespace) -> int:
     plans = {plan.round: plan for plan in (genesis, *(entry.plan for entry in entries))}
     plan = plans.get(arguments.round)
     if plan is None:
-        raise ConfigError(f"ROUND {arguments.round}: the ledger knows rounds 0 to {max(plans)}", code="E200")
+        raise ConfigError(f"ROUND {arguments.round}: the ledger holds rounds 0 to {max(plans)}", code="E200")
     entry = next((entry for entry in entries if entry.plan.round == plan.round), None)
     if arguments.json:
         say_json(_document(plan, entry))

@@ -28,19 +28,19 @@ def status(arguments: argparse.Namespace) -> int:
     """The status of the node."""
     holder = holder_of(arguments.workdir)
     if holder is not None and holder.starting is not None:
-        _tell(arguments, starting_status(holder.starting), holder.words)
+        _show(arguments, starting_status(holder.starting), holder.words)
         return 0
     if holder is None and (status_at_end := ended(arguments.workdir)) is not None:
         finished = {"api_version": API_VERSION, **summary(status_at_end)}
-        _tell(arguments, finished, _last_words(arguments.workdir, status_at_end))
+        _show(arguments, finished, _last_words(arguments.workdir, status_at_end))
         return 0
     with _client(arguments.workdir) as client:
         fields = client.status()
-    _tell(arguments, fields, "\n".join(lines(fields)))
+    _show(arguments, fields, "\n".join(lines(fields)))
     return 0
 
 
-def _tell(arguments: argparse.Namespace, fields: Mapping[str, Any], words: str) -> None:
+def _show(arguments: argparse.Namespace, fields: Mapping[str, Any], words: str) -> None:
     """To a program, or to a person."""
     if arguments.json:
         say_json(fields)
@@ -99,7 +99,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Pause, resume, drain, leave or checkpoint."""
     with _client(arguments.workdir) as client:
         words = client.command(arguments.command)
-        _tell(arguments, {"command": arguments.command, "words": words}, words)
+        _show(arguments, {"command": arguments.command, "words": words}, words)
         if getattr(arguments, "wait", False):
             _wait(client, until="paused" if arguments.command == "pause" else "stopped")
     return 0
@@ -123,7 +123,7 @@ def bandwidth(arguments: argparse.Namespace) -> int:
             traffic = client.status()["traffic"]
         else:
             traffic = client.set_bandwidth(up_bytes_per_second=arguments.up, down_bytes_per_second=arguments.down)
-    _tell(arguments, traffic, "\n".join(traffic_words(traffic)))
+    _show(arguments, traffic, "\n".join(traffic_words(traffic)))
     return 0
 
 
@@ -140,11 +140,11 @@ def watch(arguments: argparse.Namespace) -> int:
     view = open_view(plain=arguments.plain, workdirs=[workdir])
     view.start()
     try:
-        client, is_told = _connect(workdir, view), False
+        client, is_reported = _connect(workdir, view), False
         while (found := follow(client, view)) != "finished":
-            if found == "ended" or not is_told:  # a node that does not answer is reported once, not at every look
+            if found == "ended" or not is_reported:  # a node that does not answer is reported once, not at every look
                 view.update(stamp(telemetry.Warning(key="control", message=ENDED, active=True)))
-            is_told = True
+            is_reported = True
             client = _reconnect(workdir, view)
     except KeyboardInterrupt:
         return 0
@@ -185,7 +185,7 @@ def _has_finished(events: Sequence[Stamped], before: bool) -> bool:
 
 
 def _connect(workdir: Path, view: View) -> ControlClient:
-    """Show what the node does until it can be asked. Raises SwarmError where it ends before that, or none runs."""
+    """Show the phase of the node until it can be asked. Raises SwarmError where it ends before that, or none runs."""
     shown = None
     while (phase := _starting(workdir)) is not None:
         if phase != shown:

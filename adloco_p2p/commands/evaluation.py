@@ -41,7 +41,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _on_heldout(arguments: argparse.Namespace) -> int:
-    """Held-out loss and perplexity of every live instance, and of what they would be merged to now."""
+    """Held-out loss and perplexity of every live instance, and of their merge now."""
     from adloco_p2p.config.peer_config import PeerConfig
     from adloco_p2p.core.model.scalars import PeerId
     from adloco_p2p.core.planning.merge_policy import final_merge
@@ -119,7 +119,7 @@ def _over_file(run: RunConfig, file: Path) -> RunConfig:
 
 
 def _on_tasks(arguments: argparse.Namespace) -> int:
-    """Scores of the one instance, or of what several would be merged to now; the run's own data is not needed."""
+    """Scores of the one instance, or of the merge of several now; the run's own data is not needed."""
     if arguments.data is not None:
         raise ConfigError("--data: gives a held-out loss, and --tasks scores; ask for one of them", code="E200")
     if arguments.lifeline is not None:
@@ -184,7 +184,7 @@ def merged_outer(saved: Saved) -> "tuple[InstanceId, torch.Tensor]":
 
 
 def _plans_of(saved: Saved) -> list[InstancePlan]:
-    """What was last planned for the saved instances: a newer plan may have merged some that the checkpoint still holds."""
+    """The newest plan for the saved instances: it may have merged some that the checkpoint still holds."""
     plans = saved.durable.plans
     wanted = set(saved.instances)
     plan = next((plan for plan in reversed(plans) if wanted <= {item.instance for item in plan.instances}), plans[-1])

@@ -256,12 +256,12 @@ def _devices() -> "tuple[DeviceMemory, ...]":
 
 
 def _data_lines(run: RunConfig) -> list[str]:
-    """What each instance trains on, where instances have data of their own."""
+    """The data of each instance, where instances have data of their own."""
     return [f"  instance {instance} trains on {name}" for instance, name in enumerate(run.instances.data)]
 
 
 def _devices_line(devices: "Sequence[DeviceMemory]") -> str:
-    """What this machine trains on; instances are spread over several."""
+    """The data of this machine; instances are spread over several."""
     each = [
         f"{item.name} ({item.model}), {item.free_bytes / 1e9:.2f} of {item.total_bytes / 1e9:.2f} GB free" for item in devices
     ]

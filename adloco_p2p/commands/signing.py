@@ -1,4 +1,5 @@
-"""What a run's signers state in its ledger: the verbs `signers` and `command`, and what all verbs of signers share."""
+"""Statements of a run's signers in its ledger: the verbs `signers` and `command`, and the code that all verbs of signers
+share."""
 
 import argparse
 import json
@@ -95,7 +96,7 @@ def _settings(arguments: argparse.Namespace, signer: Signer) -> Settings:
 
 
 def _refuse_fragments(signer: Signer, what: str) -> None:
-    """The last round of a run with fragments averages everything, and every peer knows its number from the configuration."""
+    """The last round of a run with fragments averages everything, and every peer computes its number from the configuration."""
     if signer.run.averaging.fragments > 1:
         raise ConfigError(
             f"command {what}: the run has averaging.fragments {signer.run.averaging.fragments}, so its last round is fixed;"
@@ -105,7 +106,7 @@ def _refuse_fragments(signer: Signer, what: str) -> None:
 
 
 def _when(word: str, round: int, signer: Signer) -> str:
-    return f"{word} round {round}" if round > signer.round + 1 else "as soon as all peers can know it"
+    return f"{word} round {round}" if round > signer.round + 1 else "as soon as all peers can have it"
 
 
 # --- for all verbs of signers ----------------------------------------------------------------------------------------
@@ -167,12 +168,12 @@ def _leave(signer: Signer, made: Statement, *, what: str, is_json: bool) -> int:
 
 
 def peer_named(text: str, known: Iterable[PeerId]) -> PeerId:
-    """The one of the known peers that the text is, begins or ends. Raises ConfigError."""
+    """The one of the known peers whose id the text is, begins or ends. Raises ConfigError."""
     found = sorted({peer for peer in known if peer == text or (peer.startswith(text) or peer.endswith(text))})
     if len(text) < LEAST_PEER_CHARS or len(found) != 1:
         listed = f"; it may be {', '.join(found[:5])}" if len(found) > 1 and len(text) >= LEAST_PEER_CHARS else ""
         raise ConfigError(
-            f"PEER {text}: not one peer that this ledger knows; accepted is its id, or {LEAST_PEER_CHARS} characters or more of"
+            f"PEER {text}: not one peer of this ledger; accepted is its id, or {LEAST_PEER_CHARS} characters or more of"
             f" the beginning or the end{listed}; `adloco-peer members` lists them",
             code="E200",
         )

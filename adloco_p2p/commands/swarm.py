@@ -39,7 +39,7 @@ START_SECONDS = 120.0
 READY_SECONDS = 300.0
 """For all peers to be able to train; each imports the libraries, reads the text and builds the model."""
 OWN_PEERS = ("admission.kind=open", "admission.probation_rounds=0")
-"""All peers are the user's own: none needs an invitation, or has to earn its say."""
+"""All peers are the user's own: none needs an invitation, or has to earn its vote."""
 _ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
 
 
@@ -113,7 +113,7 @@ def _length(arguments: argparse.Namespace) -> list[str]:
 
 
 def _founders(arguments: argparse.Namespace, workdirs: Sequence[Path]) -> list[str]:
-    """The setting that makes all peers founders; of a run that lies here, as it was begun."""
+    """The setting that makes all peers founders; for a run in these directories, as it was begun."""
     from adloco_p2p.swarm.p2p.identity import Identity
 
     known = read_run(workdirs[0])
@@ -171,7 +171,8 @@ def _follow(members: list[Member], view: View, interrupts: Interrupts, *, is_wai
 def _conclude(
     arguments: argparse.Namespace, members: Sequence[Member], steps: Steps, *, finished: Sequence[Path], is_stopped: bool
 ) -> int:
-    """What became of the run, and what can be done next. The exit code is not 0 where a peer failed, or never came.
+    """The end of the run in words, and what can be done next. The exit code is not 0 where a peer failed, or never came.
+
     `finished`: directories of peers that have the whole run."""
     failed = [member for member in members if member.process.returncode != 0] if not is_stopped else []
     for member in failed:

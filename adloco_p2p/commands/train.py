@@ -71,7 +71,7 @@ def start(arguments: argparse.Namespace) -> int:
 
 
 def _identified(run: RunConfig) -> RunConfig:
-    """The run with the digests of what it starts from, so that every peer knows whether it has the same."""
+    """The run with the digests of its inputs, so that every peer can check that it has the same ones."""
     run = with_plain_paths(run)
     check_sources(run)
     if not run.packages:

@@ -81,7 +81,7 @@ def open_saved(workdir: Path) -> Saved:
 
 
 def read_saved(workdir: Path, read: Callable[[Saved], Read]) -> tuple[Saved, Read]:
-    """The last checkpoint, and what `read` makes of it; from a newer one where a running node removed it meanwhile. Raises
+    """The last checkpoint, and the result of `read` on it; from a newer one where a running node removed it meanwhile. Raises
     ConfigError and StorageError."""
     while True:
         saved = open_saved(workdir)

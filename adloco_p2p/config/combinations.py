@@ -140,7 +140,7 @@ def _data(run: RunConfig) -> list[str]:
 
 
 def _columns(data: DataConfig) -> list[str]:
-    """What a row of the data set holds."""
+    """Problems of the settings that name the columns of a row."""
     problems = []
     if (data.prompt_column is None) != (data.completion_column is None):
         problems.append("data.prompt_column, data.completion_column: one needs the other; set both, or none")

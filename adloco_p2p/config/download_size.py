@@ -1,4 +1,4 @@
-"""Whether what a run downloads from the hub has room here: asked before the download, and logged."""
+"""The space for a run's downloads from the hub: checked before the download, and logged."""
 
 import logging
 import shutil
@@ -17,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 def check_download(
     setting: str, name: str, num_bytes: int, directory: Path, *, code: str, memory_bytes: int | None = None
 ) -> None:
-    """Log the size and the room for it. `directory`: where it will lie, what lies there may be part of it already.
+    """Log the size of the download and the room for it. `directory`: its place, which may hold part of it already.
     `memory_bytes`: of the machine, where all of it must fit there. Raises ConfigError where it does not fit."""
     if num_bytes <= 0:
         return

@@ -1,4 +1,4 @@
-"""From what the user wrote to one validated value, with the origin of every setting.
+"""The user's settings as one validated value, with the origin of each.
 
 Four layers, each a difference from the one before: the defaults of the dataclasses, the presets that the run names
 (`presets.py`), the file, and `--set key=value`. Nothing is half accepted: all problems are collected and raised together as one
@@ -90,7 +90,7 @@ def _load(
     from_file = _place(kind, document, "", problems)
     values, from_set = _override(kind, {**defaults, **from_file}, overrides, problems)
     for place in (from_file, values):
-        if place.get("data.source") == "jsonl":  # what such files are called
+        if place.get("data.source") == "jsonl":  # the names of such files
             place["data.source"] = "json"
     for key in _replaced(from_set):
         if key in from_file:
@@ -170,8 +170,8 @@ def _first_inside(kind: type, section: str) -> str:
 
 
 def _unknown(kind: type, key: str, value: Any) -> str:
-    """The problem of an unknown key, with the most likely meant one: a setting of the other configuration, a near spelling, or
-    the same name in another section; otherwise what the section has."""
+    """The problem of an unknown key, with the one most likely meant: a setting of the other configuration, a near spelling, or
+    the same name in another section; otherwise the settings of the section."""
     if kind is RunConfig and _is_in(PeerConfig, key):
         other = f"--peer-set {_assignment(key, value)}, or a file for --peer-config"
         return f"{key}: belongs to the machine, not to the run: {other}"
@@ -192,7 +192,7 @@ def _unknown(kind: type, key: str, value: Any) -> str:
 
 
 def _is_in(kind: type, key: str) -> bool:
-    """Whether the configuration knows the key: a setting, a section, or an entry of a table."""
+    """Whether the configuration has the key: a setting, a section, or an entry of a table."""
     table = settings_of(kind).get(key.rpartition(".")[0])
     return key in settings_of(kind) or key in sections_of(kind) or (table is not None and table.is_table)
 
@@ -206,7 +206,7 @@ def _assignment(key: str, value: Any) -> str:
 
 
 def _validate(kind: type[T], values: dict[str, Any], origin: Callable[[str], str]) -> tuple[T | None, list[str]]:
-    """The value, or none and what is wrong with each setting."""
+    """The value, or None and the problem of each setting."""
     problems = []
     nested: dict[str, Any] = {}
     for key, value in values.items():

@@ -34,7 +34,7 @@ def check_run_of_others(run: RunConfig, machine: PeerConfig) -> None:
 
 
 def unpinned(run: RunConfig) -> list[str]:
-    """The settings that should hold the commit of what a run takes from the hub and do not, each as `setting: value`."""
+    """The settings that should pin the commit of a download from the hub and do not, each as `setting: value`."""
     revisions = {
         "data.path": ("data.revision", run.data.source == "hub", run.data.revision),
         "model.pretrained": ("model.revision", run.model.pretrained is not None, run.model.revision),

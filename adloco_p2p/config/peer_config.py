@@ -43,13 +43,13 @@ class PeerConfig:
     checkpoint_period_rounds: PositiveInt = 1
     """Save the state every so many rounds (and at the end and when stopping)."""
     checkpoint_period_seconds: Annotated[float, Ge(0)] | None = None
-    """But leave at least so much time between two; none: as much as keeps the mean rate of writing at 32 MB a second."""
+    """The least time between two saves; none: as much as keeps the mean rate of writing at 32 MB a second."""
     checkpoints_kept: Annotated[int, Ge(2)] = 2
     """The newest ones; at least two, so that a torn one has one before it."""
     host_maddrs: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
-    """Where to listen."""
+    """Addresses to listen on."""
     announce_maddrs: tuple[str, ...] = ()
-    """Addresses to tell others, where they differ from the listening ones (port forwarding)."""
+    """Addresses to announce to others, where they differ from the listening ones (port forwarding)."""
     client_mode: bool = False
     """Do not accept connections; for machines that others cannot reach."""
     use_relay: bool = True
@@ -61,14 +61,14 @@ class PeerConfig:
     daemon_start_seconds: Annotated[float, Ge(1)] = 60.0
     """How long the network's daemon may take to start, over all attempts; more for a slow or busy machine."""
     control_address: str = "auto"
-    """Where this machine's commands reach the node: `auto` (a socket in the working directory; loopback with a token where its
-    path is too long), a loopback `IP:PORT` (0: any port), `off`."""
+    """Endpoint for this machine's commands: `auto` (a socket in the working directory; loopback with a token where its path is
+    too long), a loopback `IP:PORT` (0: any port), `off`."""
     grace_seconds: Annotated[float, Ge(0)] = 5.0
-    """After SIGTERM the round may go on for so long; then the node leaves as it stands. Container runtimes kill after 10."""
+    """After SIGTERM the round may continue for this time; then the node leaves at once. Container runtimes kill after 10."""
     metrics_port: Annotated[int, Ge(0), Le(65535)] = 0
     """Serve metrics for Prometheus at http://METRICS_HOST:PORT/metrics; 0: no."""
     metrics_host: str = "127.0.0.1"
-    """IP address on which the metrics are served, to whoever can reach it."""
+    """IP address on which the metrics are served, to everyone who can reach it."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Experiment trackers that get the metrics behind every round and the inner loss, by the names of Prometheus: files in the
     working directory, `tensorboard` and `wandb`; each needs the extra of its name."""

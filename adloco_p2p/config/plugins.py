@@ -53,8 +53,9 @@ def check_packages(run: RunConfig) -> None:
 
 
 def _check_needed(run: RunConfig, installed: Mapping[str, str | None]) -> None:
-    """Raise ConfigError where the run names more packages than its entry points can come from: nobody is asked to install what
-    is not used. An entry point comes from one package; where that is installed as the run wants it, it shows from which."""
+    """Raise ConfigError where the run names more packages than its entry points can come from: nobody is asked to install a
+    package that is not used. An entry point comes from one package; where the run's version of that is installed, its name is
+    known."""
     owners = [_owner(setting, name) for setting, name in plugins_of(run).items()]
     used = {name for name in run.packages if name in owners and installed[name] == run.packages[name]}
     unused = [name for name in run.packages if name not in used]
@@ -69,7 +70,7 @@ def _check_needed(run: RunConfig, installed: Mapping[str, str | None]) -> None:
 
 
 def packages_problems(packages: Mapping[str, str]) -> list[str]:
-    """Names and versions end up in a command that people copy: nothing but such is accepted."""
+    """Names and versions appear in a command that people copy: only these forms are accepted."""
     return [
         f"packages: {name!r} {version!r} is no package with a version; leave it out, `adloco-peer start` fills it in"
         for name, version in packages.items()

@@ -1,4 +1,5 @@
-"""What a run's `mode` and its `averaging.preset` bring: settings that were measured together. What the user wrote wins."""
+"""The settings of a run's `mode` and of its `averaging.preset`, which were measured together. Settings that the user wrote
+win."""
 
 from typing import Any
 
@@ -26,9 +27,8 @@ def outer_momentum(inner_steps: int) -> float:
 
 
 def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
-    """The settings of the presets, each with the preset's name, given what the user wrote. Settings that follow from others
-    (the momentum from H, say) follow from what the user wrote of those. Nothing where the mode itself is wrong: validation
-    reports it."""
+    """The settings of the presets, each with the preset's name, given the user's. Settings that depend on others (the momentum
+    on H, say) follow the user's values of those. Nothing where the mode itself is wrong: validation reports it."""
     defaults = flatten(RunConfig())
     mode = written.get("mode", defaults["mode"])
     if not isinstance(mode, str) or mode not in _MODES:

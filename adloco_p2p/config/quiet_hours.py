@@ -1,4 +1,4 @@
-"""Times of the day, in local time, at which a machine wants to be left in peace. Pure."""
+"""Times of the day, in local time, at which a machine shall not train or send. Pure."""
 
 import re
 from collections.abc import Sequence

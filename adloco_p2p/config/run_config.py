@@ -82,7 +82,7 @@ class ModelConfig:
     plugin: Annotated[str, MaxLen(100)] = ""
     """Entry point of an installed package that builds the model instead of `architecture` (docs/plugins.md)."""
     arguments: dict[str, Scalar] = field(default_factory=dict)
-    """What that function gets."""
+    """Arguments of that function."""
     loss: Annotated[str, MaxLen(100)] = ""
     """Entry point of an installed package that gives the loss of each token; empty: cross-entropy."""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
@@ -107,7 +107,7 @@ class TokenizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """Where the text comes from and how it is cut into rows."""
+    """The source of the text, and the way it is cut into rows."""
 
     source: Literal["python", "text", "parquet", "arrow", "json", "hub", "plugin"] = "python"
     """`python`: sources and documentation of the standard library that this Python carries; `plugin`: an installed package;
@@ -122,8 +122,8 @@ class DataConfig:
     split: Name = "train"
     text_column: Name = "text"
     messages_column: Name | None = None
-    """Column of conversations, lists of messages with `role` and `content`, written by the model's chat template; only what the
-    assistant says is learned. Replaces `text_column`."""
+    """Column of conversations, lists of messages with `role` and `content`, written by the model's chat template; only the
+    assistant's texts are learned. Replaces `text_column`."""
     prompt_column: Name | None = None
     """Column of texts that are read and not learned; ..."""
     completion_column: Name | None = None
@@ -144,7 +144,7 @@ class DataConfig:
     plugin: Annotated[str, MaxLen(100)] = ""
     """Entry point of an installed package that gives the texts (docs/plugins.md)."""
     arguments: dict[str, Scalar] = field(default_factory=dict)
-    """What that function gets."""
+    """Arguments of that function."""
 
     @property
     def data_sets(self) -> dict[str, float]:
@@ -198,18 +198,18 @@ class OuterConfig:
     `forecast`: from where the update would end if the average were the peer's own pseudo-gradient. For slow links; what each
     costs is in `docs/results.md`."""
     state: Literal["float32", "mixed", "bfloat16"] = "float32"
-    """How outer parameters and momentum are kept, served and saved, and travel to a joiner: 8, 6 or 4 bytes per parameter.
-    `mixed`: the momentum as bfloat16, the parameters exact. `bfloat16`: both. What is no longer exact is rounded
-    stochastically, as the run's seed draws it: the same bytes on every peer. Their price is in docs/results.md."""
+    """The types in which outer parameters and momentum are kept, served, saved, and sent to a joiner: 8, 6 or 4 bytes per
+    parameter. `mixed`: the momentum as bfloat16, the parameters exact. `bfloat16`: both. Values that are no longer exact are
+    rounded stochastically, as the run's seed draws it: the same bytes on every peer. Their cost is in docs/results.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksConfig:
-    """Scores on tasks of lm-eval during the run, by a full member that is drawn for it among those that can. It claims them;
-    nobody checks them."""
+    """Scores on tasks of lm-eval during the run, measured by a full member that is drawn for it among those that can. Nobody
+    checks its claim."""
 
     names: Annotated[tuple[TaskName, ...], MaxLen(MAX_TASKS)] = ()
-    """As lm-eval, or a machine's `tasks_path`, knows them: single tasks, no groups and no files. Empty: none."""
+    """Tasks by their names in lm-eval, or in a machine's `tasks_path`: single tasks, no groups and no files. Empty: none."""
     every_rounds: PositiveInt = 10
     """Score after every so many rounds."""
     limit: PositiveInt | None = 200
@@ -247,8 +247,8 @@ AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
         "outer.learning_rate": 1.0,
     },
 }
-"""What `averaging.preset` stands for: `outer.*` where the codec wants another outer step than the run's mode brings, and the
-statistic of the batch test where most of what is sent is what earlier rounds lost: pseudo-gradients would show its noise."""
+"""The settings of `averaging.preset`: `outer.*` where the codec needs another outer step than the run's mode sets, and the
+statistic of the batch test where most of what is sent was lost in earlier rounds: pseudo-gradients would show its noise."""
 _BYTES_PER_VALUE = {
     "float32": 4.0,
     "float16": 2.0,
@@ -302,7 +302,7 @@ class RunConfig:
 
     name: Name = "adloco-embedded"
     mode: Literal["adloco", "diloco", "localsgd"] = "adloco"
-    """Names a preset of the sections below; what the file says itself wins over the preset."""
+    """Names a preset of the sections below; settings in the file win over the preset."""
     protocol: Annotated[int, Ge(PROTOCOL_VERSION), Le(PROTOCOL_VERSION)] = PROTOCOL_VERSION
     author: Annotated[str, MaxLen(64)] = ""
     """The author of the run, as a PeerID. `adloco-peer start` fills it in, so that two runs of one file are two runs."""

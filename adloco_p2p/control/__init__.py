@@ -1,1 +1,1 @@
-"""How the node of this machine is looked at and asked to do things. The only room that knows grpc; `proto/` has the calls."""
+"""Inspection and control of the node on this machine. The only room that imports grpc; `proto/` has the calls."""

@@ -1,4 +1,4 @@
-"""Where the control API of a node listens, and how those who may use it find it. Never beyond this machine.
+"""The address of a node\'s control API, and how permitted users find it. Never beyond this machine.
 
 `control/` in the working directory is its owner's alone (mode 0700). While a node runs it holds
 
@@ -68,7 +68,8 @@ class Endpoint:
 
 
 def choose(workdir: Path, listen: Listen) -> Endpoint:
-    """Where to listen; the port may still be 0. Makes the folder, removes the files of a killed node. Raises StorageError."""
+    """The address to listen on; the port may still be 0. Makes the folder, removes the files of a killed node. Raises
+    StorageError."""
     folder = workdir.absolute() / "control"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -83,7 +84,7 @@ def choose(workdir: Path, listen: Listen) -> Endpoint:
 
 
 def publish(workdir: Path, endpoint: Endpoint) -> None:
-    """Tell clients, once the node listens. Raises StorageError."""
+    """Publish the address for clients, once the node listens. Raises StorageError."""
     folder = workdir.absolute() / "control"
     document = {"address": "unix" if endpoint.token is None else endpoint.address, "token": endpoint.token}
     try:

@@ -1,4 +1,4 @@
-"""The node's side of the control API: checks who asks, and hands what is asked to the node."""
+"""The node's side of the control API: authenticates requests and passes them to the node."""
 
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ STOP_SECONDS = 2.0
 """Calls that are under way when the node ends may take so long to end."""
 
 _COMMANDS: dict[int, Command] = {control_pb2.CommandName.Value(name.upper()): name for name in COMMANDS}
-assert len(_COMMANDS) + 1 == len(control_pb2.CommandName.keys()), "control.proto names other commands than the core knows"
+assert len(_COMMANDS) + 1 == len(control_pb2.CommandName.keys()), "control.proto names other commands than the core has"
 
 
 class Controlled(Protocol):

@@ -1,9 +1,9 @@
 """Conversations as token ids, and which of them are learned.
 
-The model's own chat template writes a conversation, with marks in place of what the messages say. So the text that the
-template adds is known, and only it is read for control tokens: a message that spells one is plain text. The learned tokens
-follow in the same way: they are those between the template's `{% generation %}` marks, or, where it has none, what the
-assistant says and the control token behind it that ends the turn.
+The model's own chat template writes a conversation, with marks in place of the messages' texts. So the text that the template
+adds is known, and only it is read for control tokens: a message that spells one is plain text. The learned tokens follow in the
+same way: they are those between the template's `{% generation %}` marks, or, where it has none, the assistant's texts, each
+with the control token behind it that ends the turn.
 """
 
 import json
@@ -21,7 +21,7 @@ from adloco_p2p.data.tokenizer import PretrainedTokenizer, TokenIds, Tokenizer
 from adloco_p2p.errors import ConfigError
 
 MARK = "\ue000{}\ue001"
-"""What message number n says, while the template is read: private-use characters, which no template has."""
+"""The mark for the text of message number n, while the template is read: private-use characters, which no template has."""
 _MARK = re.compile("\ue000(\\d+)\ue001")
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 MAX_SHAPES = 1024
@@ -38,7 +38,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A stretch of a rendered conversation: text of the template, or what one message says."""
+    """A stretch of a rendered conversation: text of the template, or the text of one message."""
 
     text: str
     message: int | None
@@ -66,9 +66,9 @@ class ChatTemplate:
         self._control = lru_cache(MAX_SHAPES)(tokenizer.encode_control)
 
     def encode(self, messages: Sequence[tuple[str, str]]) -> Example | None:
-        """A conversation of (role, content); none where the assistant says nothing in it.
+        """A conversation of (role, content); none where the assistant has no text in it.
 
-        Raises ConfigError where the template refuses it, changes what messages say, or does not show where an answer ends.
+        Raises ConfigError where the template refuses it, changes the messages' texts, or does not show where an answer ends.
         """
         roles, contents = tuple(role for role, _ in messages), [content for _, content in messages]
         if "assistant" not in roles:
@@ -79,7 +79,7 @@ class ChatTemplate:
             contents = [content.strip() for content in contents]  # many templates trim
             if _joined(pieces, contents) != wanted:
                 raise ConfigError(
-                    "data.messages_column: the model's chat template changes what messages say, so that the learned tokens are"
+                    "data.messages_column: the model's chat template changes the messages' text, so that the learned tokens are"
                     f" not known, such as in {json.dumps(messages[0])[:200]}; give a tokenizer with a plainer template",
                     code="E208",
                 )
@@ -89,7 +89,7 @@ class ChatTemplate:
         return Example(ids=np.concatenate(ids), is_learned=np.concatenate(learned))
 
     def _pieces_of(self, roles: tuple[str, ...]) -> tuple[Piece, ...]:
-        """How the template writes such a conversation."""
+        """Such a conversation as the template writes it."""
         rendered, spans = self._render(roles, [MARK.format(number) for number in range(len(roles))])
         if not self._has_marks:
             spans = self._answers(rendered, roles)
@@ -105,7 +105,7 @@ class ChatTemplate:
         return tuple(pieces)
 
     def _answers(self, rendered: str, roles: tuple[str, ...]) -> list[tuple[int, int]]:
-        """Places of what the assistant says, each with the control token that ends it."""
+        """Places of the assistant's texts, each with the control token that ends it."""
         spans = []
         for mark in _MARK.finditer(rendered):
             if roles[int(mark[1])] != "assistant":

@@ -91,7 +91,7 @@ class IndexedFeed:
         return heldout.gather(permute(places, size=heldout.num_rows, keys=round_keys(self._heldout_seed, "heldout")))
 
     def drawn(self, lot: str, num_rows: int) -> Batch:
-        """Training rows: there are so many of them that nobody can train for those that may be drawn."""
+        """Training rows: there are too many of them to train for those that may be drawn."""
         training = self.rows.training
         places = np.arange(min(num_rows, training.num_rows), dtype=np.int64)
         return training.gather(permute(places, size=training.num_rows, keys=round_keys(self._seed, "drawn", lot)))
@@ -129,8 +129,8 @@ class MixedFeed(IndexedFeed):
         heldout_seed: int | str | None,
         own: tuple[int, ...] = (),
     ) -> None:
-        """`heldout`: where held-out rows come from. `own`: for each instance the number of the data set that it has for its
-        own; empty: none has one."""
+        """`heldout`: the data sets of the held-out rows. `own`: for each instance the number of its own data set; empty: no
+        instance has one."""
         sizes = [part.training.num_rows for part in parts]
         super().__init__(
             IndexedRows(
@@ -146,7 +146,7 @@ class MixedFeed(IndexedFeed):
         self._feeds: dict[tuple[int, ...], IndexedFeed] = {tuple(range(len(parts))): self}
 
     def of(self, reads: tuple[InstanceId, ...]) -> IndexedFeed:
-        """The mixture of those data sets alone, by the same weights, in orders of their own: a sample number means another
+        """The mixture of those data sets alone, by the same weights, in orders of their own: a sample number names another
         row."""
         numbers = tuple(sorted({self._own[instance] for instance in reads})) or tuple(range(len(self._parts)))
         if numbers not in self._feeds:
@@ -177,7 +177,7 @@ class IndexedStream:
         return self._rows.gather(rows)
 
     def read_ahead(self, num_samples: int) -> None:
-        """Nothing: where the next round reads is its plan's, and rows that lie in memory or in a file are there at once."""
+        """Nothing: each round's plan gives the place of the next rows, and rows in memory or in a file are there at once."""
 
 
 def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:

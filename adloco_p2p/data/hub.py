@@ -1,8 +1,8 @@
 """A data set of the hub, read as files of its own repository and of nothing else.
 
-Its card, which anybody may have written, names files by patterns. The library `datasets` takes absolute paths and URLs among
-them at their word: it would read this machine's disk and network into the training data. So patterns are checked here, resolved
-below the repository, and what they resolve to is checked again; the library then gets a list of files.
+Its card, which anybody may have written, names files by patterns. The library `datasets` follows absolute paths and URLs among
+them: it would read this machine's disk and network into the training data. So patterns are checked here, resolved below the
+repository, and what they resolve to is checked again; the library then gets a list of files.
 """
 
 import glob
@@ -19,7 +19,7 @@ from adloco_p2p.errors import ConfigError
 
 CARD = "README.md"
 MAX_CARD_BYTES = 1 << 20
-"""Of a card, what is read."""
+"""The parts of a card that are read."""
 MAX_FILES = 100_000
 """Files of one split."""
 
@@ -65,7 +65,7 @@ def download_bytes(files: Sequence[str]) -> int:
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """What the hub's client raises where the network fails; which HTTP library it is built on depends on its version."""
+    """The errors of the hub's client where the network fails; the HTTP library that it is built on depends on its version."""
     import huggingface_hub
 
     library = sys.modules[type(huggingface_hub.get_session()).__module__.partition(".")[0]]

@@ -85,7 +85,7 @@ def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None
 
 
 def _example_rows(datasets: list[Any], data: DataConfig, tokenizer: Tokenizer) -> IndexedRows:
-    """Conversations or completions, split by what they say, or by the data set where there are two."""
+    """Conversations or completions, split by their identity, or by the data set where there are two."""
     reader = ExampleReader(data, tokenizer)
     sides: tuple[list[Example], list[Example]] = ([], [])
     for number, dataset in enumerate(datasets):
@@ -145,7 +145,7 @@ def _in_memory(documents: SplitDocuments, data: DataConfig, tokenizer: Tokenizer
 
 
 def _entry(cache_dir: Path, data: DataConfig, tokenizer: Tokenizer, files: list[list[str]]) -> Path:
-    """`files`: what the data are read from, where `data` holds no digest of them."""
+    """`files`: the files that the data are read from, where `data` holds no digest of them."""
     key = {
         "format": CACHE_FORMAT,
         "byte_order": sys.byteorder,

@@ -18,7 +18,7 @@ from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _IdRows:
-    """What rows of token ids have in common."""
+    """The fields and methods that all kinds of rows share."""
 
     ids: TokenIds
     """[num_rows, L]."""

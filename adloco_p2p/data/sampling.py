@@ -4,7 +4,7 @@ An instance reads all rows in a random order, then all of them again in another 
 keyed permutation that is computed, not stored: a Feistel network permutes the smallest even number of bits that covers the
 rows, and values that fall outside are permuted again until they fall inside (cycle walking; Black and Rogaway, "Ciphers with
 arbitrary finite domains", 2002). So hosts that a plan gives disjoint ranges of samples read disjoint rows of an epoch, every
-peer can derive who reads what, and going on after a restart needs no state.
+peer can derive the rows of every host, and continuing after a restart needs no state.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ FEISTEL_ROUNDS = 6
 
 
 def round_keys(*parts: str | int) -> tuple[int, ...]:
-    """Keys of a permutation, drawn from what it shall depend on."""
+    """Keys of a permutation, drawn from the values that it shall depend on."""
     # lengths first: ("1", "23") and ("12", "3") must not meet
     text = "".join(f"{len(str(part))}:{part}" for part in ("order", *parts))
     data = hashlib.shake_256(text.encode()).digest(8 * FEISTEL_ROUNDS)

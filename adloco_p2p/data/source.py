@@ -46,9 +46,9 @@ def is_heldout(identity: str, fraction: float) -> bool:
 
 
 def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
-    """One split as a `datasets.Dataset`, or an `IterableDataset` where `data.streaming`; holds the wanted columns only.
+    """One split as a `datasets.Dataset`, or an `IterableDataset` where `data.streaming`; holds the configured columns only.
 
-    `cache_dir` is where `datasets` keeps what it converts; none: its own place. Raises ConfigError where the data are missing,
+    `cache_dir` is where `datasets` keeps converted data; none: its own place. Raises ConfigError where the data are missing,
     unreachable or without the text column.
     """
     # seconds to import, and the embedded default never comes here
@@ -188,8 +188,8 @@ def _local_files(data: DataConfig) -> list[str]:
 
 
 def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
-    """The wanted source, the failure, and a remedy."""
-    # datasets wraps what went wrong while it converts files: the cause is more precise
+    """The configured source, the failure, and a remedy."""
+    # datasets wraps the errors of converting files: the cause is more precise
     cause = error.__cause__ or error
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     if isinstance(cause, UnicodeDecodeError) and data.source in ("text", "json") and (places := _not_utf8(data)):

@@ -27,7 +27,7 @@ WANTED_LANES = 1024
 DOCUMENTS_AT_ONCE = 16
 """Documents that are tokenised together; those that no row needs yet are kept as tokens, in checkpoints, too."""
 MAX_STRIDE = 16
-"""Reading every n-th document wastes the reading of the others, so few shards give fewer lanes than wanted."""
+"""Reading every n-th document wastes the reading of the others, so few shards give fewer lanes than asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Lanes:
 
 @dataclass(slots=True, kw_only=True)
 class Cursor:
-    """Where a host reads for one instance: all that is saved of a stream. Every field is a JSON value."""
+    """The position of a host in one instance's data: all that is saved of a stream. Every field is a JSON value."""
 
     peer: str
     """The host that the order belongs to."""
@@ -61,15 +61,15 @@ class Cursor:
     turn: int = 0
     """Lanes finished in this epoch."""
     documents_seen: int = 0
-    """Documents of the shard that lie behind, of all its lanes."""
+    """Documents of the shard that were passed, of all its lanes."""
     shard_state: dict[str, Any] | None = None
-    """Where `datasets` reads in the shard; none: at its beginning."""
+    """The position of `datasets` in the shard; none: at its beginning."""
     leftover: list[int] = field(default_factory=list)
     """Tokens read and not yet handed out."""
 
 
 class StreamedFeed:
-    """Rows of a data set that is read as it is needed."""
+    """Rows of a data set that is read as rows are needed."""
 
     def __init__(self, data: DataConfig, tokenizer: Tokenizer, *, seed: int, cache_dir: Path | None) -> None:
         """Finds the data set, without reading its text. Raises ConfigError where that fails."""
@@ -89,7 +89,7 @@ class StreamedFeed:
         """Continues where this host stopped reading for the instance; the sample number is not used."""
         if instance not in self._streams:
             cursor = self._restored.pop(instance, None)
-            if cursor is None or cursor.peer != peer:  # another peer's place means nothing in this one's order
+            if cursor is None or cursor.peer != peer:  # another peer's place has no meaning in this one's order
                 cursor = Cursor(peer=peer)
             self._streams[instance] = StreamedRows(
                 self._dataset, self._data, self._tokenizer, cursor, seed=self._seed, instance=instance
@@ -100,7 +100,7 @@ class StreamedFeed:
 
     def heldout(self, num_rows: int) -> Batch:
         """The first rows of the held-out documents in the order of the data set, each document cut at one row's length, so that
-        the rows speak of many documents; fewer where the data end."""
+        the rows cover many documents; fewer where the data end."""
         if self._heldout_rows is None or num_rows > self._heldout_wanted:
             self._heldout_rows, self._heldout_wanted = self._read_heldout(num_rows), num_rows
         return _batch(self._heldout_rows[:num_rows], self._data, self._tokenizer)

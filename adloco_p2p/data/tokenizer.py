@@ -192,7 +192,7 @@ class PretrainedTokenizer:
 
     @property
     def special_tokens(self) -> dict[str, Any]:
-        """By the names that chat templates know, such as `eos_token`."""
+        """By the names that chat templates use, such as `eos_token`."""
         return dict(self._inner.special_tokens_map)
 
     @property
@@ -210,7 +210,7 @@ class PretrainedTokenizer:
         return {token_id: token for token, token_id in self._inner.get_vocab().items()}
 
     def digest(self) -> str:
-        """Of what texts and conversations become, whatever else the files say."""
+        """Of all that decides the token ids of texts and conversations; other parts of the files do not count."""
         parts = [self._inner.backend_tokenizer.to_str(), self.chat_template or "", str(self.end_of_document)]
         return hashlib.sha256(canonical.encode(parts)).hexdigest()
 

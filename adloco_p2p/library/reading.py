@@ -50,7 +50,7 @@ class InstanceRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRound:
-    """What one peer reported of one instance in one round."""
+    """The report of one peer about one instance in one round."""
 
     round: int
     instance: InstanceId
@@ -137,7 +137,7 @@ class Run:
 
     @cached_property
     def reports(self) -> tuple[PeerRound, ...]:
-        """What the peers reported, by round; empty without a ledger. Of the last two rounds the ledger holds no reports."""
+        """The reports of the peers, by round; empty without a ledger. Of the last two rounds the ledger holds no reports."""
         return tuple(_peer_round(credit) for credit in self._ledger.credited)
 
     @cached_property

@@ -41,10 +41,10 @@ from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
 from adloco_p2p.training.own_loop import Evaluate, OwnLoop, layout_digest
 
 logger = logging.getLogger("adloco_p2p")
-"""What the command prints for its user goes here, at level INFO; the join link too."""
+"""Text that the command prints for its user goes here, at level INFO; the join link too."""
 
 LEAVE_SECONDS = 30.0
-"""A node that was told to leave at once has left by then; else its tasks are cancelled."""
+"""A node that was asked to leave at once has left by then; else its tasks are cancelled."""
 Named = tuple[str, torch.nn.Parameter]
 Settings = Mapping[str, Any]
 
@@ -101,7 +101,7 @@ class Swarm:
         self._thread: threading.Thread | None = None
         self._link: str = ""
         self.is_finished = False
-        """Whether the run is complete; what is left in `parameters` is its model."""
+        """Whether the run is complete; its model is then in `parameters`."""
 
     # --- the program's loop ------------------------------------------------------------------------------------------
 
@@ -132,10 +132,10 @@ class Swarm:
 
     def step(self, *, samples: int, loss: torch.Tensor | float, tokens: int | None = None) -> bool:
         """Count a step that the program's optimizer has done. Blocks at the end of a round only. False once the run is
-        complete, or this peer was told to stop: leave the loop then.
+        complete, or this peer was asked to stop: leave the loop then.
 
         `samples`: of this step's batch; they are the weight in the average. `loss`: its mean loss. `tokens`: for the views.
-        Raises ConfigError for arguments that are none, and what ended the node.
+        Raises ConfigError for invalid arguments, and the error that ended the node.
         """
         if not isinstance(samples, numbers.Integral) or samples < 1:
             raise ConfigError(
@@ -148,7 +148,7 @@ class Swarm:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave: the steps of an unfinished round count where the others average it within `grace_seconds` of the machine's
-        settings; after an exception nothing is averaged. Saved is the last boundary. Raises what ended the node."""
+        settings; after an exception nothing is averaged. The last boundary is saved. Raises the error that ended the node."""
         has_work = kind is None and not self._ended.is_set() and self._running.finish_early()
         try:
             if has_work:
@@ -162,16 +162,17 @@ class Swarm:
         if kind is None and self._failure is not None:
             raise self._failure
 
-    # --- what the run asks and knows ---------------------------------------------------------------------------------
+    # --- the run's plan and links ------------------------------------------------------------------------------------
 
     @property
     def link(self) -> str:
-        """By which others join; with an invitation where this peer is the author. Empty where others cannot dial it."""
+        """The link by which others join; with an invitation where this peer is the author. Empty where others cannot dial
+        it."""
         return self._link
 
     @property
     def round(self) -> int | None:
-        """The round that the next step belongs to, from 0; none once there is none."""
+        """The round that the next step belongs to, from 0; None once the run has none left."""
         return self._running.round
 
     @property
@@ -351,7 +352,7 @@ def _checked(given: Iterable[torch.nn.Parameter] | Iterable[Named]) -> list[torc
 
 
 class _NoView:
-    """The program shows what it likes; `Run` reads the events."""
+    """The program decides what to show; `Run` reads the events."""
 
     def start(self) -> None:
         """Nothing."""

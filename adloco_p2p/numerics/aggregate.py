@@ -22,7 +22,7 @@ _PART = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """What n contributions became."""
+    """The average of n contributions."""
 
     vector: torch.Tensor
     """float32 [P], as every host decodes it."""
@@ -30,7 +30,7 @@ class Aggregate:
     statistics: tuple[PseudoGradientStatistics | None, ...]
     """[n]; none for a contribution that was left out."""
     residuals: tuple[torch.Tensor | None, ...]
-    """[n] of float32 [P]: what each contribution lost on its way; none where the codec loses nothing to speak of."""
+    """[n] of float32 [P]: the part of each contribution that was lost on its way; none where the codec's loss is negligible."""
 
 
 def aggregate(

@@ -82,11 +82,11 @@ class Feed(Protocol):
         where there are fewer."""
 
     def of(self, reads: tuple[InstanceId, ...]) -> "Feed":
-        """The feed of the data that these instances have for their own, where the run says which; of none, all of it."""
+        """The feed of the data that these instances have for their own, where the run sets that; of no instances, all data."""
 
     def state(self, instance: InstanceId) -> dict[str, object]:
-        """Where this host reads, behind the last row taken, as JSON-able values that nobody writes to; empty where
-        `first_sample` determines it."""
+        """The position up to which this host has read, behind the last row taken, as JSON-able values that nobody writes to;
+        empty where `first_sample` determines it."""
 
     def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
         """Go on where `state` was taken, with the stream that is opened next."""

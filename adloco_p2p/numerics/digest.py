@@ -1,4 +1,4 @@
-"""Digests of flat buffers. What peers fetch from each other is a blob with a hash tree: an index of chunks, and its hash as the
+"""Digests of flat buffers. Peers fetch blobs from each other, each with a hash tree: an index of chunks, and its hash as the
 root, so that every chunk that comes can be verified by itself.
 
 The state's chunks are those of the outer parameters followed by those of the outer momentum; none spans both.
@@ -45,12 +45,12 @@ def state_chunks(outer: torch.Tensor, momentum: torch.Tensor) -> list[memoryview
 
 
 def blob_index(head: bytes, chunks: Iterable[tuple[int, bytes]]) -> bytes:
-    """What describes a blob: a head of at most 255 bytes that its kind chooses, then length and SHA-256 of every chunk."""
+    """The index of a blob: a head of at most 255 bytes that its kind chooses, then length and SHA-256 of every chunk."""
     return b"".join((bytes([len(head)]), head, *(CHUNK_ENTRY.pack(*chunk) for chunk in chunks)))
 
 
 def blob_root(index: bytes) -> Digest:
-    """What a blob is agreed on and asked for by."""
+    """The root of a blob, by which peers agree on it and ask for it."""
     return Digest(hashlib.sha256(index).hexdigest())
 
 
@@ -67,11 +67,11 @@ def state_digest(outer: torch.Tensor, momentum: torch.Tensor) -> Digest:
 class StateHashing:
     """The digests of a state while it is being written, by threads beside the writer: the device waits for them.
 
-    Every byte is hashed once. `with` ends the threads, also where nobody wants the digests any more.
+    Every byte is hashed once. `with` ends the threads, also where the digests are not needed any more.
     """
 
     def __init__(self, outer: torch.Tensor, momentum: torch.Tensor) -> None:
-        """Of the same size [P]; without values until `written` says so."""
+        """Of the same size [P]; without values until `written` reports them."""
         assert len(outer) == len(momentum)
         self._size = len(outer)
         self._views = state_chunks(outer, momentum)
@@ -116,14 +116,14 @@ def chunk_digest(data: Buffer) -> bytes:
 
 
 def result_index(codec: TensorCodec, size: int, parts: Iterable[tuple[int, bytes]], *, binding: bytes = b"") -> bytes:
-    """Of an average of so many values, as a blob whose head says how it is encoded and whose chunks are the encoded parts.
+    """Of an average of so many values, as a blob whose head names the encoding and whose chunks are the encoded parts.
 
     A table of hashes, so that parts are hashed while others still travel, and a repaired part is checked by itself. Its root is
-    what every host of an average must share. `binding` is what the average was decided by, if it was.
+    what every host of an average must share. `binding` identifies the decision of the average, if there was one.
     """
     return blob_index(result_head(codec, size) + binding, parts)
 
 
 def result_head(codec: TensorCodec, size: int) -> bytes:
-    """The part of a head that every fetcher knows beforehand."""
+    """The part of a head that a fetcher can compute beforehand."""
     return _RESULT_HEAD.pack(b"mean", codec.code, size)

@@ -90,8 +90,8 @@ def half_products(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 
 def half_batch_statistics(steps: Sequence[tuple[Sequence[float], tuple[int, int]]]) -> HalfBatchStatistics | None:
-    """The mean over the measured inner steps (method section 4.2 with J = 2, unequal halves as in 4.1), as large as a report
-    may say.
+    """The mean over the measured inner steps (method section 4.2 with J = 2, unequal halves as in 4.1), clamped to the range of
+    a report.
 
     Each step gives its `half_products` and the samples of its two halves. None where no step was measured.
     """

@@ -28,7 +28,8 @@ def outer_step_(
     on_written: Callable[[int], None] | None = None,
 ) -> None:
     """Apply an averaged pseudo-gradient [P] to outer parameters [P] and outer momentum [P]: in place, or the results go `into`
-    two other vectors [P], in the one pass that there is; `on_written` is told how many values of both are there so far.
+    two other vectors [P], in the one pass that there is; `on_written` is called with the number of values of both that are
+    there so far.
 
     nesterov: buf <- mu buf + Delta; x <- x - lr (Delta + mu buf). A momentum of zeros is the first step's buf = Delta.
     sgd: x <- x - lr Delta. average: x <- x - Delta, the mean of the models; both leave the momentum alone.
@@ -66,7 +67,7 @@ def outer_step_(
 
 
 def is_sound(*vectors: torch.Tensor) -> bool:
-    """Whether every value is finite and at most LARGEST_PARAMETER: parameters that training can go on from. The same answer on
+    """Whether every value is finite and at most LARGEST_PARAMETER: parameters from which training can go on. The same answer on
     every machine for equal bytes."""
     for vector in vectors:
         least, most = torch.aminmax(vector)

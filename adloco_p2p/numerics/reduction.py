@@ -44,8 +44,8 @@ def weighted_average(vectors: Sequence[torch.Tensor], weights: Sequence[float]) 
 
 
 def pseudo_gradient_statistics(own: torch.Tensor, averaged: torch.Tensor) -> PseudoGradientStatistics:
-    """Scalars about the transmitted vector and the average, both [P] (method section 4.3, option B), as large as a report may
-    say."""
+    """Scalars about the transmitted vector and the average, both [P] (method section 4.3, option B), clamped to the range of a
+    report."""
     return PseudoGradientStatistics(
         own_sqnorm=within_scalars(float(inner_product(own, own))),
         inner_product=within_scalars(float(inner_product(own, averaged))),
@@ -141,7 +141,7 @@ def part_statistics(own: torch.Tensor | None, averaged: torch.Tensor) -> tuple[f
 
 
 def statistics_of(parts: Sequence[tuple[float, float, float]]) -> PseudoGradientStatistics:
-    """The three scalars of the whole vector from those of its parts (method section 4.3), as large as a report may say: a
+    """The three scalars of the whole vector from those of its parts (method section 4.3), clamped to the range of a report: a
     host whose training diverges still reports."""
     own, inner, averaged = (within_scalars(_sum(column)) for column in zip(*parts, strict=True))
     return PseudoGradientStatistics(own_sqnorm=own, inner_product=inner, averaged_sqnorm=averaged)

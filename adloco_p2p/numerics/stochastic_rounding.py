@@ -18,7 +18,7 @@ def round_into_(target: torch.Tensor, values: torch.Tensor, *, seed: int, first:
     """`target` [n] bfloat16 <- `values` [n] float32, both on the CPU. `first`, a multiple of four: place of the first element
     in the vector whose rounding `seed` draws, so that pieces come out as the whole does.
 
-    Infinities stay as they are; what is no number stays none or becomes infinite.
+    Infinities stay as they are; a NaN stays one or becomes infinite.
     """
     assert target.dtype == torch.bfloat16 and values.dtype == torch.float32 and target.shape == values.shape
     assert first % _WORD == 0, first

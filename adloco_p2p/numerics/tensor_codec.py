@@ -1,4 +1,4 @@
-"""What a codec is, and how the bytes of one begin."""
+"""The interface of a codec, and the head of its bytes."""
 
 import math
 import struct
@@ -11,8 +11,8 @@ from adloco_p2p.errors import RemoteProtocolError
 
 Buffer = bytes | bytearray | memoryview
 
-SIZE = struct.Struct("<I")  # values, before the data of codecs whose bytes do not contain it
-VARIABLE_HEAD = struct.Struct("<II")  # values, and all bytes, where these depend on the values
+SIZE = struct.Struct("<I")  # number of values, before the data of codecs whose bytes do not contain it
+VARIABLE_HEAD = struct.Struct("<II")  # number of values, and of all bytes, where these depend on the values
 MAX_PART_VALUES = 1 << 24
 """Values that one buffer of such a codec may claim to have."""
 
@@ -68,7 +68,7 @@ class TensorCodec(Protocol):
 
     @property
     def mean_codec(self) -> "TensorCodec":
-        """How the mean of encoded vectors travels back."""
+        """The codec in which the mean of encoded vectors travels back."""
         ...
 
 
@@ -90,7 +90,7 @@ def check_scales(scales: np.ndarray) -> None:
 
 
 def claimed_size(data: Buffer, codec: TensorCodec) -> int:
-    """How many values a buffer has. Raises RemoteProtocolError where its length does not fit that."""
+    """The number of values in a buffer. Raises RemoteProtocolError where its length does not fit that."""
     size = SIZE.unpack_from(data)[0] if len(data) >= SIZE.size else -1
     if not 0 <= size <= MAX_PART_VALUES or len(data) != codec.num_bytes(size):
         raise RemoteProtocolError(f"{len(data)} bytes are no {codec.name} values")

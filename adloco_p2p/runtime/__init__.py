@@ -1,1 +1,1 @@
-"""The shell around the core: reads the clock, performs effects, and knows how the rooms fit together."""
+"""The shell around the core: reads the clock, performs effects, and joins the rooms."""

@@ -14,7 +14,7 @@ from adloco_p2p.views import units
 from adloco_p2p.views.metrics import Measure, bootstrap_measures
 
 COUNT_SECONDS = 10.0
-"""Between two looks at who is connected."""
+"""Between two counts of the connected peers."""
 
 Say = Callable[[str], None]
 
@@ -62,7 +62,7 @@ class _Visitors:
         return self._count is not None, f"{units.plural(self._count or 0, 'peer')} connected"
 
     async def watch(self, swarm_node: SwarmNode) -> None:
-        """Count them, and say so where the count has changed, until cancelled."""
+        """Count them, and print the count where it has changed, until cancelled."""
         while True:
             count = len(await swarm_node.peers_connected())
             if count != (self._count or 0):

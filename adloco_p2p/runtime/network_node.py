@@ -151,7 +151,7 @@ async def join_run(
         check_run_of_others(run, config)
         await get_base(swarm_node, discovery, run, config, workdir=workdir, digest=manifest.run, say=say)
         ticket = ticket_for(workdir.path, run, swarm_node.me, target.initial_peers)
-        say(f"run {run.name} ({manifest.run[:16]}), {time.monotonic() - begun:.1f} s after the start")
+        say(f"run {run.name} ({manifest.run[:16]}), found in {time.monotonic() - begun:.1f} s")
         return await _take_part(
             swarm_node,
             addresses,
@@ -418,9 +418,9 @@ class NetworkPeer:
         roster = roster_of(genesis_of(self._local.run))
         others = [peer for peer in roster if peer != self._local.me]
         if others and self._local.me in roster:
-            await gather(self._swarm_node, self._discovery, self._local.run.digest, others, tell=self._tell_missing)
+            await gather(self._swarm_node, self._discovery, self._local.run.digest, others, report=self._report_missing)
 
-    def _tell_missing(self, missing: Sequence[PeerId]) -> None:
+    def _report_missing(self, missing: Sequence[PeerId]) -> None:
         names = ", ".join(missing)
         self._local.workdir.enter(f"{READY}, {len(missing)} to come")
         words = f"the run begins when all founders are here; to come: {names}" if missing else "all founders are here"

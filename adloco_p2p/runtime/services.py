@@ -1,4 +1,4 @@
-"""Part of the composition root: what one peer has on its own machine, with or without a network.
+"""Part of the composition root: the parts of one peer on its own machine, with or without a network.
 
 Nothing here decides anything about training.
 """

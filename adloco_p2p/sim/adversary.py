@@ -20,7 +20,7 @@ WAKE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdversaryPort:
-    """What an adversary may use."""
+    """The means of an adversary."""
 
     random: Random
     genesis: RoundPlan

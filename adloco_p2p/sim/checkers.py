@@ -50,7 +50,7 @@ class Checkers:
         healing: Healing,
         liars: Collection[PeerId] = (),
     ) -> None:
-        """`liars`: identities that depart from the protocol. What they sign counts as said, what they do is not judged."""
+        """`liars`: identities that depart from the protocol. Their signed statements count, their acts are not judged."""
         self.healing = healing
         self._decide = decide
         self._verify = verify
@@ -82,13 +82,13 @@ class Checkers:
         self._children: dict[Digest, dict[Digest, None]] = {}
         self._beats: dict[PeerId, dict[PeerId, int]] = {}
         self._own_word: dict[PeerId, dict[PeerId, None]] = {}
-        """Peer -> whose life it knows from themselves."""
+        """Peer -> members whose incarnation it has from themselves."""
         self._heard_at: dict[PeerId, dict[PeerId, float]] = {}
         self._booted_at: dict[PeerId, float] = {}
         self._awake_at: dict[PeerId, float] = {}
         self._gone: dict[PeerId, None] = {}
         self._understood: dict[PeerId, dict[Digest, None]] = {}
-        """Plans whose rosters a peer knows, in the order in which it came to know them."""
+        """Plans whose rosters a peer has, in the order in which it got them."""
 
     # --- life and evidence -------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What survives a crash of a simulated machine: its journal, the ledger, and one checkpoint."""
+"""The part of a simulated machine that survives a crash: its journal, the ledger, and one checkpoint."""
 
 from dataclasses import dataclass, field
 

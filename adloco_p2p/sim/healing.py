@@ -1,4 +1,4 @@
-"""What peers trained apart during a partition: the invariants about their branch states.
+"""Training apart during a partition: the invariants about branch states.
 
 1. A plan names a branch state for the first time only if a reporter with a seat when the histories parted reports it, if a
    report shows a certificate of its branch, by an elector that lost its seat here since and did not report the plan after the
@@ -147,8 +147,8 @@ class Healing:
         return found
 
     def _given(self, head: Digest, target: InstanceId, state: BranchState) -> tuple[float, float]:
-        """What the merges up to this plan gave to states of its branch, and of its fork, in the instance, in those that were
-        merged into it, and in those of which they are copies."""
+        """The weights that the merges up to this plan gave to states of its branch, and of its fork, in the instance, in those
+        that were merged into it, and in those of which they are copies."""
         of_branch, of_fork, lineage = 0.0, 0.0, {target}
         for _, plan, _ in self._history(head):
             before = self._plans.get(plan.parent)

@@ -98,7 +98,7 @@ class Machine:
         self.withholds = False
         """Set for a liar that shows nobody what it sent to reducers that lie."""
         self.reported: list[Report] = []
-        """What this machine submitted, over all its lives."""
+        """The reports that this machine submitted, over all its starts."""
         self.armed: int | None = None
         """It dies at the persistence point after so many more."""
         self.frozen_until = 0.0

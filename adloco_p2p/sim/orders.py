@@ -1,4 +1,4 @@
-"""What signers' statements make of a run, written a second time for the checkers: from the text of `docs/consensus.md`."""
+"""The effect of signers' statements on a run, written a second time for the checkers: from the text of `docs/consensus.md`."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What must hold of whole peers after every event, beside the promises about the agreement (`checkers.py`).
+"""Invariants of whole peers after every event, beside the promises about the agreement (`checkers.py`).
 
 1. `handle` never raises (checked by the machine that calls it).
 2. A host applies only what a majority of the planned contributors voted for, and all hosts the same, unless a contributor

@@ -50,7 +50,7 @@ class Result:
     trace: tuple[str, ...] = ()
     """The last lines of the trace, for a run that failed."""
     command: str = ""
-    """What repeats a seed of the everyday worlds."""
+    """The command line that repeats a seed of the everyday worlds."""
 
 
 def simulate(
@@ -151,7 +151,7 @@ class MakeWorld(Protocol):
 
 
 def play(seed: int, world: MakeWorld) -> Result:
-    """Play one seed; a failing one is played again to tell its story."""
+    """Play one seed; a failing one is played again to show its course."""
     played = world(is_traced=False)
     violation = _play(played)
     if violation is None:

@@ -1,4 +1,4 @@
-"""What simulated machines claim: their capacity, and a liar's branch of a history that never was."""
+"""The claims of simulated machines: their capacity, and a liar's branch of a history that never was."""
 
 import hashlib
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ def invented(plan: RoundPlan, plan_digest: Digest, random: Random) -> BranchStat
 
 
 def lone_proof(peer: PeerId, roster: Sequence[PeerId], branch_state: BranchState) -> BranchProof:
-    """A certificate as a member cut off from all others has one: by its own vote, the others absent. It says nothing of
-    whether the peer was cut off. `roster`: of the fork."""
+    """A certificate as a member cut off from all others has one: by its own vote, the others absent. It does not show whether
+    the peer was cut off. `roster`: of the fork."""
     ballot, absent = Ballot(attempt=0, peer=peer), tuple(other for other in roster if other != peer)
     vote = Vote(
         peer=peer,
@@ -50,7 +50,7 @@ def lone_proof(peer: PeerId, roster: Sequence[PeerId], branch_state: BranchState
 
 
 def task_claim(saved: Durable | None) -> TaskClaim | None:
-    """What scoring the saved model gives; none where nothing is saved yet."""
+    """The scores of the saved model; none where nothing is saved yet."""
     if saved is None:
         return None
     score = TaskScore(name="made_up", digest=DIGEST, num_documents=4, metrics=(Metric(name="acc", value=0.5),))

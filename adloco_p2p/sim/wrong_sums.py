@@ -47,7 +47,7 @@ class SmallAverage:
         return receipt_content(inputs, leaf_hash(self._first(reducer), self._result(reducer, wrong)))
 
     def evidence(self, receipt: Pledge, wrong: Digest | None) -> WrongSum:
-        """What a checker can show about the reducer whose receipt this is."""
+        """The evidence that a checker can show about the reducer whose receipt this is."""
         reducer, place = receipt.peer, sorted(self.members).index(receipt.peer)
         return WrongSum(
             receipt=receipt,

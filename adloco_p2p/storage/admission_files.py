@@ -1,4 +1,4 @@
-"""What a working directory keeps of invitations: those that its owner made, its own ticket, and statements on their way.
+"""The invitations in a working directory: those that its owner made, its own ticket, and statements on their way.
 
 address.txt        the link to the run without an invitation, as the node listened last
 invitations.txt    secret: one token per line, of every invitation made here (`swarm/discovery/invitation.py`)

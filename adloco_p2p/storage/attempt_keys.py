@@ -1,6 +1,6 @@
-"""The averaging attempts that this peer has begun, over restarts: what is signed under an attempt's key is signed once.
+"""The averaging attempts that this peer has begun, over restarts: nothing is signed twice under one attempt's key.
 
-A peer that was restarted in the middle of a round trains again and has another contribution. If it sent it under the old key,
+A peer that was restarted in the middle of a round trains again and has another contribution. If it sent that under the old key,
 it would have signed two commitments, which is evidence against it; so it fails that attempt, and takes part in the next one.
 """
 

@@ -1,4 +1,4 @@
-"""The few durable operations on files that the rest of the room is made of, and what a failing disk is called."""
+"""The few durable operations on files from which the rest of the room is built, and the errors of a failing disk."""
 
 import errno
 import os
@@ -35,7 +35,7 @@ def reported(path: Path) -> Iterator[None]:
 
 
 def check_room(directory: Path, num_bytes: int, *, what: str) -> None:
-    """Raise StorageError where `what` is larger than what is free on the disk of `directory` and what lies there already, which
+    """Raise StorageError where `what` is larger than the free space on the disk of `directory` and its present content, which
     it replaces."""
     place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     held = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) if directory.is_dir() else 0

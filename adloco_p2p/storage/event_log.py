@@ -1,4 +1,4 @@
-"""`events.jsonl`: what happened, one JSON object a line, for views, plots and people. Not needed to resume.
+"""`events.jsonl`: the events of a peer, one JSON object a line, for views, plots and people. Not needed to resume.
 
 `core/model/telemetry.py` declares the events.
 """
@@ -57,7 +57,7 @@ class EventLog:
 
 def read_events(path: Path) -> Iterator[Stamped]:
     """The events in a file, oldest first; none where there is no file. A last line without its end is skipped, because it is
-    being written or was torn, and so are events that this version does not know; any other line that it cannot read is logged
+    being written or was torn, and so are events of kinds unknown to this version; any other line that it cannot read is logged
     and skipped. Raises StorageError."""
     with reported(path):
         content = path.read_bytes() if path.exists() else b""

@@ -48,7 +48,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, *, max_bytes: int = MAX_JOURNAL_BYTES) -> "Journal":
-        """Open or create; cut off a torn tail. Raises StorageError for damage elsewhere, or for what is no journal."""
+        """Open or create; cut off a torn tail. Raises StorageError for damage elsewhere, or for a file that is no journal."""
         with reported(path):
             path.with_name(path.name + ".tmp").unlink(missing_ok=True)
             if not path.exists() or not path.stat().st_size:

@@ -1,6 +1,6 @@
 """Redaction of everything that must not leave the machine in a support bundle: keys, tokens, addresses, the user's name. Pure.
 
-By shape where secrets have one, by value where they are known. Replaces rather too much than too little: an `eos_token` of a
+By form where secrets have one, by value where they are known. Replaces rather too much than too little: an `eos_token` of a
 tokenizer goes as well. PeerIDs stay, being public and needed to follow what happened.
 """
 

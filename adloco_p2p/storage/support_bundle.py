@@ -1,4 +1,4 @@
-"""One zip file that lets others understand what happened on this machine, without its secrets.
+"""One zip file by which others can trace an incident on this machine, without its secrets.
 
 crash.txt      how the last crash ended, if there was one
 about.json     versions, machine, command line
@@ -46,7 +46,7 @@ def write_crash(workdir: Path, error: BaseException) -> Path:
 
 
 def write_bundle(workdir: Path) -> Path:
-    """Bundle what lies in the working directory, in place of an earlier bundle. Raises StorageError."""
+    """Bundle the content of the working directory, in place of an earlier bundle. Raises StorageError."""
     path = workdir / BUNDLE
     aside = path.with_name(BUNDLE + ".tmp")
     with reported(workdir):

@@ -62,7 +62,7 @@ class Holder:
 
     @property
     def words(self) -> str:
-        """What the process does while it cannot be asked."""
+        """The work of the process while it cannot be asked."""
         if self.starting in (HELPING, ENDING):
             return self.starting
         return f"starting: {self.starting}"
@@ -92,7 +92,7 @@ class Workdir:
             raise
 
     def enter(self, phase: str | None) -> None:
-        """Let others know what the process does while it starts, before it can be asked; none: it has started."""
+        """Show other processes the phase of this one while it starts, before it can be asked; none: it has started."""
         with reported(self.path):
             _write_holder(self._lock, phase)
         self.on_phase(phase)
@@ -116,10 +116,10 @@ class Workdir:
 
     def keep_to(self, *, is_offline: bool) -> None:
         """Training alone leaves no ledger that others could verify, and agreed rounds would be missing in a ledger that is
-        continued later. Raises ConfigError where the run that lies here was trained the other way."""
+        continued later. Raises ConfigError where the run in this directory was trained the other way."""
         if is_offline and self.manifest_path.exists():
             raise ConfigError(
-                f"--offline: the run in {self.path} was begun on the network, and others would not know what is trained without"
+                f"--offline: the run in {self.path} was begun on the network, and the others would lack what is trained without"
                 " it; remove --offline (no other peer has to be there), or choose another --workdir",
                 code="E213",
             )
@@ -248,7 +248,7 @@ def check_output(output: Path, *, option: str = "--output") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What `EXPORT_RECORD` says of a directory."""
+    """The content of `EXPORT_RECORD` in a directory."""
 
     run: str
     round: int

@@ -14,7 +14,7 @@ import transformers
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 
 LARGE_VOCABULARY = 8192
-"""From here on logits are worth the time that it takes to make them twice."""
+"""From this size on logits are worth the time that it takes to make them twice."""
 CHUNK_VALUES = 1 << 25
 """Logits held at a time: 128 MiB in fp32; twice as much again while their gradients are made."""
 FROZEN_CHUNK_VALUES = 1 << 21
@@ -28,14 +28,14 @@ LogitsOf = Callable[[torch.Tensor], torch.Tensor]
 
 def chunk_values(head: torch.nn.Module) -> int:
     """Logits of the head that exist at a time. Few where that costs nothing: each chunk gives a head that is trained a gradient
-    as large as the head, and a GPU wants large products."""
+    as large as the head, and a GPU is efficient on large products only."""
     is_small = all(parameter.device.type == "cpu" and not parameter.requires_grad for parameter in head.parameters())
     return FROZEN_CHUNK_VALUES if is_small else CHUNK_VALUES
 
 
 def head_of(module: transformers.PreTrainedModel) -> LogitsOf | None:
-    """What the model makes of its last hidden states, to be called with some of them. None where the vocabulary is small, or
-    where the model's own logits are others than these."""
+    """The function from last hidden states to logits, to be called with some of the states. None where the vocabulary is small,
+    or where the model's own logits differ from the function's."""
     head = module.get_output_embeddings()
     config = module.config.get_text_config()
     if head is None or config.vocab_size < LARGE_VOCABULARY:
@@ -63,7 +63,7 @@ def head_of(module: transformers.PreTrainedModel) -> LogitsOf | None:
 
 
 def hidden_states(module: transformers.PreTrainedModel, rows: Batch) -> torch.Tensor:
-    """What the head reads: [n, L, D]."""
+    """The input of the head: [n, L, D]."""
     plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
     # positions that restart, and no attention mask: transformers then keeps attention inside of each document
     output = plain.base_model(input_ids=rows.input_ids, position_ids=rows.positions, use_cache=False)

@@ -1,4 +1,4 @@
-"""Which devices, and how torch uses them."""
+"""The devices of a machine, and torch's settings for them."""
 
 import os
 from collections.abc import Mapping

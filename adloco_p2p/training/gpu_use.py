@@ -1,4 +1,4 @@
-"""How busy the GPUs are that a node trains on."""
+"""The load of the GPUs on which a node trains."""
 
 from collections.abc import Callable, Sequence
 

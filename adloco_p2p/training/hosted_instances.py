@@ -1,6 +1,6 @@
 """The instances that a peer hosts: their states, and what outer rounds, forks, merges and checkpoints do with them.
 
-The inner steps are a subclass's: `Hosting` does those of a run's model on its data, `OwnLoop` those of a program of the user's.
+Subclasses do the inner steps: `Hosting` those of a run's model on its data, `OwnLoop` those of a program of the user's.
 Between rounds an instance stands at a boundary: its local parameters are its outer parameters. Where outer updates are delayed
 the inner steps of a round may begin before the outer step of the last one (`RunInner.is_ahead`). Their pseudo-gradient counts
 from where they began, and the outer step, when it comes, leaves the local parameters to them. Where fragments of the vector are
@@ -49,11 +49,11 @@ class HostedInstances(ABC):
         self._devices = tuple(devices.values())
         self._device_names = tuple(devices)
         self._placed: dict[InstanceId, tuple[int, ...]] = {}
-        """Which of the devices train an instance, the one that holds it first; the first of all where nothing is said."""
+        """The devices that train an instance, the one that holds it first; the first of all where none are named."""
         self._instances: dict[InstanceId, Instance] = {}
         self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
         self._residual: dict[InstanceId, torch.Tensor] = {}
-        """What earlier pseudo-gradients lost on their way into an average (error feedback), [P]; checkpointed, forgotten with
+        """The loss of earlier pseudo-gradients on their way into an average (error feedback), [P]; checkpointed, dropped with
         the instance."""
         self._outer_dtype, self._momentum_dtype = STATE_DTYPES[run.outer.state]
         self._training: set[InstanceId] = set()
@@ -150,7 +150,7 @@ class HostedInstances(ABC):
     # --- one outer round --------------------------------------------------------------------------------------------------
 
     def _fragment_of(self, round: int) -> slice:
-        """Where in the vector lies what this round averages."""
+        """The slice of the vector that this round averages."""
         num_fragments, rounds = self._run.averaging.fragments, self._run.work.rounds
         if num_fragments == 1:
             return slice(0, self.num_parameters)
@@ -410,8 +410,8 @@ class HostedInstances(ABC):
         return self._instances[instance]
 
     def _with_room(self, work: Callable[[], Result], *, device: int, keep: InstanceId | None = None) -> Result:
-        """What `work` gives; where the device's memory is short, while all its instances but `keep`, and the one that is
-        training, wait on the host. Raises DeviceError where that is not enough."""
+        """The result of `work`; where the device's memory is short, with all its instances but `keep`, and the one that is
+        training, waiting on the host. Raises DeviceError where that is not enough."""
         try:
             return work()
         except torch.OutOfMemoryError:

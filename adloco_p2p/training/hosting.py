@@ -1,4 +1,4 @@
-"""The inner steps of the instances that a peer hosts, with the run's model and data: what the runtime's device worker calls.
+"""The inner steps of the instances that a peer hosts, with the run's model and data; the runtime's device worker calls them.
 
 Synchronous. The instances of a device take turns on its model shell, so running them in any order gives the same bits; those of
 different devices may train at once, each called from its device's thread.
@@ -74,7 +74,7 @@ class Hosting(HostedInstances):
         return shell
 
     def _check_chance(self) -> None:
-        """Raises ConfigError where threads would draw from one random state in an order that nobody knows."""
+        """Raises ConfigError where threads would draw from one random state in an undefined order."""
         on_cpu = [one.name for one in self._shells if one.device.type == "cpu"]
         sizes = {"sequence_length": self._feed.sequence_length, "vocab_size": self._feed.vocab_size}
         if len(on_cpu) > 1 and draws_chance(self._shell, **sizes):
@@ -165,8 +165,8 @@ class Hosting(HostedInstances):
         return result
 
     def measure_step(self, instance: InstanceId, state: Digest, *, reads: tuple[InstanceId, ...] = ()) -> tuple[float, float]:
-        """Loss before and after the last outer step, nats per predicted token, on rows that `state`, the digest of what it led
-        to, draws from what the instance reads: no contributor knew them before it was bound."""
+        """Loss before and after the last outer step, nats per predicted token, on rows drawn by `state`, the digest of the
+        resulting state, from the instance's data: no contributor could determine them before the state was bound."""
         hosted = self._get(instance)
         rows = self._feed.drawn(state, GUARD_ROWS, reads=reads)
         place = self._place_of(instance)

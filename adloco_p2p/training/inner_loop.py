@@ -125,7 +125,7 @@ def _accumulate_what_fits(
     team: Team, rows: Batch, *, micro_batch: int, is_measured: bool, make_room: Callable[[], None]
 ) -> tuple[torch.Tensor, StepNoise | None, int]:
     """As `Team.accumulate`, with the micro-batch halved, and the rows run again, until it fits the devices: at last with one
-    sample, without the statistics, which want room of their own. Returns the one that fits, too. Raises DeviceError where one
+    sample, without the statistics, which need memory of their own. Also returns the one that fits. Raises DeviceError where one
     sample does not fit."""
     while micro_batch > 1 or is_measured:
         try:
@@ -142,7 +142,8 @@ def _accumulate_what_fits(
 
 
 def _with_room(work: Callable[[], Result], make_room: Callable[[], None], *, what: str) -> Result:
-    """What `work` gives, which changes nothing where memory is short; then once more, with room. Raises DeviceError."""
+    """The result of `work`, which changes nothing where memory is short and is then called once more, with room. Raises
+    DeviceError."""
     try:
         return work()
     except torch.OutOfMemoryError:

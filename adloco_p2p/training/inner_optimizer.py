@@ -1,4 +1,4 @@
-"""Inner optimizers over one flat vector of parameters: each knows where in it lie the values that it steps.
+"""Inner optimizers over one flat vector of parameters: each holds the places of the values that it steps.
 
 | kind | state, bytes per parameter | what |
 |---|---|---|

@@ -1,9 +1,9 @@
 """Reading, tokenising, packing and pinning rows in a thread beside the device's.
 
-All calls of the feed are made in that thread, in order. A round says how many rows its inner steps take, so the batches that
-wait for the device are whole, and few. Where the feed stands is the place behind the last batch that the device took: what was
-read ahead is read again after a restart, and given back to the feed where a round ends early. So the same rows come in the same
-order, whatever was read ahead, however the batch grows from round to round, and whenever the process is killed.
+All calls of the feed are made in that thread, in order. The number of rows that its inner steps take is set for each round, so
+the batches that wait for the device are whole, and few. The position of the feed is behind the last batch that the device took:
+rows read ahead are read again after a restart, and given back to the feed where a round ends early. So the same rows come in
+the same order, whatever was read ahead, however the batch grows from round to round, and whenever the process is killed.
 
 A thread, not a process: reading waits for disks and the network, tokenizers and numpy let other threads run, and a second
 process with its libraries costs a peer hundreds of megabytes. (torchdata's StatefulDataLoader would start one for every epoch
@@ -42,7 +42,8 @@ class ReadyBatch:
 
 
 class InputWorker:
-    """The feed of a run, read by a thread of its own. Called from the devices' threads, for an instance from one at a time."""
+    """The feed of a run, read by a thread of its own. Called from the devices' threads, for each instance from one of them at a
+    time."""
 
     def __init__(self, feed: Feed, *, is_pinned: bool) -> None:
         """`is_pinned`: whether rows go to a CUDA device."""
@@ -131,7 +132,7 @@ class ReadyBatches:
         *,
         num_batches: int,
     ) -> None:
-        """`read` is called in the thread; `note` and `close` by whoever takes the batches."""
+        """`read` is called in the thread; `note` and `close` by the consumer of the batches."""
         self._thread, self._read, self._note, self._close = thread, read, note, close
         self._left = num_batches
         self.num_read = self.num_taken = 0
@@ -160,7 +161,7 @@ class ReadyBatches:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """What was read and not taken goes back to the feed."""
+        """Rows that were read and not taken go back to the feed."""
         for future in self._under_way:
             future.cancel()
         self._close(self)
@@ -192,4 +193,4 @@ class _Thread:
     def _work(jobs: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
         while (job := jobs.get()) is not None:
             job()
-            del job  # the rows that it read belong to whoever took them
+            del job  # the rows that it read belong to their consumer

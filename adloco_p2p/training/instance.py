@@ -1,4 +1,4 @@
-"""One instance on one host: what is its own while the module, the gradient and the device are shared."""
+"""One instance on one host: the state that is its own, while the module, the gradient and the device are shared."""
 
 from collections import deque
 from collections.abc import Callable
@@ -16,8 +16,8 @@ NewOptimizer = Callable[[torch.Tensor], InnerOptimizer]
 
 
 class Instance:
-    """Parameters and optimizers of one instance, as flat vectors of P elements: fp32, and where the run says so (`outer.state`)
-    bf16 for outer parameters and momentum, with half of their bytes.
+    """Parameters and optimizers of one instance, as flat vectors of P elements: fp32, and where the run sets it (`outer.state`)
+    bf16 for outer parameters and momentum, at half their bytes.
 
     | what | where | bytes |
     |---|---|---|
@@ -25,8 +25,8 @@ class Instance:
     | `outer` parameters (pinned on a CUDA machine), outer `momentum` | host | 4P + 4P |
     | `start` of inner steps that did not wait for the last outer step, then their pseudo-gradient | host | 4P |
 
-    Outer parameters and momentum are values: an outer step or a merge makes new ones and leaves the old ones as they are. So
-    what a boundary's checkpoint writes, what joiners are served, forks and kept states all refer to them without a copy.
+    Outer parameters and momentum are values: an outer step or a merge makes new ones and leaves the old ones as they are. So a
+    boundary's checkpoint, the states served to joiners, forks and kept states all refer to them without a copy.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Instance:
         self.round: int | None = None
         """The round whose inner steps are under way or done; none at a boundary."""
         self.has_diverged = False
-        """The round's inner steps led nowhere: its local parameters are to return to the outer parameters, whatever comes."""
+        """The round's inner steps diverged: its local parameters are to return to the outer parameters, whatever comes."""
         self.adoption_steps: int | None = None
         """Inner steps since this host adopted foreign parameters; none where it never did."""
 
@@ -88,7 +88,8 @@ class Instance:
         self.kept.append(self.state)
 
     def _training(self) -> tuple[torch.Tensor, InnerOptimizer]:
-        """What training needs, made when it is first asked for: states that are only served or merged cost no device memory."""
+        """The state for training, made when it is first asked for: instances that are only served or merged cost no device
+        memory."""
         if self._trained is None and self._waiting is not None:
             parameters, state, steps = self._waiting
             local = parameters.to(self._device, copy=True)

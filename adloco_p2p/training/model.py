@@ -46,7 +46,7 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
         module = load_pretrained(model)
         if module.config.vocab_size < vocab_size:
             raise ConfigError(
-                f"model.pretrained: {model.pretrained} knows {module.config.vocab_size} tokens, the tokenizer has {vocab_size};"
+                f"model.pretrained: {model.pretrained} has {module.config.vocab_size} tokens, the tokenizer has {vocab_size};"
                 " use the tokenizer that belongs to the model",
                 code="E209",
             )
@@ -64,7 +64,7 @@ def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_
     model_type = arguments.pop("model_type", None)
     if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
         raise ConfigError(
-            f"model.architecture.model_type: {model_type!r} is not a model type that transformers knows, such as llama",
+            f"model.architecture.model_type: {model_type!r} is not a model type of transformers, such as llama",
             code="E209",
         )
     if "vocab_size" in arguments:
@@ -85,13 +85,13 @@ def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_
 
 
 def _is_known(model_type: str, key: str, value: Scalar) -> bool:
-    """Whether the argument does anything: the configuration knows the name, or changes in something else because of it."""
+    """Whether the argument has an effect: the configuration has the name, or changes in something else because of it."""
     plain = transformers.AutoConfig.for_model(model_type)
     if key in plain.to_dict() or key in plain.attribute_map:
         return True
     try:
         changed = transformers.AutoConfig.for_model(model_type, **{key: value}).to_dict()
-    except Exception:  # refused, so it is known; `_architecture` reports why
+    except Exception:  # refused, so the name exists; `_architecture` reports why
         return True
     changed.pop(key, None)
     return bool(changed != plain.to_dict())

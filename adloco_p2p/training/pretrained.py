@@ -1,7 +1,7 @@
-"""Weights that a run starts from: where they lie, which they are, and how they are loaded.
+"""Weights that a run starts from: where they lie, their digest, and how they are loaded.
 
-They are named by a hub id or a directory, and known by a digest: over every tensor's name, type, shape and bytes, and over the
-model's configuration. How the tensors are dealt over files does not count.
+They are named by a hub id or a directory, and identified by a digest: over every tensor's name, type, shape and bytes, and over
+the model's configuration. How the tensors are dealt over files does not count.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ MAX_HEADER_BYTES = 100 << 20
 """Of a safetensors file: the format's own limit."""
 _READ_BYTES = 1 << 22
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
-"""Entries of config.json that speak of how it was saved."""
+"""Entries of config.json about how it was saved."""
 
 
 def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of an instance: all that a bit-exact resume needs beside the data's place."""
+"""The state of an instance in a checkpoint: all that a bit-exact resume needs beside the data's place."""
 
 from collections.abc import Mapping, Sequence
 

@@ -78,8 +78,8 @@ class ModelShell:
 
     @contextmanager
     def measuring(self) -> Iterator[torch.Tensor]:
-        """What backward adds to the gradient inside is measured against what was there before, parameter by parameter as it
-        comes, so that no second gradient of the model is ever held. Gives the `half_products`, complete at the end."""
+        """The gradient that backward adds inside is measured against the earlier one, parameter by parameter as it comes, so
+        that no second gradient of the model is ever held. Gives the `half_products`, complete at the end."""
         products = torch.zeros(3, dtype=sum_dtype(self.device), device=self.device)
         awaited = dict(zip(self.parameters, (view for _, view in self.layout.views(self.gradient)), strict=True))
 

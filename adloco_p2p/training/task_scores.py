@@ -33,7 +33,7 @@ def score_tasks(
     is_chat: bool,
     tasks_path: Path | None = None,
 ) -> list[TaskScore]:
-    """Scores of a causal model, on its device, on tasks: names that lm-eval knows, or YAML files of tasks, whose code is run.
+    """Scores of a causal model, on its device, on tasks: names of lm-eval's, or YAML files of tasks, whose code is run.
     Of each task the first `limit` documents; none: all. `is_chat`: prompts are written by the tokenizer's chat template.
     `tasks_path`: a directory of further tasks, found by name before those of lm-eval.
 
@@ -63,7 +63,7 @@ def score_tasks(
             apply_chat_template=is_chat,
             log_samples=True,
         )
-    except (KeyError, ValueError, OSError) as error:  # an unknown name, a form that it does not know, data that is not here
+    except (KeyError, ValueError, OSError) as error:  # an unknown name or form, or data that is not here
         raise ConfigError(f"--tasks {' '.join(tasks)}: {' '.join(str(error).split())[:300]}", code="E223") from error
     assert found is not None, "one process"
     return [_score(name, samples, found["results"][name]) for name, samples in found["samples"].items()]

@@ -92,7 +92,7 @@ MEASURED_PRICES: dict[str, tuple[float, float | None]] = {
     "sparse": (0.067, 0.027),
 }
 """By preset, or codec that has none: held-out loss above float32's in nats per token, and half its 95 % interval where there
-are several seeds; 8 hosts, 64 rounds, 20,864 parameters. `python -m benchmarks.presets report` says so too."""
+are several seeds; 8 hosts, 64 rounds, 20,864 parameters. `python -m benchmarks.presets report` states that too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The numbers and rows of the views, computed from a `Status`: progress, time left, rates, and the rows of the tables. Pure."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 
@@ -128,9 +128,12 @@ def bytes_per_token(status: Status) -> float | None:
 
 
 def bandwidth(status: Status) -> Bandwidth:
-    """Bytes of this peer, rates and caps: what is measured now; without that, what earlier rounds took."""
+    """Bytes of this peer, rates and caps: what is measured now, or else what earlier rounds took. No rates after its end."""
     rounds = totals(status)
-    return status.bandwidth or Bandwidth(sent_bytes=rounds.bytes_sent, received_bytes=rounds.bytes_received)
+    found = status.bandwidth or Bandwidth(sent_bytes=rounds.bytes_sent, received_bytes=rounds.bytes_received)
+    if status.state not in ("stopped", "finished"):
+        return found
+    return replace(found, up_bytes_per_second=None, down_bytes_per_second=None)
 
 
 def phase(status: Status) -> str:

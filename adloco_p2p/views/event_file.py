@@ -8,8 +8,8 @@ from adloco_p2p.errors import ConfigError
 
 
 def read_events(path: Path) -> list[Stamped]:
-    """Return all events of the file that this version knows. A torn last line (the process was killed while writing it) is
-    omitted.
+    """Return all events of the file of kinds that this version has. A torn last line (the process was killed while writing it)
+    is omitted.
 
     Raises ConfigError, naming the file: missing, unreadable, empty, or a line that does not have the form of this version.
     """

@@ -3,7 +3,7 @@ names and saves them. Colours are the Okabe-Ito palette, which colour-blind read
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -291,7 +291,7 @@ def batches(status: Status) -> Figure:
     hidden = len(_by_instance(status)) - len(found)
     more = f"; {hidden} more instances are not shown" if hidden else ""
     _heading(figure, 0.075, "Batch growth", f"dashed: asked by the norm test; solid: used{more}")
-    _mode_key(figure, 1 - 0.56 / height)
+    _mode_key(figure, 1 - 0.56 / height, {result.mode for results in found.values() for result in results})
     for index, panel in enumerate(panels.flat):
         panel.set_visible(index < len(found))
     for panel, (instance, results) in zip(panels.flat, found.items(), strict=False):
@@ -306,10 +306,14 @@ def batches(status: Status) -> Figure:
     return figure
 
 
-def _mode_key(figure: Figure, height: float) -> None:
-    """The grounds and their meaning, right of the subtitle."""
+def _mode_key(figure: Figure, height: float, modes: Collection[str]) -> None:
+    """The grounds that occur and their meaning, right of the subtitle; nothing where there is only the plain one."""
+    if not MODE_COLOURS.keys() & modes:
+        return
     box = {"boxstyle": "round,pad=0.3", "edgecolor": "#CCCCCC", "linewidth": 0.6}
     for name, right in (("single", 0.80), ("capped", 0.87), ("accumulate", 0.97)):
+        if name not in modes:
+            continue
         paint = {**box, "facecolor": MODE_COLOURS.get(name, "white")}
         figure.text(right, height, name, fontsize=9, color="#333333", va="center", ha="right", bbox=paint)
 
@@ -414,23 +418,24 @@ def _curves(axes: Axes, status: Status, lanes: Mapping[int, int], reach: float) 
                     continue
                 paint = colour(target if decision.kind == "fork" else source)
                 _link(axes, decision.round, lanes[source], lanes[target], reach, paint)
-    _name_merges(axes, status, lanes, reach)
+    _name_merges(axes, status, lanes)
 
 
-def _name_merges(axes: Axes, status: Status, lanes: Mapping[int, int], reach: float) -> None:
+def _name_merges(axes: Axes, status: Status, lanes: Mapping[int, int]) -> None:
     """Above the lane of the survivor, where no other name stands."""
     low, high = axes.get_xlim()
-    free_from: dict[int, float] = {}
+    used_to: dict[int, float] = {}
     for merge in sorted(_merges(status), key=lambda decision: decision.round):
         lane = lanes.get(merge.targets[0])
-        part = (merge.round + reach / 2 - low) / (high - low)
-        if lane is None or part < free_from.get(lane, 0.0):
-            continue
+        part = (merge.round - low) / (high - low)
         text = f"merge {derived.subject(merge)}\n{units.weights(merge.weights)}"
-        point = (merge.round + reach / 2, lane)
-        name = axes.annotate(text, point, xytext=(0, 9), textcoords="offset points", ha="center", va="bottom")
+        width = 0.03 + 0.01 * len(text.split("\n", maxsplit=1)[0])
+        if lane is None or part - width < used_to.get(lane, -width):
+            continue
+        point = (merge.round, lane)  # beside the curve, which leads to the right
+        name = axes.annotate(text, point, xytext=(-6, 9), textcoords="offset points", ha="right", va="bottom")
         name.set(fontsize=8, color=QUIET)
-        free_from[lane] = part + 0.03 + 0.01 * len(text.split("\n", maxsplit=1)[0])
+        used_to[lane] = part
 
 
 def _link(axes: Axes, boundary: float, start: float, end: float, reach: float, paint: str) -> None:

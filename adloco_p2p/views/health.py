@@ -1,4 +1,4 @@
-"""Whether a node does its work: what a supervisor asks, and what it does not have to know."""
+"""The health of a node, as a supervisor asks for it."""
 
 from adloco_p2p.views.derived import bench_words
 from adloco_p2p.views.status import Status

@@ -116,7 +116,7 @@ def _work(status: Status) -> list[Measure]:
             "tokens",
             "Predicted tokens that this node trained, in rounds that count.",
             totals.tokens,
-            "{} tokens trained",
+            "{} tokens",
         ),
         _metric(
             "compute_utilisation_ratio",

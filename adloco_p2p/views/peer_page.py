@@ -27,7 +27,7 @@ PeerDocuments = Callable[[str], Document | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one peer did for one instance in one round."""
+    """The work of one peer for one instance in one round."""
 
     samples: int
     seconds: float

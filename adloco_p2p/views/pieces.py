@@ -17,7 +17,7 @@ GAP = 2
 
 
 class Bar:
-    """A bar of exactly `width` cells; ASCII where the terminal knows no better."""
+    """A bar of exactly `width` cells; ASCII where the terminal has nothing better."""
 
     def __init__(self, fraction: float, width: int) -> None:
         self._filled = round(width * min(max(fraction, 0.0), 1.0))

@@ -36,7 +36,7 @@ FORMATS = ("png", "svg", "pdf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a report has, whatever it is of."""
+    """The content of every report."""
 
     heading: str
     sections: Sequence[Section]

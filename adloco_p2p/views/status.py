@@ -53,7 +53,7 @@ class Status:
     data_sets: tuple[str, ...] = ()
     """Of the mixture, where instances have data of their own."""
     unigram_entropy: float | None = None
-    """Nats per token: what a model reaches that only knows how frequent each token is."""
+    """Nats per token: the loss of a model that has the frequency of each token only."""
     earlier_seconds: float = 0.0
     """Running time of the sessions before this one."""
     session_start: float | None = None
@@ -113,8 +113,8 @@ class Status:
 
     @property
     def current_round(self) -> int:
-        """The round in progress. The plan of a round is decided while the one before computes, so the newest plan alone
-        does not tell; a peer that hosts nothing has only plans to go by."""
+        """The round in progress. The plan of a round is decided while the one before computes, so the newest plan alone does
+        not give it; a peer that hosts nothing has only plans to go by."""
         newest = self.plans[-1].round - 1 if self.plans else 0
         return max(self.active_round or 0, newest)
 
@@ -202,7 +202,7 @@ def _plan(plan: telemetry.Plan, status: Status) -> Status:
 
 
 def _ordered(status: Status, plan: telemetry.Plan) -> Status:
-    """What signers ordered of the run, as a condition; and its length where they changed that."""
+    """The orders of signers for the run, as a condition; and its length where they changed that."""
     settings, last = settings_at(plan.course, plan.round), plan.course.last_round
     if settings.rounds is not None or settings.samples is not None:
         status = replace(status, rounds=settings.rounds, samples=settings.samples)

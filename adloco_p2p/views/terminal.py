@@ -79,7 +79,7 @@ class TerminalView:
             self._log.append(words.rstrip())
 
     def press(self, key: str) -> None:
-        """What a key does; unknown ones do nothing."""
+        """Perform a key's action; unknown keys do nothing."""
         if key in PAGES:
             self._page = "" if self._page == PAGES[key] else PAGES[key]
         elif key == "q" and not self._is_leaving:

@@ -25,7 +25,7 @@ def _scaled(value: float) -> tuple[str, str]:
 
 
 def finite(value: float | None) -> float | None:
-    """What is not finite is not known."""
+    """Numbers that are not finite count as unknown."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -46,7 +46,7 @@ def size(num_bytes: float | None) -> str:
 
 
 def link_rate(bytes_per_second: float | None) -> str:
-    """As `size`, up to what a measured average can tell: what lies in a buffer already arrives in no time."""
+    """As `size`, up to the largest value that a measured average can show: bytes in a buffer arrive in no time."""
     if bytes_per_second is not None and bytes_per_second > MAX_LINK_RATE:
         return f"> {MAX_LINK_RATE / 1e9:.0f} GB"
     return size(bytes_per_second)

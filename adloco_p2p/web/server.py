@@ -153,7 +153,7 @@ def _is_loopback_name(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
-    """What is shown of a run."""
+    """The content of a run's page."""
 
     body: bytes = b"{}"
     peers: PeerDocuments = lambda _: None

@@ -120,7 +120,7 @@ def test_the_mask_is_exact_for_any_conversation(chatml: PretrainedTokenizer, mes
             "could not learn to stop; put marks",
         ),
         (MARKED.replace("'assistant'", "'robot'"), "marks nothing as the assistant's"),
-        (CHATML.replace("message['content']", "message['content'] | upper"), "changes what messages say"),
+        (CHATML.replace("message['content']", "message['content'] | upper"), "changes the messages' text"),
         ("{{ raise_exception('no') }}", "refuses a conversation of user, assistant: no"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_round_is_explained_in_words_and_numbers(whole: Path, capsys: pytest.C
 
 def test_a_round_that_is_not_there(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "99", "--workdir", str(whole)]) == 2
-    assert f"the ledger knows rounds 0 to {ROUNDS}" in capsys.readouterr().err
+    assert f"the ledger holds rounds 0 to {ROUNDS}" in capsys.readouterr().err
     assert main(["explain", "-1", "--workdir", str(whole)]) == 2
 
 

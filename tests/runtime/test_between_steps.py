@@ -108,6 +108,7 @@ def test_inner_steps_that_did_not_wait_let_the_last_round_end() -> None:
     ends = [name for name in names if not name.startswith(("step", "save_instance", "complete"))]  # these in other threads
     assert ends == ["apply_outer 0", "offer 0 1", "evaluate 0", "snapshot 0", "run_inner 0 1"]
     assert [type(event) for event in events] == [OuterApplied, Evaluated, InnerFinished]
+    assert all(event.seconds is not None for event in events if isinstance(event, OuterApplied | Evaluated))
 
 
 def test_an_evaluation_shows_the_texts_that_the_engine_writes() -> None:

@@ -108,7 +108,7 @@ def test_pretrained_weights_are_the_start(tmp_path: Path) -> None:
     model = ModelConfig(pretrained=str(tmp_path))
     loaded = build_model(model, vocab_size=256, sequence_length=32, seed=1)
     assert torch.equal(flatten(loaded), flatten(saved.float()))
-    with pytest.raises(ConfigError, match=r"model\.pretrained: .*knows 256 tokens, the tokenizer has 300"):
+    with pytest.raises(ConfigError, match=r"model\.pretrained: .*has 256 tokens, the tokenizer has 300"):
         build_model(model, vocab_size=300, sequence_length=32, seed=1)
     with pytest.raises(ConfigError, match=r"model\.pretrained: the model reads 32 tokens"):
         build_model(model, vocab_size=256, sequence_length=64, seed=1)

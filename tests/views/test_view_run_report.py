@@ -6,13 +6,15 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.patches import PathPatch
 
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.views import figures
@@ -135,6 +137,27 @@ def test_labels_do_not_cover_each_other() -> None:
     assert ordered[0] >= 0.0 and ordered[-1] <= 1.0
     crowd = sorted(figures.spread([0.5] * 64, 0.05))
     assert crowd[0] >= 0.0 and crowd[-1] <= 1.0 + 1e-9
+
+
+def test_the_name_of_a_merge_stands_beside_its_curve() -> None:
+    figure = figures.family(replay(events()))
+    FigureCanvasAgg(figure).draw()
+    (axes,) = figure.axes
+    names = [text.get_window_extent() for text in axes.texts if text.get_text().startswith("merge")]
+    curves = [patch.get_path().transformed(patch.get_transform()) for patch in axes.patches if isinstance(patch, PathPatch)]
+    assert names and curves
+    assert not any(curve.intersects_bbox(name, filled=False) for curve in curves for name in names)
+
+
+def test_the_key_of_the_batches_has_the_modes_that_occur() -> None:
+    def key(modes: Iterable[str]) -> set[str]:
+        status = replay(events())
+        made = zip(status.results.items(), itertools.cycle(modes), strict=False)
+        changed = replace(status, results={place: replace(result, mode=mode) for (place, result), mode in made})
+        return {text.get_text() for text in figures.batches(changed).texts} & {"single", "capped", "accumulate"}
+
+    assert key(["single"]) == set()
+    assert key(["single", "capped"]) == {"single", "capped"}
 
 
 def test_a_run_without_rounds_has_no_report(tmp_path: Path) -> None:

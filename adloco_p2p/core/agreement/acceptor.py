@@ -179,10 +179,10 @@ class Acceptor:
         value takes off the roster.
 
         A value that was proposed before keeps the departures of its first time, and one of those peers may be back. The
-        proposer is not trusted about that. A peer that accepted the value before accepts it again, since a majority may have
-        chosen it, with this acceptance. Another one accepts it if half of those that count do: then only all others together
-        could decide otherwise (`Proposer.locked_value`), and a lying minority evicts no member. In a large roster acks go to
-        the proposer only, and just the first of the two rules holds.
+        proposer's statement about that does not count. A peer that accepted the value before accepts it again, since a majority
+        may have chosen it, with this acceptance. Another one accepts it if half of those that count do: then only all others
+        together could decide otherwise (`Proposer.locked_value`), and a lying minority evicts no member. In a large roster acks
+        go to the proposer only, and just the first of the two rules holds.
         """
         return sorted({*proposal.absent, *(() if self._is_excused(proposal, digest) else proposal.value.departed)})
 

@@ -345,8 +345,8 @@ class Consensus:
         return True
 
     def _supply_settled(self, sender: PeerId, message: Pull) -> bool:
-        """Give a member the reports that it lacks for the plan that was decided last here: it knows the value, and has most of
-        the entry. Whether that was done."""
+        """Give a member the reports that it lacks for the plan that was decided last here: it has the value, and most of the
+        entry. Whether that was done."""
         entry = self._settled
         if entry is None or message.parent != entry.value.parent or sender not in self.slot.roster:
             return False
@@ -375,7 +375,7 @@ class Consensus:
                 self._context.emit(*self._exchange.serve(self.ledger, sender, after=message.head.digest, now=now))
         else:
             self._context.emit(*self._exchange.announced(self, sender, message.head.digest, now=now))
-            if message.head.rank <= head.rank and not is_member:  # it may not know ours, which may win
+            if message.head.rank <= head.rank and not is_member:  # it may not have ours, which may win
                 self._context.emit(Send(peer=sender, message=self.members.heartbeat(now)))
 
     def _pull_missing(self, sender: PeerId, have: int, now: float) -> None:

@@ -41,7 +41,7 @@ class Dissemination(Protocol):
         """An ack or a vote, to those that count it."""
 
     def pass_on(self, message: Proposal | Chosen | Final, now: float, *, without: Sequence[PeerId] = ()) -> None:
-        """What this peer knows by now, to members that may not; `without` those that have it."""
+        """The newest state of the slot here, to members that may lack it; `without` those that have it."""
 
 
 class Direct:

@@ -54,7 +54,7 @@ def is_contradicted(excluded: Sequence[PeerId], heads: Mapping[PeerId, Digest], 
 
     It leaves out one of them whose ledger does not go beyond this one. That counts until half of the `num_living` electors
     have named a head beyond this ledger: before, the others can go on without the entry. Those that named none yet count as
-    here, or the first word that a peer hears after its start would decide. Where half are ahead the emergency happened while
+    here, or the first message after a peer's start would decide. Where half are ahead the emergency happened while
     this peer was cut off.
     """
     with_us = {peer for peer, digest in heads.items() if digest in ledger.position}

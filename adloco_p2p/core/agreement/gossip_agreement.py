@@ -1,4 +1,4 @@
-"""Agreement among peers on a network: membership and consensus together, behind the interface that `Peer` knows.
+"""Agreement among peers on a network: membership and consensus together, behind the port that `Peer` uses.
 
 Outcomes come in an order that the shell keeps: a record is on the disk before anything that follows it is sent or acted on.
 The journal holds every persisted record, in order, and nothing else.
@@ -156,7 +156,7 @@ class GossipAgreement:
     def _with_changes(self, outcomes: list[Outcome], now: float) -> list[Outcome]:
         """And then: members that stopped counting since the last call, also those that a plan left out, and members that count
         again. A member that came and went between two calls is gone too: a plan counts on it. A passive member receives no
-        beats that rise, so it knows neither."""
+        beats that rise, so it learns of neither."""
         if self.members.is_passive:
             return outcomes
         counted = dict.fromkeys(self._present)

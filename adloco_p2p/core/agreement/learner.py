@@ -20,8 +20,8 @@ MAX_FINALS = 64
 
 
 class Learner:
-    """What this peer has received in one slot. `on_` methods check a message and return whether it was news; `note_` methods
-    take this peer's own."""
+    """The messages of one slot that this peer has received. `on_` methods check a message and return whether it was news;
+    `note_` methods take this peer's own."""
 
     def __init__(self, context: Context, slot: Slot) -> None:
         self._context = context

@@ -1,6 +1,6 @@
 """Membership as in SWIM: heartbeats spread by gossip, leases, suspects, direct and indirect pings, joins and leaves.
 
-Every period a peer raises its own beat and sends it, with the highest beats that it knows of all members, to a few peers. A
+Every period a peer raises its own beat and sends it, with the highest beats that it has of all members, to a few peers. A
 beat that rises renews the lease of its owner AT THE RECEIVER'S CLOCK; clocks of two machines are never compared. So a peer
 counts as alive wherever its beats arrive by any path, and one bad link removes no member. A beat that another member passes on
 counts only within the incarnation that the owner signed or named itself; one that a stranger passes on does not count. A silent
@@ -74,7 +74,7 @@ class Timing:
 
 
 class Membership:
-    """What one peer knows of the others. `GossipAgreement` calls it. Instants are seconds of the peer's own clock."""
+    """One peer's view of the others. `GossipAgreement` calls it. Instants are seconds of the peer's own clock."""
 
     def __init__(
         self, me: PeerId, *, run: Digest, sign: Sign, verify: Verify, draw: Callable[[], float], timing: Timing
@@ -113,7 +113,7 @@ class Membership:
         self._proven: dict[PeerId, None] = {}
         """Peers whose incarnation is known from themselves. Until then, after a start, any member's statement counts."""
         self._ever: dict[PeerId, None] = {}
-        """Peers of all rosters that this process knew, the last ones if there are many."""
+        """Peers of all rosters since this process began, the last ones if there are many."""
         self._renewed: dict[PeerId, float] = {}
         self.known = KnownPeers(me)
         self._leaves: dict[PeerId, Leave] = {}
@@ -239,7 +239,7 @@ class Membership:
                 return []
 
     def note_beat(self, peer: PeerId, beat: int, now: float) -> None:
-        """Another member knows this beat of the peer; it renews the lease if it is news.
+        """Another member has reported this beat of the peer; it renews the lease if it is news.
 
         Only beats of the incarnation that the owner made known count. No member can lift a beat out of the owner's reach: the
         higher one arrives there too, the owner continues from it, and if that uses up the incarnation it signs the next one.
@@ -363,8 +363,8 @@ class Membership:
         return effects
 
     def _on_life(self, life: Life, now: float) -> None:
-        """Learn a member's newest incarnation, whichever peer passes it on. Where one of this peer is newer than its journal
-        knows, the journal was lost: the next incarnation begins."""
+        """Learn a member's newest incarnation, whichever peer passes it on. Where one of this peer is newer than its journal's,
+        the journal was lost: the next incarnation begins."""
         known = self._lives.get(life.peer)
         is_news = known is None or life.incarnation > known[0].incarnation
         if life.run != self._run or life.peer not in self._members or life.incarnation >= LARGEST_INCARNATION:
@@ -381,7 +381,7 @@ class Membership:
         if self.head is None or self.is_passive:
             return []
         if message.target == self.me:
-            self._beat += 1  # news, whichever beat the sender knew before
+            self._beat += 1  # news, whichever beat the sender had before
             return [Send(peer=sender, message=self.heartbeat(self._last_call))]
         if not message.is_relayed or message.target not in self._members:
             return []

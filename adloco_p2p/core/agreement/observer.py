@@ -1,7 +1,7 @@
 """A light client: it follows the ledger and the heartbeats of a swarm without a seat on the roster.
 
 An observer sends no heartbeat and no join request, and answers no message. It pings a few peers per period, whose heartbeats
-list the beats that they know, and pulls the entries that it lacks. It checks every entry as a member does (`check_entry` of
+list the beats that they have, and pulls the entries that it lacks. It checks every entry as a member does (`check_entry` of
 `core/ledger/validation.py`), so a peer that serves it can withhold plans, but not invent them. An emergency entry it follows
 where a member with the same view would. Pure.
 """

@@ -101,7 +101,7 @@ class Proposer:
             self.ready_at = self._timer.ready_at = now
 
     def _is_paused(self) -> bool:
-        """Whether signers paused the run and none resumes it, as far as this peer knows."""
+        """Whether signers paused the run and none resumes it, as far as this peer has the statements."""
         slot = self._slot
         if slot.parent.course.paused_from is None:
             return False
@@ -243,7 +243,7 @@ class Proposer:
         room = max(0, min(MAX_JOINS, MAX_ROSTER - len(self._slot.roster)))
         statements = self._context.statements.pending(self._slot.ledger)
         slot = self._slot
-        # nobody else knows the signature: names that win a lot cannot be made beforehand
+        # no other peer has the signature: names that win a lot cannot be made beforehand
         lot = self._context.sign(payload("seats", slot.parent.run, slot.digest))
         asking = self._context.members.candidates(now)
         joined = self._seated(asking, statements, room, absent=self._absent, members=(), lot=lot)

@@ -27,7 +27,7 @@ class RecoveredState:
 
 
 def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) -> RecoveredState:
-    """The ledger has the entries that `chain` gives; `recall` must know each as soon as it was read from `records`."""
+    """The ledger has the entries that `chain` gives; `recall` must return each as soon as it was read from `records`."""
     incarnation, ledger = 0, Ledger(genesis, recall=recall)
     promised: dict[Digest, Promised] = {}
     accepted: dict[Digest, Accepted] = {}

@@ -1,4 +1,5 @@
-"""What the parts of one peer's consensus share: `Context` for the life of the process, `Slot` while one plan is agreed on.
+"""State that the parts of one peer's consensus share: `Context` for the life of the process, `Slot` while one plan is agreed
+on.
 
 Neither holds protocol state. Promises, votes and values belong to the part that decides on them.
 """

@@ -30,8 +30,8 @@ class StatementPool:
         """Length of the ledger then."""
 
     def hear(self, decree: Decree, ledger: Ledger, *, sender: PeerId, is_member: bool) -> str:
-        """`note` what a peer passed on. Sums that are made again take milliseconds, so false evidence of one sender, and that
-        of all strangers together, is bounded before them."""
+        """`note` the items that a peer passed on. Sums that are made again take milliseconds, so false evidence of one sender,
+        and that of all strangers together, is bounded before them."""
         if not isinstance(decree, Evidence):
             return self.note(decree, ledger)
         if len(ledger.digests) != self._judged_at:
@@ -56,7 +56,7 @@ class StatementPool:
         return wrong
 
     def pending(self, ledger: Ledger) -> tuple[Decree, ...]:
-        """What the next plan may carry, in its order."""
+        """The statements and evidence that the next plan may carry, in its order."""
         if not self._pending:
             return ()
         self._pending = {digest: known for digest, known in self._pending.items() if not _is_over(known, ledger)}

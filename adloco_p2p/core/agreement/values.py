@@ -154,7 +154,8 @@ class Values:
 
     def first_report(self, reported: Iterable[PeerId], before: float | None, now: float) -> float:
         """When the first report came, for `stragglers_end`, where these are here now. Peers on the bench report at the
-        beginning of a round, so theirs alone count as if they had come much later. `before`: what this said the last time."""
+        beginning of a round, so theirs alone count as if they had come much later. `before`: the last result of this
+        function."""
         came = now if any(peer in self._workers for peer in reported) else now + UNKNOWN_ROUND_SECONDS
         return came if before is None else min(before, came)
 

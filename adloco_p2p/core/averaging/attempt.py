@@ -18,7 +18,7 @@ from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 MAX_MISSED_ATTEMPTS = 64
-"""A report of a failure counts up to so many attempts after the one that this host knows."""
+"""A report of a failure counts up to this many attempts after the one that this host has learned of."""
 GRACE_SECONDS = 1.0
 """After a failed attempt the leader of the retry waits so long for the reports of the others."""
 TAKEOVER_SECONDS = 4.0
@@ -256,7 +256,7 @@ class Attempts:
 
     def is_news(self, leader: PeerId, start: AttemptStart) -> bool:
         """The start is well formed, and newer than the attempt of which this host is a member. Of two attempts with one number,
-        by leaders that did not know of each other, the same one counts everywhere: that of more members, then of the first
+        by leaders without news of each other, the same one counts everywhere: that of more members, then of the first
         ones. Otherwise each would wait for the other."""
         members = tuple(peer for peer in self._contributors if peer in start.members)
         if members != start.members or leader not in members:

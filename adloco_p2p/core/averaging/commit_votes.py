@@ -27,13 +27,13 @@ def choice_of(vote: AverageDigest) -> Choice:
 
 @dataclass(frozen=True, slots=True)
 class CommitTally:
-    """The commit votes that one host knows."""
+    """The commit votes that one host has."""
 
     votes: Mapping[PeerId, AverageDigest]
     num_voters: int
     """Planned ones."""
     num_open: int
-    """Planned voters that have not voted as far as this host knows, and still may."""
+    """Planned voters whose votes have not arrived here, and still may."""
 
     @property
     def majority(self) -> Choice | None:
@@ -59,9 +59,9 @@ class Voter:
     sign: Sign
     verify: Verify
     keep: Callable[[AverageDigest], Sequence[Effect]]
-    """What writes its vote down."""
+    """The effect that records its vote."""
     kept: AverageDigest | None
-    """The vote that it wrote down earlier."""
+    """The vote that it recorded earlier."""
 
 
 class CommitVotes:
@@ -120,7 +120,7 @@ class CommitVotes:
         return replace(vote, signature=signature, is_answer=True, is_held=self._is_held(vote), backers=backers)
 
     def passed_on(self, voter: PeerId) -> AverageDigest:
-        """The vote of this contributor, which is known here, for a host that may not know it: its signature proves it."""
+        """The vote of this contributor, which is held here, for a host that may lack it: its signature proves it."""
         vote = self._votes[voter]
         return replace(vote, signature="", is_held=self._is_held(vote), backers=((voter, vote.signature),))
 
@@ -130,7 +130,7 @@ class CommitVotes:
         return tuple((peer, votes[peer].signature) for peer in same if choice_of(votes[peer]) == choice_of(own))
 
     def cast(self, vote: AverageDigest) -> list[Effect]:
-        """Sign it. Returns what writes it down, which comes before it is sent."""
+        """Sign it. Returns the effect that records it, which comes before it is sent."""
         assert not self.have_own, "one vote per round"
         signed = replace(vote, signature=self._voter.sign(vote.payload(self._plan_digest, self._me)))
         self._votes[self._me] = signed
@@ -165,7 +165,7 @@ class CommitVotes:
 
     @property
     def voters(self) -> tuple[PeerId, ...]:
-        """Those whose vote is known here."""
+        """Those whose vote is held here."""
         return tuple(peer for peer in self._contributors if peer in self._votes)
 
     def vote_of(self, peer: PeerId) -> AverageDigest | None:

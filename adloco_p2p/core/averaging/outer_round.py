@@ -95,9 +95,8 @@ class OuterRound(RoundState):
         """`is_ahead`: the outer step of the round before is still to come, and `hand_over` after it."""
         assert self.phase is Phase.TRAINING
         self.result = result
-        # instances share the device: the time without computing was spent waiting for the others
-        self.seconds["waiting"] = max(0.0, now - self.phase_since - result.seconds)
-        self.seconds[Phase.TRAINING.value] = min(result.seconds, now - self.phase_since)
+        self.note_queue(result.seconds, now)
+        self.seconds[Phase.TRAINING.value] = now - self.phase_since
         self.phase_since = now
         return self.enter(Phase.TRAINED, now) if is_ahead else self.hand_over(now, gone)
 
@@ -294,6 +293,7 @@ class OuterRound(RoundState):
 
     def outer_applied(self, event: OuterApplied, now: float, *, evaluate: bool) -> list[Effect]:
         assert self.phase is Phase.APPLYING
+        self.note_queue(event.seconds, now)
         self.applied, self._is_evaluated = event, evaluate
         if self._is_drawn(event):
             reads = self.instance_plan.reads
@@ -310,6 +310,7 @@ class OuterRound(RoundState):
 
     def step_measured(self, event: StepMeasured, now: float) -> list[Effect]:
         assert self.phase is Phase.MEASURING
+        self.note_queue(event.seconds, now)
         self.step = StepLosses(before=within_scalars(event.before), after=within_scalars(event.after))
         return self._evaluate(now)
 
@@ -320,6 +321,7 @@ class OuterRound(RoundState):
 
     def evaluated(self, event: Evaluated, now: float) -> list[Effect]:
         assert self.phase is Phase.EVALUATING
+        self.note_queue(event.seconds, now)
         self.heldout_loss, self.heldout_losses = event.heldout_loss, event.heldout_losses
         return self.enter(Phase.DONE, now)
 

@@ -20,6 +20,9 @@ class Phase(StrEnum):
     DONE = "done"
 
 
+WAITING = "waiting"
+"""No phase, but a part of those of the device: the time until it began, because other instances had it."""
+
 STEPS: dict[Phase, frozenset[Phase]] = {
     Phase.TRAINING: frozenset({Phase.TRAINED, Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING}),
     Phase.TRAINED: frozenset({Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING}),

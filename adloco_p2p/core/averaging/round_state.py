@@ -11,7 +11,7 @@ from adloco_p2p.core.averaging.attempt import Attempts
 from adloco_p2p.core.averaging.commit_votes import CommitVotes, Voter
 from adloco_p2p.core.averaging.failed_attempts import Ended, FailedAttempts
 from adloco_p2p.core.averaging.host_views import HostViews
-from adloco_p2p.core.averaging.phases import STEPS, Phase
+from adloco_p2p.core.averaging.phases import STEPS, WAITING, Phase
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.averages import CancelAverage
 from adloco_p2p.core.model.events import AverageFinished, Effect, InnerResult, OuterApplied, Send, Totals
@@ -228,6 +228,13 @@ class RoundState:
         self.seconds[self.phase.value] = self.seconds.get(self.phase.value, 0.0) + now - self.phase_since
         self.phase, self.phase_since = phase, now
         return [self.phase_log()]
+
+    def note_queue(self, seconds: float | None, now: float) -> None:
+        """The device took so long for what this phase is for; before that it was busy with another instance, or round."""
+        if seconds is not None:
+            begun = max(self.phase_since, now - seconds)
+            self.seconds[WAITING] = self.seconds.get(WAITING, 0.0) + begun - self.phase_since
+            self.phase_since = begun
 
     def abandon(self) -> list[Effect]:
         """Stop the attempt or the repair under way, if there is one: for another one, for a result of others, or because the

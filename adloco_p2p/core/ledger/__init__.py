@@ -1,1 +1,1 @@
-"""The chain of final plans: what makes an entry valid, which of two chains counts, and what the chain proves."""
+"""The chain of final plans: validity of an entry, choice between two chains, and the proofs that a chain gives."""

@@ -157,7 +157,7 @@ def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]], proo
 
 
 def _given_before(branch_state: BranchState, fork: RoundPlan, entries: Sequence[LedgerEntry]) -> tuple[GivenWeight, ...]:
-    """What the entries, which follow the fork, gave to states of its branch, and of its fork."""
+    """The weights that the entries, which follow the fork, gave to states of its branch, and of its fork."""
     given, plan = tuple[GivenWeight, ...](), fork
     for entry in entries:
         states = [item.branch_state for item in plan.branches]

@@ -33,7 +33,8 @@ def check_certificate(
     returning_members: Collection[PeerId] = (),
 ) -> str:
     """Empty where the votes make the value final; otherwise what is missing. Where no peer of the roster is left, the vote of
-    one of the `returning_members` is enough, who made the value: of those who join with it, the ones that had a seat before."""
+    one of the `returning_members`, which made the value, is enough: of the peers that join with it, the ones that had a seat
+    before."""
     counted = electors(electorate(parent), roster_of(parent), certificate.absent)
     if not counted and certificate.ballot.peer in returning_members:
         counted = [certificate.ballot.peer]
@@ -63,8 +64,8 @@ def backing(proof: BranchProof, *, fork: RoundPlan, fork_digest: Digest, apart: 
     """The part of the electors of `fork` whose votes made another value than ours its successor; 0 where the proof is none.
     Only the votes of those that were `apart` count.
 
-    A side of a partition counts the others as absent, and one elector can do so alone. That its side had a certificate says
-    little therefore; how many electors signed it says how much of the run went that way.
+    A side of a partition counts the others as absent, and one elector can do so alone. The certificate of a side alone is
+    therefore weak evidence; the number of electors that signed it shows how much of the run went that way.
     """
     if check_certificate(proof.certificate, value=proof.branch, parent=fork, parent_digest=fork_digest, verify=verify):
         return 0.0

@@ -56,7 +56,7 @@ def standing_problem(evidence: Evidence, ledger: Ledger) -> str:
 
 
 def _equivocation_problem(evidence: Equivocation, verify: Verify) -> str:
-    """The two pledges are about one thing, say different things, and are signed by the accused."""
+    """The two pledges are about one thing, differ, and are signed by the accused."""
     first, second = evidence.first, evidence.second
     what = f"the evidence about {evidence.subject}"
     about = [(pledge.kind, pledge.peer, pledge.plan, pledge.round, pledge.key) for pledge in (first, second)]

@@ -31,12 +31,12 @@ class CandidateChain:
 
     @property
     def tip(self) -> Sequence[Digest]:
-        """The end of what was collected, if anything was."""
+        """The end of the collected chain, if there is one."""
         return self._ledger.digests[-1:] if self._ledger is not None else ()
 
     @property
     def ledger(self) -> Ledger | None:
-        """What was collected, from the first plan on."""
+        """The collected entries, from the first plan on."""
         return self._ledger
 
     def forget(self) -> None:

@@ -60,7 +60,7 @@ class Ledger:
         self._members: dict[PeerId, int] = dict.fromkeys(roster_of(genesis), 0)
         """Every peer that ever was on a roster -> the position of the first one."""
         self.admissions = Admissions()
-        """What the entries say of invitations and bans."""
+        """Invitations and bans by the entries."""
         self._genesis = genesis
         self._recall = recall
 

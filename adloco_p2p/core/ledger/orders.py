@@ -12,7 +12,7 @@ from adloco_p2p.core.model.ledger_entry import Decree, Statement
 
 def course_after(course: Course, statements: Iterable[Decree], *, round: int) -> Course:
     """With these statements, in order, which the plan of `round` carries. A pause begins after that round and a run ends after
-    it, at the earliest: peers know of a round that it is the last one before it begins."""
+    it, at the earliest: a round is planned as the last one before it begins."""
     for statement in statements:
         if isinstance(statement, Statement):
             course = _with(course, statement, round)

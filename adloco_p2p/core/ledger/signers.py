@@ -23,7 +23,7 @@ def signers_after(signers: Sequence[PeerId], statements: Iterable[Decree]) -> tu
 
 
 def change_problem(statement: Statement, *, signers: Sequence[PeerId], banned: Collection[PeerId]) -> str:
-    """Why the signers cannot be changed like this; empty where they can, and for other statements."""
+    """The reason why the signers cannot be changed like this; empty where they can, and for other statements."""
     if statement.action == "add_signer":
         if statement.subject in signers:
             return "is about a signer already"

@@ -1,6 +1,6 @@
-"""The values of short slices, made again by plain arithmetic: what evidence about a reducer is judged by.
+"""The values of short slices, made again by plain arithmetic, by which evidence about a reducer is judged.
 
-The second implementation of `numerics/codecs.py` and `numerics/reduction.py`, slow and without a library, so that whoever holds
+The second implementation of `numerics/codecs.py` and `numerics/reduction.py`, slow and without a library, so that any holder of
 a ledger can check its bans. Every product, quotient and sum of float32 numbers is formed in double precision and rounded to
 float32 once, which is what float32 arithmetic gives.
 """
@@ -14,7 +14,7 @@ from adloco_p2p.core.model.median import upper_weighted_median
 
 _FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SIGN_INT4, _TOPK2, _SPARSE_MEAN = 1, 2, 3, 4, 5, 7, 8, 9, 10
 CODES = frozenset((_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SIGN_INT4, _TOPK2, _SPARSE_MEAN))
-"""Of the codecs that are known here."""
+"""Of the codecs that this module has."""
 _GROUP = 4096
 _KEPT, _KEPT_REST_BITS, _KEPT_UNARY_BYTES = 64, 5, 24  # of `topk2`
 _LEVELS = 8  # of a sparse mean

@@ -42,7 +42,8 @@ class BranchState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenWeight:
-    """What merges gave to states of one branch, and of its fork, in an instance and in those that were merged into it."""
+    """Weights that merges gave to states of one branch, and of its fork, in an instance and in those that were merged into
+    it."""
 
     instance: InstanceId
     branch_weight: Fraction
@@ -52,7 +53,7 @@ class GivenWeight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBranch:
-    """A branch state that the swarm knows of. Once all hosts of the target hold it, it is merged into the target."""
+    """A branch state in the swarm's plans. Once all hosts of the target hold it, it is merged into the target."""
 
     branch_state: BranchState
     target: InstanceId
@@ -72,7 +73,7 @@ class PendingBranch:
 
     @property
     def branch_weight(self) -> float:
-        """What merges gave to states of its branch in the target, ..."""
+        """Weights that merges gave to states of its branch in the target, ..."""
         return sum(item.branch_weight for item in self.given if item.instance == self.target)
 
     @property

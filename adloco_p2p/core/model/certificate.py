@@ -22,7 +22,7 @@ Signature = Annotated[str, MaxLen(1024)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastVote:
-    """One vote of a certificate: what differs from voter to voter."""
+    """One vote of a certificate: the fields that differ from voter to voter."""
 
     peer: PeerId
     abstains: bool

@@ -1,4 +1,4 @@
-"""What the user may command a running peer to do. Apart from the events, so that the command line need not import them."""
+"""The user's commands to a running peer. Apart from the events, so that the command line need not import them."""
 
 from typing import Literal, get_args
 

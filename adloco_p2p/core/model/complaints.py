@@ -1,6 +1,6 @@
 """Complaints: a contributor to an ended average did not show its part when a member wanted to make a reducer's sum again.
 
-No complaint proves anything; `core/planning/suspension.py` has what follows where most contributors complain.
+No complaint proves anything; `core/planning/suspension.py` has the consequences where most contributors complain.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class KnownComplaint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartNotShown:
-    """Event: this peer wanted to make a part of an ended average again, and the contributor did not show what it takes."""
+    """Event: this peer wanted to make a part of an ended average again, and the contributor did not show its part."""
 
     instance: InstanceId
     round: int

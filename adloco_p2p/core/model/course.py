@@ -1,4 +1,4 @@
-"""What signers ordered of a live run: when it pauses and ends, and settings that change from a round on. Pure.
+"""The orders of signers for a live run: when it pauses and ends, and settings that change from a round on. Pure.
 
 Every plan carries the course of its run, so every peer applies an order with the same plan, and any holder of the ledger can
 recompute it. `core/ledger/orders.py` has how orders change it.
@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What signers have ordered of a run beyond its configuration; see `core/ledger/orders.py`."""
+    """The orders of signers for a run beyond its configuration; see `core/ledger/orders.py`."""
 
     paused_from: Count | None = None
     """No plan of this round or a later one before a signer resumes the run."""
@@ -88,7 +88,7 @@ def is_paused_at(course: Course, round: int) -> bool:
 
 
 def in_words(course: Course, round: int) -> str:
-    """What holds in the round or comes later; empty where signers ordered nothing."""
+    """The part that holds in the round or later; empty where signers ordered nothing."""
     words = []
     if course.paused_from is not None:
         words.append(f"a signer pauses the run before round {course.paused_from}")

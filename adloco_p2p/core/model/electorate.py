@@ -11,7 +11,7 @@ SILENT_ROUNDS = 4
 """A member that did not report so many rounds running is no elector until it reports again."""
 DEPARTS_AFTER = 16
 """A member that did not report so many rounds running loses its seat. Long enough for a newcomer to fetch a large state, and
-for one that goes to hand over what it has; a peer that lives asks to join again."""
+for a leaving one to hand over its own; a live peer asks to join again."""
 
 
 def is_majority(count: int, electors: int) -> bool:
@@ -40,7 +40,7 @@ def electorate(plan: RoundPlan) -> tuple[PeerId, ...]:
 
 
 def electors(electorate: Sequence[PeerId], roster: Sequence[PeerId], absent: Sequence[PeerId]) -> list[PeerId]:
-    """Those who count in a ballot: of the electorate, or, where all of it is absent, of the other members."""
+    """The members that count in a ballot: of the electorate, or, where all of it is absent, the other ones."""
     gone = frozenset(absent)
     return [peer for peer in electorate if peer not in gone] or [peer for peer in roster if peer not in gone]
 

@@ -183,6 +183,8 @@ class OuterApplied:
     is_refused: bool = False
     """The step would have led to parameters that are not finite, or far beyond those of any model: nothing was changed."""
     epoch: int = 0
+    seconds: float | None = None
+    """That the device took for it; None: all since it was asked to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +196,8 @@ class Evaluated:
     heldout_losses: tuple[float, ...] = ()
     """On each data set of the mixture by itself, where instances have data of their own."""
     epoch: int = 0
+    seconds: float | None = None
+    """That the device took for it; None: all since it was asked to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +208,8 @@ class StepMeasured:
     """Nats per predicted token."""
     after: float
     epoch: int = 0
+    seconds: float | None = None
+    """That the device took for it; None: all since it was asked to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

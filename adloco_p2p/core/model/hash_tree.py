@@ -2,7 +2,7 @@
 
 A vector is cut in shards, one per reducer, shards in parts, parts in slices. Each leaf names the index of its first value, so a
 slice cannot stand in for another one; leaves, inner nodes and shards hash under different tags, so none can stand in for
-another kind. A reducer that has checked every slice of its own shard against a root knows all that can be proven about that
+another kind. A reducer that has checked every slice of its own shard against a root has all that can be proven about that
 shard: its name stands in the root's tree once.
 
 A proof is the way from a slice up to the root: at each step the side and the hash of the neighbour, 33 bytes.

@@ -1,4 +1,4 @@
-"""What one instance does in one round: its batch, the gradient noise that asked for it, and the share of every host."""
+"""The work of one instance in one round: its batch, the gradient noise that asked for it, and the share of every host."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -37,8 +37,8 @@ MAX_REASON = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """`Whoever signs with this key may take a seat.` Made by a signer of the run. The private part of the key travels in a join
-    link; the rest of an invitation is public."""
+    """Permission to take a seat for any peer that signs with this key. Made by a signer of the run. The private part of the key
+    travels in a join link; the rest of an invitation is public."""
 
     run: Digest
     signer: PeerId
@@ -77,7 +77,7 @@ class Statement:
     run: Digest
     signer: PeerId
     serial: Count
-    """Tells two equal statements of a signer apart; of two in one plan the higher one is the later."""
+    """Distinguishes two equal statements of a signer; of two in one plan the higher one is the later."""
     action: Action
     subject: PeerId = NOBODY
     """The peer; for `revoke` the key of the invitation; empty where it is about the run."""
@@ -102,7 +102,10 @@ PledgeKind = Literal["contribution", "products", "reduction"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pledge:
-    """What a host bound itself to in one attempt at an average. An honest peer signs one of each kind under a key, ever."""
+    """A host's pledge about one attempt at an average. An honest peer signs one of each kind under a key, ever.
+
+    contribution: the root of the host's encoded parts, before anything is reduced. products: the inner products that a reducer
+    computed. reduction, a receipt: from which contributions, with which coefficients, the host made which parts."""
 
     kind: PledgeKind
     """contribution: the root of the host's encoded parts, before anything is reduced. products: the inner products that a
@@ -144,7 +147,7 @@ class Equivocation:
 
     @property
     def serial(self) -> int:
-        """Before every statement of a signer, so that an `unban` in the same plan is the later word."""
+        """Before every statement of a signer, so that an `unban` in the same plan counts as the later one."""
         return 0
 
     @property
@@ -177,7 +180,7 @@ class WrongSum:
     mean_codec: Annotated[int, Ge(0), Le(255)]
     """Codes of the codecs of contributions and of means."""
     roots: Annotated[tuple[HexDigest, ...], MaxLen(MAX_HOSTS)]
-    """What the contributors committed themselves to, in the order of summation."""
+    """The commitments of the contributors, in the order of summation."""
     coefficients: Annotated[tuple[Annotated[float, Ge(0)], ...], MaxLen(MAX_HOSTS)]
     divisors: Annotated[tuple[Annotated[float, Ge(0)], ...], MaxLen(MAX_HOSTS)] = ()
     """As `Decision.divisors`: of each contribution, where every value is divided by the sum of those that name it."""
@@ -218,8 +221,8 @@ MAX_EVIDENCE_BYTES = 1 << 17
 def inputs_digest(
     sent_codec: int, mean_codec: int, roots: Sequence[str], coefficients: Sequence[float], divisors: Sequence[float] = ()
 ) -> Digest:
-    """What an average is made from: contributions, the coefficient of each, its divisor where there is one, and how they and
-    the average are encoded."""
+    """The inputs of an average: contributions, the coefficient of each, its divisor where there is one, and how they and the
+    average are encoded."""
     head, factors = struct.pack("<BBH", sent_codec, mean_codec, len(roots)), (*coefficients, *divisors)
     data = bytes.fromhex("".join(roots)) + struct.pack(f"<{len(factors)}d", *factors)
     return Digest(hashlib.sha256(head + data).hexdigest())
@@ -232,7 +235,7 @@ def receipt_content(inputs: Digest, shard: bytes) -> Digest:
 
 Evidence = Equivocation | WrongSum
 Decree = Statement | Evidence
-"""What takes or gives back a seat: a signer's statement, or evidence."""
+"""A decree takes or gives back a seat: a signer's statement, or evidence."""
 MAX_STATEMENTS = 16
 """Decrees that one plan carries."""
 
@@ -249,7 +252,7 @@ class JoinRequest:
     beat: Count
     """The peer's heartbeat count; a request with a higher count replaces one with a lower."""
     round: Count
-    """Of the newest plan that the peer knew: an old request, which anybody may have kept, gives no seat later."""
+    """Of the newest plan that the peer had: an old request, which anybody may have kept, gives no seat later."""
     ticket: Ticket | None = None
     """Of a newcomer, where the run asks for one."""
     signature: Signature
@@ -260,7 +263,7 @@ class JoinRequest:
 
 
 JOIN_ROUNDS = 16
-"""A join request counts up to so many rounds after the plan that its peer knew; it is made anew with every heartbeat."""
+"""A join request counts up to so many rounds after the plan that its peer had; it is made anew with every heartbeat."""
 MAX_JOINS = 64
 """Newcomers that one plan admits."""
 
@@ -337,7 +340,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """`The successor of this parent is this value.` A peer votes for one value per parent, in its whole life."""
+    """A vote for one value as the successor of its parent. A peer votes for one value per parent, in its whole life."""
 
     peer: PeerId
     parent: Digest

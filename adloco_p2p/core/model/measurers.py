@@ -23,8 +23,9 @@ def measurers(state: Digest, workers: Collection[PeerId], roster: Sequence[Roste
 
 
 def task_scorer(plan: RoundPlan, *, period_rounds: int) -> PeerId | None:
-    """The full member that scores the model on the run's tasks after the round, of those that say they can; none in a round
-    without scoring (`period_rounds` 0: all of them). Nobody can choose the lot: it is of the run, the round and the peer."""
+    """The full member that scores the model on the run's tasks after the round, of those that report that they can; none in a
+    round without scoring (`period_rounds` 0: all of them). Nobody can choose the lot: it is of the run, the round and the
+    peer."""
     if not period_rounds or (plan.round + 1) % period_rounds:
         return None
     able = [
@@ -36,5 +37,5 @@ def task_scorer(plan: RoundPlan, *, period_rounds: int) -> PeerId | None:
 
 
 def lot(of: str, peer: PeerId) -> bytes:
-    """What the peer drew in the lottery of this name: the least wins."""
+    """The peer's draw in the lottery of this name: the least wins."""
     return hashlib.sha256(f"{of}:{peer}".encode()).digest()

@@ -41,7 +41,7 @@ MAX_LOCATOR = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """`This is my newest life`: others may report beats of this incarnation, and of no other."""
+    """A peer's announcement of its newest incarnation: others may report beats of this one, and of no other."""
 
     peer: PeerId
     run: Digest
@@ -55,7 +55,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """A peer goes, and means it. A higher beat of the same peer takes it back."""
+    """A peer's announcement that it leaves. A higher beat of the same peer takes it back."""
 
     peer: PeerId
     run: Digest
@@ -69,13 +69,14 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """`I am alive, and these are beats that I know.` Sent to a few peers per period, of the same size in any large swarm."""
+    """A peer's sign of life, with the beats that it has learned. Sent to a few peers per period, of the same size in any large
+    swarm."""
 
     beat: Count
     roster: Digest
     """The plan whose roster gives the order of `heard`."""
     heard: Annotated[tuple[Count, ...], MaxLen(MAX_HEARD)]
-    """Highest beat known of each peer of that roster, 0 where none; of a large one, of those in a row that was drawn, ..."""
+    """Highest beat learned of each peer of that roster, 0 where none; of a large one, of those in a row that was drawn, ..."""
     head: Head
     have: Annotated[int, Ge(0), Lt(1 << MAX_ROSTER)]
     """The peers whose reports for the next plan the sender holds: one bit per peer of the roster of their round, lowest
@@ -90,7 +91,7 @@ class Heartbeat:
     """Of signers, and evidence, that no plan carries yet."""
 
     def beats(self, roster: Sequence[PeerId]) -> list[tuple[PeerId, int]]:
-        """What it says of the peers of its roster, sorted as in the plan."""
+        """Its beats of the peers of its roster, sorted as in the plan."""
         if not roster:
             return []
         return [(roster[(self.heard_from + place) % len(roster)], beat) for place, beat in enumerate(self.heard[: len(roster)])]
@@ -98,7 +99,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """`Does the target live?` The target answers with a heartbeat; others ask it and pass the answer on."""
+    """The question whether the target lives. The target answers with a heartbeat; others ask it and pass the answer on."""
 
     target: PeerId
     is_relayed: bool
@@ -106,7 +107,8 @@ class Ping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
-    """`Promise me to heed no lower ballot, and tell me what you accepted.` `absent` do not count in this ballot."""
+    """Request for a promise to accept no lower ballot, and for the value accepted so far. `absent` do not count in this
+    ballot."""
 
     parent: Digest
     ballot: Ballot
@@ -123,13 +125,14 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a ballot got nothing from the sender: it promised a higher one, or it knows that `alive` are not absent."""
+    """The reason for which a ballot got nothing from the sender: it promised a higher one, or it has beats of `alive`, which
+    are not absent."""
 
     parent: Digest
     ballot: Ballot
     promised: Ballot | None
     alive: Annotated[tuple[tuple[PeerId, Count], ...], MaxLen(MAX_ROSTER)]
-    """Peers and the beats by which they are known to live."""
+    """Peers and the newest beats by which they are alive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +155,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """`I accepted this value in this ballot.` Acks of a majority choose the value; none of them is a vote yet."""
+    """The sender accepted this value in this ballot. Acks of a majority choose the value; none of them is a vote yet."""
 
     parent: Digest
     ballot: Ballot
@@ -184,7 +187,8 @@ class Final:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    """`Give me what I lack in this slot`: a value, reports of a value, or of peers. Bits name them: digests would be long."""
+    """Request for the missing pieces of this slot: a value, reports of a value, or of peers. Bits name them: digests would be
+    long."""
 
     parent: Digest
     value: Digest | None = None
@@ -206,7 +210,8 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullEntries:
-    """`Give me what follows the first of these that you have.` Newest first, thinning out towards the first plan."""
+    """Request for the entries that follow the first of these digests that the receiver has. Newest first, thinning out towards
+    the first plan."""
 
     locator: Annotated[tuple[Digest, ...], MaxLen(MAX_LOCATOR)]
 
@@ -229,9 +234,9 @@ NO_AVERAGE = Digest("0" * 64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageDigest:
-    """'I took part in this average.' The sender's one vote of this round. A void vote has no contributors: the sender holds
-    none, and can get none. Without a signature it is no vote: the sender holds what others made, and passes their votes on, or,
-    where it is void, only followed the void round."""
+    """The sender's statement that it took part in this average; its one vote of this round. A void vote has no contributors:
+    the sender holds none, and can get none. Without a signature it is no vote: the sender holds the average of others, and
+    passes their votes on, or, where it is void, only followed the void round."""
 
     instance: InstanceId
     round: Count
@@ -240,7 +245,7 @@ class AverageDigest:
     digest: HexDigest
     signature: Signature = ""
     is_answer: bool = False
-    """Said because the receiver showed that it does not know it; asks for nothing itself."""
+    """Sent because the receiver showed that it lacks it; asks for nothing itself."""
     is_held: bool = True
     """The sender can give the average, if it names one. False after a restart: the vote is in the journal, the average is lost.
     The signature does not cover it."""
@@ -252,14 +257,14 @@ class AverageDigest:
         return not self.contributors
 
     def payload(self, plan: Digest, voter: PeerId) -> bytes:
-        """What the voter signs; `plan` is that of the round."""
+        """The signed content; `plan` is that of the round."""
         return payload("average", voter, plan, self.round, self.instance, self.attempt, self.contributors, self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
-    """'My attempt ended without a result; these members did not answer.' A sender that names itself will not contribute. See
-    `core/averaging/failed_attempts.py`."""
+    """The sender's attempt ended without a result; the named members did not answer. A sender that names itself will not
+    contribute. See `core/averaging/failed_attempts.py`."""
 
     instance: InstanceId
     round: Count
@@ -275,8 +280,8 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStart:
-    """'Average again, with these.' Members that wait in the attempt resend it; a member that has voted already answers with its
-    vote."""
+    """Request to average again, with these members. Members that wait in the attempt resend it; a member that has voted already
+    answers with its vote."""
 
     instance: InstanceId
     round: Count
@@ -291,7 +296,7 @@ AveragingMessage = AverageDigest | AttemptFailed | AttemptStart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComplete:
-    """'I have carried out the last plan.'"""
+    """The sender has carried out the last plan."""
 
     plan: HexDigest | None
     """The last plan of the sender's history. None in an answer: the sender has not come to one yet, and may need the receiver
@@ -301,7 +306,7 @@ class RunComplete:
 
 
 WireMessage = Message | AveragingMessage | RunComplete
-"""All that peers send. A kind that is missing here cannot be sent: the type checker refuses it."""
+"""All kinds of messages. A kind that is missing here cannot be sent: the type checker refuses it."""
 MESSAGE_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(WireMessage)}
 """Messages by their names on the wire."""
 

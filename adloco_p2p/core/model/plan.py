@@ -1,4 +1,4 @@
-"""What is decided: the plan of one round."""
+"""The plan of one round: the decision of the swarm."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a plan, and the reports and orders that it was made from, tell people."""
+"""Telemetry of a plan, and of the reports and orders that it was made from."""
 
 from collections.abc import Sequence
 
@@ -39,12 +39,12 @@ def fork_line(fork: Fork, round: int) -> telemetry.Fork:
 
 
 def task_lines(reports: Sequence[Report]) -> list[TaskScores]:
-    """What the reports claim of tasks."""
+    """The claims of tasks in the reports."""
     return [TaskScores(peer=report.peer, **shared(report.tasks, TaskScores)) for report in reports if report.tasks is not None]
 
 
 def heldout_lines(report: Report) -> list[HeldOut]:
-    """What the report claims of held-out losses."""
+    """The claims of held-out losses in the report."""
     return [
         HeldOut(
             round=report.round,

@@ -1,7 +1,7 @@
-"""Which parts of an average a member makes again after it is there, to see whether their reducers lied. Pure.
+"""The parts of an average that a member makes again after it is there, to check their reducers. Pure.
 
-Each member draws for itself, by a secret that it tells nobody: a draw by the result alone could be chosen by the reducer whose
-part came last, and drawn checkers could be its friends.
+Each member draws for itself, by a secret of its own: a draw by the result alone could be chosen by the reducer whose part came
+last, and drawn checkers could be its friends.
 """
 
 import hashlib

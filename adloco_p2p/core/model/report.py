@@ -1,4 +1,4 @@
-"""What is measured: the signed report of one peer about one round."""
+"""The measurements of one peer: its signed report about one round."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -20,7 +20,7 @@ HostBits = Annotated[int, Ge(0), Lt(1 << MAX_HOSTS)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLosses:
-    """What an outer step did, as a host that was drawn for it measured on rows that were drawn with it. Nats per token."""
+    """The effect of an outer step, as a host that was drawn for it measured on rows that were drawn with it. Nats per token."""
 
     before: NonNegative
     after: NonNegative
@@ -50,7 +50,7 @@ class InstanceReport:
     """The same on each data set of the mixture by itself, where instances have data of their own."""
     contributors: HostBits
     """The hosts whose pseudo-gradients are in the committed average, in a void round those that were there, as far as the
-    sender knows; see `core/model/report_form.py`."""
+    sender has learned; see `core/model/report_form.py`."""
     left_out: HostBits = 0
     """The hosts whose pseudo-gradients the aggregation rule left out of it."""
     is_void: bool = False

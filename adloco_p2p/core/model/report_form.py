@@ -21,8 +21,8 @@ INSTANCES_INCLUDED = 4
 MAX_INSTANCE_BYTES = 1 << 10
 """Added for each further instance that the plan gives the peer."""
 MAX_PROOF_BYTES, LEAST_PROOF_BYTES, VOTE_BYTES = 128 << 10, 16 << 10, 320
-"""Added at most for the proof of a branch: bytes, and of a small roster so many in any case, and per member. What more than
-about 500 voters trained apart is not merged."""
+"""The most that is added for the proof of a branch: a fixed number of bytes, and a number per member. A branch with more than
+about 500 voters is not merged."""
 MAX_REPORTS_BYTES = 20 << 20
 """Of all reports that one plan is made from; 256 hosts of each of 64 instances stay below it."""
 

@@ -22,7 +22,7 @@ class Capacity:
     max_instances: PositiveCount
     """How many instances the peer's memory holds."""
     is_leaving: bool = False
-    """The peer finishes this round and goes."""
+    """The peer finishes this round and leaves."""
     upload_bytes_per_second: NonNegative = 0.0
     """Throughput of its uplink in its last averages, as the receivers saw it; 0 where nothing was measured yet."""
     download_bytes_per_second: NonNegative = 0.0
@@ -32,7 +32,7 @@ class Capacity:
     is_keeper: bool = False
     """It holds the newest states and the ledger, and neither trains nor votes."""
     scores_tasks: bool = False
-    """It can score the run's tasks, as far as it knows."""
+    """It can score the run's tasks, as far as it can check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

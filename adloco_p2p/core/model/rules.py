@@ -176,7 +176,7 @@ class GuardRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Everything that the core needs to know of a run."""
+    """All rules of a run that the core needs."""
 
     work: WorkRules = field(default_factory=WorkRules)
     instances: InstanceRules = field(default_factory=InstanceRules)

@@ -106,7 +106,7 @@ def moved(instance: InstanceId, merges: Sequence[Merge]) -> InstanceId:
 
 
 def merged_weights(merges: Sequence[Merge], states: Iterable[BranchState]) -> dict[tuple[InstanceId, Digest], float]:
-    """What these merges gave to states of lost histories: by target and branch, and by target and fork."""
+    """The weights that these merges gave to states of lost histories: by target and branch, and by target and fork."""
     known = {state.key: state for state in states}
     weights: dict[tuple[InstanceId, Digest], float] = {}
     for merge in merges:
@@ -124,9 +124,9 @@ def given_after(
     merges: Sequence[Merge],
     states: Iterable[BranchState],
 ) -> tuple[GivenWeight, ...]:
-    """What states of the branch and of the fork of `state` have in each instance once a plan with these copies and merges is
-    carried out; `given` is what they had before, `states` are those that could be merged. An instance inherits what its sources
-    had, and a copy what its source had."""
+    """The weights that states of the branch and of the fork of `state` have in each instance once a plan with these copies and
+    merges is carried out; `given` are the weights before, `states` are those that could be merged. An instance inherits the
+    weights of its sources, and a copy those of its source."""
     copies = {fork.source: (fork.source, *fork.targets) for fork in forks}
     given = [replace(item, instance=copy) for item in given for copy in copies.get(item.instance, (item.instance,))]
     if not merges:

@@ -1,4 +1,5 @@
-"""What a field of a value may hold: names, digests, and numbers that others can send. All limits are checked at the border."""
+"""The content that fields of values may have: names, digests, and numbers that others can send. All limits are checked at the
+border."""
 
 from math import isnan
 from typing import Annotated, NewType
@@ -15,11 +16,11 @@ def is_digest(text: str) -> bool:
 
 
 HexDigest = Annotated[Digest, Predicate(is_digest)]
-"""In what others send: not just any text."""
+"""In values of other peers: no arbitrary text."""
 LARGEST_COUNT = 1 << 62
 Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
 PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
-"""In what others send: so much that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
+"""In values of other peers: bounded so that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
 MAX_TEXT_CHARS = 400
 Text = Annotated[str, MaxLen(MAX_TEXT_CHARS)]
 MAX_ROSTER = 4096

@@ -37,11 +37,11 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScore:
-    """What a model reached on one task."""
+    """The scores of a model on one task."""
 
     name: TaskName
     digest: HexDigest
-    """Of what was asked: every document, prompt and expected answer, and the metrics. Equal ones can be compared."""
+    """Of the questions: every document, prompt and expected answer, and the metrics. Equal ones can be compared."""
     num_documents: PositiveCount
     metrics: Annotated[tuple[Metric, ...], MaxLen(MAX_METRICS)]
     """Sorted by name."""

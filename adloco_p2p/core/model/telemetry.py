@@ -38,7 +38,7 @@ class Stamped:
 
 
 def shared(value: object, kind: type[Any]) -> dict[str, Any]:
-    """The fields of the dataclass `kind` that `value` has too: what a summary repeats of the whole."""
+    """The fields of the dataclass `kind` that `value` has too: the part of the whole that a summary repeats."""
     return {item.name: getattr(value, item.name) for item in fields(kind) if hasattr(value, item.name)}
 
 
@@ -69,7 +69,7 @@ class Started(Log):
     device: str = ""
     micro_batch_limit: int = 0
     unigram_entropy: float | None = None
-    """What a model reaches that only knows how frequent each token is."""
+    """The loss of a model that has the frequency of each token only."""
     resumed_round: int | None = None
     codec: str = ""
     """In which pseudo-gradients travel."""
@@ -278,7 +278,7 @@ class Round(Log):
     samples: int
     tokens: int
     hosts: tuple[PeerId, ...]
-    """Whose work the committed average holds."""
+    """The hosts whose work the committed average holds."""
     seconds: dict[str, float]
     """By phase."""
     bytes_sent: int
@@ -346,7 +346,7 @@ class RoundVoid(Log):
     round: int
     instance: InstanceId
     voters: tuple[PeerId, ...]
-    """Hosts whose commit votes are known here."""
+    """Hosts whose commit votes have arrived here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

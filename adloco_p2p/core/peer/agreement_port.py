@@ -1,4 +1,4 @@
-"""What a peer needs of the agreement: the port that gossip and a fixed roster implement."""
+"""The port of the agreement for a peer, which gossip and a fixed roster implement."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ class Agreement(Protocol):
 
     @property
     def next_deadline(self) -> float | None:
-        """The instant at which `tick` wants to be called, or none."""
+        """The instant at which `tick` is to be called, or none."""
 
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
         """Begin after `plans`, the last of which is the newest known; `reports` are those it has not used."""
@@ -39,10 +39,10 @@ class Agreement(Protocol):
         """Whether the peer signed it."""
 
     def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
-        """Write down this peer's vote on the average of a round, before it is sent; `plan` is that of the round."""
+        """Record this peer's vote on the average of a round, before it is sent; `plan` is that of the round."""
 
     def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
-        """What was written down, in this life or an earlier one."""
+        """The recorded vote, of this start or an earlier one."""
 
     def leave(self, now: float) -> list[Outcome]:
         """Leave the roster: the others wait for this peer no longer. It may go on following what they agree on."""

@@ -63,7 +63,7 @@ class Boundary:
         return not self._state.measures(before)
 
     def _has_sources(self, plan: RoundPlan) -> bool:
-        """What the transition needs is here, except instances that nobody has."""
+        """Whether all that the transition needs is here, except instances that nobody has."""
         mine = self._book.mine(plan)
         needed = [i for i in self._book.sources(plan) if i in mine or i not in self._state.lost]
         return all(self._state.is_at(instance, plan.round) for instance in needed)
@@ -110,7 +110,7 @@ class Boundary:
         return effects
 
     def _gone_back(self, plan: RoundPlan, mine: Sequence[InstanceId], missing: Sequence[InstanceId]) -> list[Effect]:
-        """Tell of the guard's alarms, and of their end. A state that is not kept here comes from the other hosts."""
+        """Report the guard's alarms, and their end. A state that is not kept here comes from the other hosts."""
         effects: list[Effect] = []
         for item in plan.instances:
             if item.instance not in mine:

@@ -23,7 +23,8 @@ ROUNDS_SERVED = 3
 
 
 class BranchStore:
-    """`set_aside` when the history changes, `note` every plan, `fetched` what was `missing`, `tidy` now and then."""
+    """`set_aside` when the history changes, `note` every plan, `fetched` for a state that was `missing`, `tidy` now and
+    then."""
 
     def __init__(self) -> None:
         self._pending: dict[InstanceId, PendingBranch] = {}
@@ -126,7 +127,7 @@ class BranchStore:
                 self._given_up.pop(source, None)
 
     def tidy(self, opened: int) -> list[Effect]:
-        """Forget what is settled, and what no plan names; `opened`: the round that this peer has come to."""
+        """Drop settled branch states, and those that no plan names; `opened`: the round that this peer has come to."""
         over = [key for key, round in self._settled.items() if opened >= round + ROUNDS_SERVED]
         refused = [key for key, times in self._num_claims.items() if key not in self._pending and times >= ROUNDS_OPEN]
         displaced = [

@@ -54,7 +54,7 @@ class CatchingUp:
             return []
         self._waiting = None
         if not self._book.has_others(self._book.newest, self._state.gone):
-            return []  # no other peer is ahead: the plans are of rounds that only this peer knows, and it does them again
+            return []  # no other peer is ahead: only this peer has the plans of these rounds, and it does them again
         if any(self._state.is_alone_with(instance, self._present) for instance in self._state.held):
             return []  # no other peer has the state that this one would drop
         return self._fast_forward(self._present)
@@ -168,7 +168,7 @@ class CatchingUp:
         return effects
 
     def _state_after(self, number: int, reported: InstanceReport) -> Digest:
-        """What this peer has: it may have gone through the round once more, from the others' state, since it reported it."""
+        """This peer's state: it may have gone through the round once more, from the others' state, since it reported it."""
         outer = self._state.round_of(number, reported.instance)
         applied = outer.applied if outer is not None and outer.is_done else None
         return applied.state_digest if applied is not None else reported.state_digest

@@ -18,7 +18,7 @@ REMEDY = "lower inner.learning_rate; on one machine only: faulty memory or an ov
 
 
 def note_round(hosted: HostedInstance, outer: OuterRound) -> list[telemetry.Log]:
-    """Count a round that ended; what the user is told of it."""
+    """Count a round that ended; returns the warnings for the user."""
     instance, key = outer.instance, f"diverged {outer.instance}"
     if not outer.has_diverged:
         was_fruitless, hosted.fruitless_rounds = hosted.fruitless_rounds > 0, 0

@@ -188,6 +188,8 @@ class Fetching:
 
     def _take_stale(self, instance: InstanceId, boundary: int, *, may_come: bool) -> list[Effect]:
         """Where nobody can bring the state any more, the older one here is all that is left."""
+        if may_come and self._starts_with(boundary):
+            return []  # no trouble: the others are in the round before it
         message = f"no peer has the state of instance {instance} before round {boundary}"
         item = self._state.instance(instance)
         if may_come or not item.is_stale:

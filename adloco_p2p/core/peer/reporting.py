@@ -1,4 +1,4 @@
-"""What this peer reports of each round: its instances, its capacity, and the verdict on a possible merge."""
+"""The reports of this peer on each round: its instances, its capacity, and the verdict on a possible merge."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -155,7 +155,7 @@ class Reporting:
 
 
 def pass_samples(result: InnerResult) -> int:
-    """What all devices of the instance hold in one pass."""
+    """Samples of one pass that all devices of the instance hold together."""
     return result.micro_batch_limit * max(1, len(result.devices))
 
 

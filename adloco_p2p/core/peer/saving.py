@@ -1,4 +1,4 @@
-"""What of this peer's work is saved, and its totals: a checkpoint is complete once every hosted instance is in it."""
+"""The saved part of this peer's work, and its totals: a checkpoint is complete once every hosted instance is in it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +27,7 @@ class Checkpoints:
         self._is_time: dict[int, bool] = {}
         """Boundary -> whether it was time when the first instance came there: one answer for all of them."""
         self._requested_at: int | None = None
-        """At the first boundary from this one on the user wants a checkpoint."""
+        """The user has asked for a checkpoint at the first boundary from this one on."""
         self._ruled_out = -1
         """The newest boundary whose state is known to have no finite loss: it is not saved."""
         self._totals = Totals()
@@ -48,7 +48,7 @@ class Checkpoints:
     # --- when --------------------------------------------------------------------------------------------------------
 
     def request(self) -> None:
-        """The user wants a checkpoint: it is due at the next boundary that no hosted instance has passed yet."""
+        """The user asks for a checkpoint: it is due at the next boundary that no hosted instance has passed yet."""
         has_passed = any(outer.is_done and outer.round == self._state.opened for outer in self._state.rounds)
         self._requested_at = self._state.opened + (2 if has_passed else 1)
 

@@ -1,4 +1,4 @@
-"""How far one peer has come in the run: the plans it knows, the boundaries its instances have come to, the rounds under way.
+"""The progress of one peer in the run: the plans it has, the boundaries its instances have reached, the rounds under way.
 
 The parts of a `Peer` share it.
 """

@@ -1,4 +1,4 @@
-"""When this peer scores the model on the run's tasks, and what its next report says of it."""
+"""The scoring of the model on the run's tasks by this peer, and its part of the next report."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ class TaskScoring:
         return [ScoreTasks()]
 
     def scored(self, event: TasksScored) -> list[Effect]:
-        """Keep the scores for the next report. After a failure this peer says no longer that it can: the next try would
+        """Keep the scores for the next report. After a failure this peer no longer reports that it can: the next try would
         fail, too."""
         self._is_scoring = False
         if event.claim is not None:
@@ -45,6 +45,6 @@ class TaskScoring:
         return replace(offered, scores_tasks=False) if self._has_failed else offered
 
     def take(self) -> TaskClaim | None:
-        """What the report that is being made says; once."""
+        """The scores for the report that is being made; once."""
         claim, self._claim = self._claim, None
         return claim

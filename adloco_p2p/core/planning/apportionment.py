@@ -80,8 +80,8 @@ def _common_load(slots: Sequence[int], *, num_instances: int, fed: int) -> int:
 def _fill(
     counts: Mapping[InstanceId, int], loads: Mapping[PeerId, int], previous: Mapping[InstanceId, Sequence[PeerId]]
 ) -> dict[InstanceId, tuple[PeerId, ...]]:
-    """Seat `counts[i]` peers at instance i, peer p at most `loads[p]` times. Instances with few hosts that know them choose
-    first among those; then the instance that lacks most takes the peers that have most room."""
+    """Seat `counts[i]` peers at instance i, peer p at most `loads[p]` times. Instances with few hosts that already have their
+    state choose first among those; then the instance that lacks most takes the peers that have most room."""
     room = dict(loads)
     hosts: dict[InstanceId, list[PeerId]] = {instance: [] for instance in counts}
     known = {instance: sorted({peer for peer in previous.get(instance, ()) if peer in loads}) for instance in counts}

@@ -30,8 +30,8 @@ from adloco_p2p.core.model.scalars import MAX_INSTANCES, Digest, InstanceId, Pee
 from adloco_p2p.core.planning.branch_verdict import BranchVerdict, verdict_on_branches
 
 LARGEST_SHARE = 0.25
-"""All branch states of a fork, and all that are merged into an instance at once, weigh at most so much: nobody saw their side
-train."""
+"""All branch states of a fork, and all that are merged into an instance at once, weigh at most this much: their side trained
+unseen."""
 LEAST_SHARE = 1e-9
 """A smaller share is nothing: rounding errors leave as much."""
 
@@ -40,7 +40,7 @@ LEAST_SHARE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What a plan does about branch states."""
+    """A plan's decisions about branch states."""
 
     pending: tuple[PendingBranch, ...]
     """Those that it names, by key."""
@@ -48,7 +48,7 @@ class Settlement:
     probe: Merge | None
     """To be measured after the round."""
     reasons: tuple[str, ...]
-    """What was dropped and why, and what is to be fetched."""
+    """Branch states that were dropped, with the reason, and those to be fetched."""
 
 
 def settle(
@@ -191,7 +191,7 @@ def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
 
 
 def _bounds(items: Sequence[PendingBranch]) -> list[tuple[float, list[int]]]:
-    """What the states of each branch, of each fork, and all together may weigh now, and their places."""
+    """The shares that the states of each branch, of each fork, and all together may still have, and their places."""
     branches: dict[Digest, list[int]] = {}
     forks: dict[Digest, list[int]] = {}
     for place, item in enumerate(items):
@@ -203,7 +203,7 @@ def _bounds(items: Sequence[PendingBranch]) -> list[tuple[float, list[int]]]:
 
 
 def _room(item: PendingBranch) -> float:
-    """What it may weigh, alone."""
+    """The share that it may have, alone."""
     return min(_branch_room(item), _fork_room(item))
 
 
@@ -217,7 +217,7 @@ def _fork_room(item: PendingBranch) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """What a plan does to instances, of which these are there; its merges may take in these states."""
+    """The changes of a plan to instances, of which these are there; its merges may take in these states."""
 
     instances: Sequence[InstanceId]
     forks: Sequence[Fork]

@@ -1,4 +1,4 @@
-"""What hosts found of a possible merge with states of lost histories. Pure.
+"""The verdict of hosts on a possible merge with states of lost histories. Pure.
 
 A branch state may be anything: only its claimants saw how it was trained. So the merged point must be no worse than the target
 as it is, where a merge of two instances of one history is measured against the worse of them.

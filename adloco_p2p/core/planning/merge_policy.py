@@ -78,7 +78,7 @@ def merged_batch(merge: Merge, instances: Sequence[InstancePlan], *, rules: Merg
 
 
 def measured(merged: float, without: float, what: str, tolerance: float, num_verdicts: int) -> str:
-    """The losses that a merge is judged by, in words; `what` says of what `without` is the loss."""
+    """The losses that a merge is judged by, in words; `what` names the model whose loss `without` is."""
     peers = plural(num_verdicts, "peer")
     return f"{peers} measured a loss of {merged:.4f} merged and {without:.4f} {what}, {tolerance:g} more is tolerated"
 

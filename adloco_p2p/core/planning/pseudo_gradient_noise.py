@@ -51,7 +51,7 @@ _MAX_COUNT = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """What one host says of its pseudo-gradient, within bounds."""
+    """One host's claims about its pseudo-gradient, within bounds."""
 
     steps: int
     batch: int

@@ -1,8 +1,8 @@
 """Previous plan + the reports of a round -> next plan (design section 4, method sections 2 and 6).
 
-plan(r + 1) is decided while round r computes, from the reports of round r - 1. It is a pure function of those values: whoever
-holds the same plan and the same set of reports gets the same bytes, in whatever order the reports came. Reports are claims of
-strangers: those of another round, of peers outside the roster, and about instances that the peer does not host are passed
+plan(r + 1) is decided while round r computes, from the reports of round r - 1. It is a pure function of those values: all
+holders of the same plan and the same set of reports get the same bytes, in whatever order the reports came. Reports are claims
+of strangers: those of another round, of peers outside the roster, and about instances that the peer does not host are passed
 over, and nothing in a report can make a plan that `tests/core/plan_check.py` objects to.
 
 A guarded merge takes three plans: plan(r) carries the probe, which is measured after round r; plan(r + 1) carries it on as
@@ -299,7 +299,7 @@ def _request(
 
 
 def _never_heard(previous: RoundPlan) -> set[PeerId]:
-    """Members that never reported, for so long that nobody waits for what they may hold."""
+    """Members that never reported, for so long that the states they may hold are not waited for."""
     round = previous.round + 1
     unheard = [entry for entry in previous.roster if entry.last_report is None]
     return {entry.peer for entry in unheard if silent_rounds(entry, round) >= SILENT_ROUNDS}
@@ -393,8 +393,8 @@ def _merges(
 
 
 def _still_pending(probe: Merge | None, merges: Sequence[Merge]) -> Merge | None:
-    """What was to be measured after the round before, unless these merges end a source of it, or change the target of one with
-    branch states."""
+    """The probe that was to be measured after the round before, unless these merges end a source of it, or change the target of
+    one with branch states."""
     if probe is None:
         return None
     changed = {source for merge in merges for source in merge.sources} if is_of_branches(probe) else _ended(merges)

@@ -1,14 +1,14 @@
 """Hosts that do not show what they sent to a reducer are left without work for a while. Pure.
 
 A wrong sum is proven by the contributions to it (`core/ledger/evidence.py`), so a reducer that lies shows nobody its own, or
-has friends that show nobody theirs. Each host that could not make a part again says so in its next report. No complaint proves
-anything, so nothing follows from those of a minority; but a host about which most contributors complain, for two averages
-each, is suspended: it has no work in the next rounds, so that it neither contributes nor reduces, and after that it reduces
-nothing for some rounds more (`core/model/complaints.py`).
+has friends that show nobody theirs. Each host that could not make a part again reports that in its next report. No complaint
+proves anything, so nothing follows from those of a minority; but a host about which most contributors complain, for two
+averages each, is suspended: it has no work in the next rounds, so that it neither contributes nor reduces, and after that it
+reduces nothing for some rounds more (`core/model/complaints.py`).
 
 A complaint also names the reducer whose part it was. While it counts, every member of an average draws a part of that reducer
-beside those that it draws anyway (`Average.inspected`): so what one host has met all look at, and a false complaint is found
-false by all.
+beside those that it draws anyway (`Average.inspected`): so all hosts check the experience of one, and a false complaint is
+found false by all.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -15,7 +15,7 @@ def capped_parts(amounts: Sequence[float]) -> list[float]:
     """The parts of the whole [n], which sum to one, that hosts of these amounts [n] > 0 get: in proportion to them, but at most
     twice the median part and, among four or more, a quarter. With exactly four that is an equal part for each.
 
-    What is cut off one host is spread over the others in proportion, and none overtakes another. So a claim to be fast buys at
+    The excess of one host is spread over the others in proportion, and none overtakes another. So a claim to be fast buys at
     most twice the weight of the median host, for work that nobody checks.
     """
     assert amounts and min(amounts) > 0.0, amounts

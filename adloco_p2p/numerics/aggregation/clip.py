@@ -7,11 +7,11 @@ from adloco_p2p.core.model.median import upper_weighted_median
 from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares
 
 MIN_CLIPPED = 3
-"""From so many contributors on. Of two, the longer one may be the honest one."""
+"""The number of contributions from which on they are clipped. Of two, the longer one may be the honest one."""
 
 
 def clip_factors(gram: Gram, weights: Sequence[int], steps: Sequence[int]) -> tuple[float, ...]:
-    """[n] in [0, 1]: what brings each norm per planned inner step down to the upper weighted median of these.
+    """[n] in [0, 1]: the factors that bring each norm per planned inner step down to the upper weighted median of these norms.
 
     Pseudo-gradients grow like the number of steps, so a host that was planned to do more of them may send a longer one.
     """

@@ -48,7 +48,7 @@ def partial_gram(vectors: Sequence[np.ndarray]) -> tuple[float, ...]:
 def checked_partial_gram(packed: Sequence[float], num_hosts: int) -> tuple[float, ...]:
     """Another host's packed matrix, if it can be one. Raises RemoteProtocolError.
 
-    What passes may still be wrong: only who has the contributions can tell.
+    A matrix that passes may still be wrong: only a holder of the contributions can determine that.
     """
     if len(packed) != packed_size(num_hosts):
         raise RemoteProtocolError(f"{len(packed)} inner products of {num_hosts} hosts, {packed_size(num_hosts)} needed")

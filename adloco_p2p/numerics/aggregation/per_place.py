@@ -17,7 +17,8 @@ from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, Gram
 
 
 class PerPlace:
-    """What another rule decides, divided by the weights of the hosts that name a place; those that it leaves out do not."""
+    """Another rule's decision, with the sum divided by the weights of the hosts that name a place; hosts that the rule leaves
+    out do not count."""
 
     needs_gram = True
     """The statistics of the batch test are about the plain mean, which is not formed."""

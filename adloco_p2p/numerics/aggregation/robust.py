@@ -3,7 +3,7 @@
 An own rule, from the cosines of contributions to each other, which follow from the Gram matrix. How well a host agrees with
 the others is the weighted median of its cosines to them, so hosts of less than half of the weight cannot vouch for each other,
 as they can where each is compared with the mean of the others: of sparse contributions, which have little in common, two equal
-ones are most of that mean. Near copies are what colluders gain from speaking with one voice (FoolsGold, arXiv 1808.04866,
+ones are most of that mean. Near copies are what colluders gain from sending one vector (FoolsGold, arXiv 1808.04866,
 weighs such hosts down over rounds; here it is within one). What stays within the honest cosine is not seen.
 """
 
@@ -15,7 +15,8 @@ from adloco_p2p.numerics.aggregation.clip import clip_factors
 from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares
 
 MIN_JUDGED = 4
-"""From so many contributors on. Of three, two cannot be told from the one that they contradict."""
+"""The number of contributions from which on hosts are left out. Of three, two cannot be distinguished from the one that they
+contradict."""
 LEAST_AGREEMENT = 0.1
 """Of the median one; less than that is a contradiction. Honest hosts on uneven data come down to 0.18 of it."""
 PASSES = 2
@@ -24,7 +25,7 @@ COPY_DISTANCE = 0.1
 """Two hosts are near copies whose distance (one minus the cosine) is less than this part of the distance that both have to
 most others. Honest ones come down to 0.34 of it, and their cosine up to 0.94, so no fixed cosine would do."""
 _ROUNDING = 1e-9
-"""What separates the cosines of equal contributions is not a distance."""
+"""Cosines of equal contributions differ by less than this, which counts as no distance."""
 
 
 def cosines(gram: Gram) -> list[list[float]]:
@@ -107,7 +108,7 @@ class Robust:
         )
 
     def _judge(self, between: Sequence[Sequence[float]], weights: Sequence[int]) -> tuple[list[int], list[float]]:
-        """Who is kept, ascending, and the agreements by which the last pass judged."""
+        """The hosts that are kept, ascending, and the agreements by which the last pass judged."""
         hosts = list(range(len(weights)))
         kept, found = hosts, [1.0] * len(weights)
         for _ in range(PASSES):

@@ -1,9 +1,9 @@
-"""What an aggregation rule is: from inner products and weights to one coefficient per contribution.
+"""The interface of an aggregation rule: from inner products and weights to one coefficient per contribution.
 
-A rule sees the Gram matrix of the contributions and no vector, so it costs nothing beside the reduction, and the parts of a
-vector may lie on different reducers: Gram matrices add over parts. The average is sum_i c_i v_i. Rules are arithmetic on
-Python floats with correctly rounded operations only (`+ * /`, `math.sqrt`, `math.fsum`), so every host that holds the same
-matrix decides the same, to the byte.
+A rule uses the Gram matrix of the contributions and no vector, so it costs nothing beside the reduction, and the parts of a
+vector may lie on different reducers: Gram matrices add over parts. The average is sum_i c_i v_i. Rules are arithmetic on Python
+floats with correctly rounded operations only (`+ * /`, `math.sqrt`, `math.fsum`), so every host that holds the same matrix
+decides the same, to the byte.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Gram = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a rule made of n contributions."""
+    """A rule's decision about n contributions."""
 
     coefficients: tuple[float, ...]
     """[n], at least 0: the average is sum_i c_i v_i. A coefficient of 0 takes nothing, not even what is not a number."""
@@ -44,7 +44,7 @@ class AggregationRule(Protocol):
 
     @property
     def name(self) -> str:
-        """As a run's configuration says it."""
+        """The name in a run's configuration."""
 
     @property
     def needs_gram(self) -> bool:

@@ -27,12 +27,13 @@ UNKNOWN_END = 10_000
 """Last round of that invitation where the run ends by samples."""
 PERIOD_SECONDS = 1.0
 REFUSED_SECONDS = 15.0
-"""A peer that is not let in waits so long for plans that may change that; it catches up in less."""
+"""A peer that is not let in waits this long for plans that may change that; it catches up in less."""
 
 
 def ticket_for(workdir: Path, run: RunConfig, me: PeerId, links: Sequence[str]) -> Ticket | None:
-    """What this peer shows to be let in: the invitation of the link, or the ticket that it used before. Raises ConfigError
-    where the run asks for one and there is neither; a peer that has agreed on plans before may come back without."""
+    """The ticket or invitation that this peer shows to be let in: the invitation of the link, or the ticket that it used
+    before. Raises ConfigError where the run asks for one and there is neither; a peer that has agreed on plans before may come
+    back without."""
     if run.admission.kind == "open" or me in (run.author, *run.founders):
         return None
     text = token_of(links)
@@ -62,13 +63,13 @@ def first_invitation(workdir: Path, run: RunConfig, signer: Identity) -> Token:
 
 async def pass_on_statements(workdir: Path, agreement: GossipAgreement, say: Callable[[str], None]) -> None:
     """Take up what `adloco-peer ban` and its like wrote, until cancelled; a file goes when the ledger has its statement."""
-    told: set[Path] = set()
+    reported: set[Path] = set()
     while True:
         for path, statement in read_statements(workdir).items():
             if agreement.ledger.admissions.has(statement):
                 path.unlink(missing_ok=True)
-            elif (problem := agreement.state(statement)) and path not in told:
-                told.add(path)
+            elif (problem := agreement.state(statement)) and path not in reported:
+                reported.add(path)
                 say(f"{path}: {problem}")
         await asyncio.sleep(PERIOD_SECONDS)
 

@@ -1,7 +1,7 @@
 """When the node may work and how much it may send: quiet hours and the day's budget. Local time.
 
-Acts only when something changes, so that what the user asks in between stands, and resumes only what it paused itself. In quiet
-hours the lower of their cap and the user's holds; what the user set, before or meanwhile, holds alone again when they end.
+Acts only at a change, so that the user's commands in between stand, and resumes only a pause of its own. In quiet hours the
+lower of their cap and the user's holds; the user's caps, set before or meanwhile, hold alone again when the quiet hours end.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""How long a volunteer waited until the machine's work counted."""
+"""The time that a volunteer waited until the machine's work counted."""
 
 import os
 import time
@@ -31,11 +31,11 @@ class ContributionSink:
         self._me = me
         self._began = began
         self._clock = clock
-        self._is_told = False
+        self._is_reported = False
 
     def write(self, event: Log) -> None:
         self._sink.write(event)
-        if isinstance(event, Round) and not self._is_told and event.samples > 0 and self._me in event.hosts:
-            self._is_told = True
+        if isinstance(event, Round) and not self._is_reported and event.samples > 0 and self._me in event.hosts:
+            self._is_reported = True
             seconds = round(self._clock() - self._began, 3)
             self._sink.write(FirstContribution(round=event.round, seconds=seconds))

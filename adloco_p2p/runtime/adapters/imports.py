@@ -37,9 +37,9 @@ def collecting_nothing() -> Iterator[None]:
 
 
 def import_training() -> None:
-    """Import what builds and trains a model: `transformers` and the parts of torch that it needs, half of a node's imports. A
-    thread does it while the network is asked for the run, and nothing else may import a part of it meanwhile: two threads in
-    modules that import each other see unfinished ones. To import this same module waits for the end. What fails here fails
-    again, and is reported, where it is needed."""
+    """Import the modules that build and train a model: `transformers` and the parts of torch that it needs, half of a node's
+    imports. A thread does it while the network is asked for the run, and nothing else may import a part of it meanwhile: two
+    threads in modules that import each other see unfinished ones. To import this same module waits for the end. An import that
+    fails here fails again, and is reported, where it is needed."""
     with collecting_nothing(), suppress(Exception):
         import adloco_p2p.training.hosting  # noqa: F401

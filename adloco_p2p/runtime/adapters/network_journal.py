@@ -1,4 +1,4 @@
-"""The consensus' memory on the disk: what must not be forgotten by a crash, and the ledger, too long for the memory."""
+"""The memory of the consensus on the disk: records that a crash must not lose, and the ledger, too long for the memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,8 +34,7 @@ class NetworkJournal:
         self._compact_at = LEAST_BYTES
 
     def records(self) -> Iterator[object]:
-        """Everything that earlier lives wrote down, oldest first, to be read once before anything is appended. Raises
-        StorageError."""
+        """All records of earlier starts, oldest first, to be read once before anything is appended. Raises StorageError."""
         for place, data in self._journal.read():
             record = _record(data, where=str(self._journal.path))
             self._note(record, place)

@@ -1,6 +1,6 @@
 """Scores on the run's tasks by a child process: `adloco-peer evaluate --tasks` on the newest checkpoint, of lowest priority.
 
-A child and not a thread: it holds nothing up, its memory goes with it, and what goes wrong in it cannot end the node. It goes
+A child and not a thread: it holds nothing up, its memory goes with it, and a failure in it cannot end the node. It goes
 by names only, never by files that a run names, and without the network: the data of the tasks have to be on this machine.
 """
 
@@ -60,7 +60,7 @@ class TaskChild:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _run(self) -> tuple[bytes, str]:
-        """What the child wrote, and where it failed, why. Its end of a pipe is its lifeline: it ends with this process."""
+        """The child's output, and the reason where it failed. Its end of a pipe is its lifeline: it ends with this process."""
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "adloco_p2p", *self._arguments, "--json", "--lifeline", "0"),
             stdin=asyncio.subprocess.PIPE,

@@ -83,7 +83,7 @@ class _TrackerThread:
         self._open = open_
         self._queue: queue.Queue[Point | None] = queue.Queue(MAX_QUEUED)
         self._problem: str | None = None
-        self._is_told = False
+        self._is_reported = False
         self._thread = threading.Thread(target=self._work, name=f"tracker-{name}", daemon=True)
         self._thread.start()
 
@@ -97,9 +97,9 @@ class _TrackerThread:
 
     def new_problem(self) -> str | None:
         """Why it is switched off, once."""
-        if self._is_told:
+        if self._is_reported:
             return None
-        self._is_told = self._problem is not None
+        self._is_reported = self._problem is not None
         return self._problem
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The doctor's look at this machine: nothing is downloaded or changed, no other peer is asked."""
+"""The doctor's checks of this machine: nothing is downloaded or changed, no other peer is asked."""
 
 import shutil
 import subprocess
@@ -27,7 +27,7 @@ LEAST_DISK_BYTES, GOOD_DISK_BYTES = 1 << 30, 5 << 30
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = 1 << 29, 3 << 29
 BYTES_PER_TRAINED_PARAMETER, BOUNDED_BYTES_PER_PARAMETER = 52, 20
 """On a CPU, with AdamW and averages in float32: at any size, and of averages and contributions that are kept as far as they fit
-in KEPT_BYTES and HELD_BYTES. `adloco-peer plan` tells for a given run (training/memory_need.py)."""
+in KEPT_BYTES and HELD_BYTES. `adloco-peer plan` computes it for a given run (training/memory_need.py)."""
 DRIVER_SECONDS = 5.0
 MEMORY_INFO = Path("/proc/meminfo")
 CONTAINER_LIMIT, CONTAINER_USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")

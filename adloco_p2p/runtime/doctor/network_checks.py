@@ -1,4 +1,4 @@
-"""The doctor's look at the network: as a stranger with a throwaway identity, so that a running node is not disturbed."""
+"""The doctor's checks of the network: as a stranger with a throwaway identity, so that a running node is not disturbed."""
 
 import asyncio
 import tempfile
@@ -25,7 +25,7 @@ MAX_ASKED = 2
 """Peers that are asked to dial back, and with whom speed is measured: every one of them has other things to do."""
 MAX_PINGED = 5
 JOIN_SECONDS = 5.0
-"""How long initial peers that do not answer are tried again."""
+"""The time for which initial peers that do not answer are tried again."""
 SLOW_BYTES_PER_SECOND = 125_000.0
 
 
@@ -114,7 +114,7 @@ def _clock(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
 
 
 async def _dial_back(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
-    """Whether others can connect, and what stands between."""
+    """Whether others can connect, and the obstacle where they cannot."""
     own = await swarm_node.addresses()
     if not own:
         return CheckResult(check="dial back", outcome="skipped", found="client mode: others are not meant to connect")

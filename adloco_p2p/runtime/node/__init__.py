@@ -1,1 +1,1 @@
-"""The event loop, the device thread, and the ports that they know."""
+"""The event loop, the device threads, and their ports."""

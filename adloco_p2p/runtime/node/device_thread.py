@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import SupportsFloat
 
@@ -199,7 +199,14 @@ class DeviceThread:
     def _perform_and_post(self, effect: DeviceEffect) -> None:
         if self._shared.is_interrupted.is_set() and not isinstance(effect, DiscardRound | SaveInstance | SaveCheckpoint):
             return
-        if (event := self._perform(effect)) is not None:
+        begun = time.monotonic()
+        self._post(self._perform(effect), begun)
+
+    def _post(self, event: Event | None, begun: float) -> None:
+        """With the time that the device took for what ends a round."""
+        if isinstance(event, OuterApplied | StepMeasured | Evaluated):
+            event = replace(event, seconds=time.monotonic() - begun)
+        if event is not None:
             self._shared.post(event)
 
     def _perform(self, effect: DeviceEffect) -> Event | None:
@@ -315,12 +322,14 @@ class DeviceThread:
                 self._meet(job)
             elif isinstance(job, ApplyOuter):
                 self._outer_step = self._beside.submit(self._apply_beside, job, self._shared.take_average(job))
-            elif (event := self._perform(asked)) is not None:
-                self._shared.post(event)
+            else:
+                begun = time.monotonic()
+                self._post(self._perform(asked), begun)
         return True
 
     def _apply_beside(self, effect: ApplyOuter, averaged: AveragedVector) -> None:
-        self._shared.post(self._apply_outer(effect, averaged))
+        begun = time.monotonic()
+        self._post(self._apply_outer(effect, averaged), begun)
 
     def _await_outer_step(self) -> None:
         if self._outer_step is not None:

@@ -147,7 +147,7 @@ class DeviceWorker:
                 is_failed = True
                 self._shared.fail(error)
             finally:
-                del write  # its tensors go before the device hears that they are written
+                del write  # its tensors go before the device is notified
                 self._shared.writes.task_done()
 
 

@@ -1,4 +1,4 @@
-"""Where the peer's events go: the event file first, then the view."""
+"""The sinks of the peer's events: the event file first, then the view."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ class Sink:
 
 
 class CountingSink:
-    """After every finished round adds what went over the network since the last time."""
+    """After every finished round adds the traffic since the last one."""
 
     def __init__(self, sink: EventSink, totals: Callable[[], dict[str, tuple[int, int]]]) -> None:
         """`totals`: bytes sent and received by kind, since the process began."""

@@ -81,7 +81,7 @@ class Ports:
     journal: Journal
     events: EventSink
     scorer: TaskScorer | None = None
-    """Only where this peer says that it can score the run's tasks."""
+    """Only where this peer reports that it can score the run's tasks."""
 
 
 class _Inbox:
@@ -188,7 +188,7 @@ class Node:
             self._note_sleep(time.time() - begun - seconds)
 
     def _note_sleep(self, late_seconds: float) -> None:
-        """Tell the user that this process stood still. By the wall clock: the other one may stop while a laptop sleeps."""
+        """Report to the user that this process stood still. By the wall clock: the other one may stop while a laptop sleeps."""
         if late_seconds > STOOD_STILL_SECONDS:
             self._ports.events.write(StoodStill(seconds=late_seconds))
 
@@ -332,7 +332,7 @@ class Node:
         self._inbox.put_local(event)
 
     async def _score_tasks(self) -> None:
-        assert self._ports.scorer is not None, "this peer does not say that it can"
+        assert self._ports.scorer is not None, "this peer does not report that it can"
         try:
             self._inbox.put_local(TasksScored(claim=await self._ports.scorer.score()))
         except TaskScoringFailed as error:

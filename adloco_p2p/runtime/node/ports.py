@@ -49,7 +49,7 @@ class Engine(Protocol):
 
     def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int, residual: Vector | None) -> bool:
         """The local parameters follow, unless the inner steps of the next round have begun. The residual joins the next
-        pseudo-gradient. False: the step leads to parameters that nothing can go on from, and nothing was changed."""
+        pseudo-gradient. False: the step leads to parameters from which training cannot go on, and nothing was changed."""
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         """Of the outer parameters; of outer parameters and momentum together."""
@@ -116,7 +116,7 @@ class AveragedVector(Protocol):
 
     @property
     def residual(self) -> Vector | None:
-        """What the own vector lost on its way into the average, [R]; none where nothing is to be sent again."""
+        """The part of the own vector that was lost on its way into the average, [R]; none where nothing is to be sent again."""
 
     @property
     def statistics(self) -> PseudoGradientStatistics | None: ...
@@ -143,7 +143,7 @@ class Averaging(Protocol):
         on_decided: Callable[[Digest], None],
         on_not_shown: Callable[[PeerId, PeerId], None],
     ) -> AveragedVector:
-        """As the effect says. `on_decided` is called with the decision by which a retry can complete the attempt;
+        """As the effect asks. `on_decided` is called with the decision by which a retry can complete the attempt;
         `on_not_shown`, also later, with a contributor that did not show its part to a reducer, and that reducer. The result is
         held for repairs until those of later rounds are there."""
 
@@ -164,11 +164,10 @@ class StateExchange(Protocol):
     """State of instances between peers. `fetch` raises StateTransferFailed."""
 
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[Vector]) -> None:
-        """From now on serve this state, of the boundary before `round`. Called from a device's thread.
-        The vectors are kept."""
+        """From now on serve this state, of the boundary before `round`. Called from a device's thread. The vectors are kept."""
 
     def retire(self, instance: InstanceId) -> None:
-        """This peer hosts the instance no longer; who is a little behind may still fetch it. Called from a device's
+        """This peer hosts the instance no longer; a peer that is a little behind may still fetch it. Called from a device's
         thread."""
 
     def withdraw(self, instance: InstanceId) -> None:
@@ -196,7 +195,7 @@ class RateLimiter(Protocol):
     """Holds all traffic of the peer under its caps. Called from the event loop, never blocks."""
 
     def set_caps(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> None:
-        """From now on; none: as it is, 0: no cap."""
+        """Set the caps; None keeps a cap as it is, 0 removes it."""
 
     def traffic(self) -> Bandwidth:
         """Totals, measured rates, caps, and the day's budget."""

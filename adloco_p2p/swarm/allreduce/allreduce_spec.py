@@ -72,7 +72,7 @@ class AllReduceSpec:
     round: int = 0
     instance: InstanceId = NO_INSTANCE
     attempt: int = 0
-    """At this average. In a retry, from 1 on, reducers say what they hold before anything is sent."""
+    """Number of the attempt at this average. In a retry, from 1 on, reducers report what they hold before anything is sent."""
     lost: tuple[LostShare, ...] = ()
     """Of peers that were to reduce and are not members of this retry."""
 
@@ -241,7 +241,7 @@ class AllReduceSpec:
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes that differ wherever two members would not do the same thing."""
+        """32 bytes that differ wherever two members would act differently."""
         fields = {
             "key": self.key,
             "weights": self.weights,
@@ -269,5 +269,5 @@ def _ends(whole: Sequence[int], size: int, group: int) -> list[int]:
 
 
 def suitable_part_bytes(vector_bytes: int, num_members: int) -> int:
-    """So small that sending, summing and returning overlap, so large that the work per part does not count."""
+    """Small enough that sending, summing and returning overlap; large enough that the work per part is negligible."""
     return max(_SMALLEST_PART_BYTES, vector_bytes // (num_members * _PARTS_PER_SHARD) // 4096 * 4096)

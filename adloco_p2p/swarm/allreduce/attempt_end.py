@@ -1,4 +1,4 @@
-"""How one attempt ends on one member: its tasks, the first reason for which it fails, and the members that are to blame."""
+"""The end of one attempt on one member: its tasks, the first reason for failure, and the members that caused it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -85,26 +85,26 @@ class AttemptEnd:
             return
         self._lost[member] = reason
         if len(self._lost) == 1:
-            self.spawn(self._blame_lost(), member=None)
+            self.spawn(self._fail_for_lost(), member=None)
 
-    async def _blame_lost(self) -> None:
+    async def _fail_for_lost(self) -> None:
         await asyncio.sleep(self._grace_seconds)
         if (trouble := await self._local_fault()) is not None:
             raise AveragingError(trouble)
         suspects = tuple(self._spec.members[member] for member in sorted(self._lost))
         raise AveragingError("; ".join(self._lost[member] for member in sorted(self._lost)), suspects=suspects)
 
-    def told(self, teller: PeerId, spec: bytes, reply: HelloReply) -> None:
+    def on_remote_failure(self, reporter: PeerId, spec: bytes, reply: HelloReply) -> None:
         """Another member reports that the average has failed. A report about another spec is ignored."""
         members = self._spec.members
-        if teller not in members or self.outcome.done():
+        if reporter not in members or self.outcome.done():
             return
         if spec != self._spec.digest:
-            self.fail(f"the members do not agree: {teller} means another average", (teller,))
+            self.fail(f"the members do not agree: {reporter} means another average", (reporter,))
         named = tuple(peer for peer in reply.suspects if peer in members)
-        if 2 * len([peer for peer in named if peer != teller]) >= len(members) > 2:
+        if 2 * len([peer for peer in named if peer != reporter]) >= len(members) > 2:
             named = ()  # one member's report cannot make half of the members suspects
-        self.fail(f"{teller} reports: {reply.reason}", named, because=teller)
+        self.fail(f"{reporter} reports: {reply.reason}", named, because=reporter)
 
     def _meet_deadline(self) -> None:
         if self.outcome.done():
@@ -114,13 +114,13 @@ class AttemptEnd:
 
     def close(self) -> None:
         """Stop what still runs. Idempotent."""
-        self._awaited = set  # it leads to the state of the attempt, which leads here
+        self._awaited = set  # it refers to the state of the attempt, which refers to this object
         if not self.outcome.done():
             self.outcome.cancel()
         for task in tuple(self._tasks):
             task.cancel()
         if not self.outcome.cancelled() and (error := self.outcome.exception()) is not None:
-            error.__traceback__ = None  # it leads through `Butterfly.run`, which has buffers as large as the model
+            error.__traceback__ = None  # it refers to `Butterfly.run`, which has buffers as large as the model
 
     async def closed(self) -> None:
         """Until no task of this attempt holds its buffers any more."""

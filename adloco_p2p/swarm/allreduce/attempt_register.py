@@ -1,4 +1,4 @@
-"""The attempts of one peer by key: those that go on, those that are over, and what others say about those to come."""
+"""The attempts of one peer by key: those in progress, those that are over, and failures reported for those to come."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class AttemptRegister:
         """Set, and replaced, when an average begins: remote members may wait for it."""
         self._ended: OrderedDict[Digest, _End] = OrderedDict()
         self.early_notes: OrderedDict[tuple[Digest, PeerId], _End] = OrderedDict()
-        """Failures of averages that this peer has not begun, by key and teller."""
+        """Failures of averages that this peer has not begun, by key and reporter."""
 
     def is_used(self, key: Digest) -> bool:
         return key in self.running or key in self._ended
@@ -51,13 +51,13 @@ class AttemptRegister:
         return any(self.is_coming(spec.key) for spec in specs if (spec.round, spec.instance) == (round, instance))
 
     def begin(self, attempt: Attempt) -> None:
-        """Let the streams that wait for it in, and tell it what was said before."""
+        """Admit the streams that wait for it, and pass on the failures that were reported before."""
         key = attempt.spec.key
         self.running[key] = attempt
-        for early_key, teller in tuple(self.early_notes):
+        for early_key, reporter in tuple(self.early_notes):
             if early_key == key:
-                note = self.early_notes.pop((early_key, teller))
-                attempt.on_remote_failure(teller, note.spec, note.reply)
+                note = self.early_notes.pop((early_key, reporter))
+                attempt.on_remote_failure(reporter, note.spec, note.reply)
         self.wake()
 
     def wake(self) -> None:
@@ -95,7 +95,7 @@ class AttemptRegister:
         return await attempt.serve(stream, hello)
 
     def hear_note(self, peer: PeerId, hello: Hello, reply: HelloReply, *, is_stranger: bool) -> None:
-        """Another peer says that an average has failed. Raises RemoteProtocolError."""
+        """Another peer reports that an average has failed. Raises RemoteProtocolError."""
         if reply.status != "failed":
             raise RemoteProtocolError(f"{peer} sent a note that is none")
         _LOG.info("averaging.note peer=%s key=%.12s reason=%s", peer, hello.key, reply.reason)

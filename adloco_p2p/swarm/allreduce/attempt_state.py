@@ -91,7 +91,7 @@ class AttemptState:
 
     @property
     def inputs(self) -> Digest:
-        """What the average is made from; once decided."""
+        """The inputs of the average; once decided."""
         spec = self.spec
         assert self.barrier.decision is not None
         decision, roots = self.barrier.decision, self.commitments.roots
@@ -99,7 +99,7 @@ class AttemptState:
 
     @property
     def decision(self) -> Digest | None:
-        """By which a retry can complete this attempt: once every reducer has all contributions to its parts."""
+        """The decision by which a retry can complete this attempt: once every reducer has all contributions to its parts."""
         if not self.spec.needs_gram or self.barrier.decision is None or not self.commitments.is_complete.is_set():
             return None
         return decision_digest(self.spec, self.inputs)
@@ -126,7 +126,7 @@ class AttemptState:
 
     @property
     def _has_rest(self) -> bool:
-        """What the attempt that this one completes still had to bring is here."""
+        """Whether everything is here that the attempt completed by this one still had to bring."""
         return self.earlier is None or self.earlier.checked.issuperset(self.earlier.reducers_left)
 
     @property
@@ -152,7 +152,7 @@ class AttemptState:
         self.watch.adopt(stream, member, on_lost=lost)
 
     def settled(self, own: list[memoryview]) -> Settled:
-        """The end of the attempt as those need it that make its parts again; `own`: the own parts, where they are kept."""
+        """The end of the attempt, as needed to make its parts again; `own`: the own parts, where they are kept."""
         assert self.barrier.decision is not None
         spec = self.spec
         gone = [member for member in spec.contributors if member not in self.left]

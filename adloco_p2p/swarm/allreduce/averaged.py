@@ -1,4 +1,4 @@
-"""What an average gives the node that asked for it."""
+"""The result of an average for the node that asked for it."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Averaged:
     vector: torch.Tensor
     """float32 [P], equal on every host; not to be written to."""
     digest: Digest
-    """What every host must share; see `numerics/digest.py`."""
+    """The part of the result that every host must share; see `numerics/digest.py`."""
     contributors: tuple[PeerId, ...]
     """The peers that gave their vectors, sorted."""
     left_out: tuple[PeerId, ...] = ()
@@ -24,8 +24,8 @@ class Averaged:
     """Of the vector as it was transmitted; zeros beside the average's norm for a peer that only received, none for what was
     fetched and has nothing of this peer in it, or was made by a rule that sees all contributions."""
     residual: torch.Tensor | None = None
-    """float32 [P]: what this peer's vector has lost on its way into the average - by the codec, or all of it where it was left
-    out; none for a codec that loses nothing to speak of, and where this peer gave no vector."""
+    """float32 [P]: the part of this peer's vector that was lost on its way into the average - by the codec, or all of it where
+    it was left out; none for a codec whose loss is negligible, and where this peer gave no vector."""
     bytes_sent: int = 0
     """Until the result was here; slower members may be served afterwards."""
     bytes_received: int = 0

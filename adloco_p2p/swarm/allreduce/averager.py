@@ -81,8 +81,8 @@ class Averager:
         """`sign`: in this peer's name; `on_evidence` is called with what proves that another peer lied. `recheck`: the rate of
         `drawn_parts`, for the parts that members make again.
 
-        `members`: who has a seat now. The streams of others get few places and little time, except where this peer has
-        no seat itself and does not know who has one."""
+        `members`: who has a seat now. The streams of others get few places and little time, except where this peer has no seat
+        itself and so no roster."""
         assert part_bytes <= MAX_CHUNK_BYTES // 2, "parts are rounded to groups of the codec, and served as chunks"
         self._p2p, self._pace, self._meter = p2p, pace, meter or Meter()
         self._codec, self._rule, self._topology = codec_named(codec), rule_named(aggregation, division=division), topology
@@ -140,7 +140,7 @@ class Averager:
         await self._results.start()
 
     async def stop(self) -> None:
-        """End every attempt, telling its members, and accept no more streams."""
+        """End every attempt with a note to its members, and accept no more streams."""
         await self._acceptor.stop()
         await self._results.stop()
         running = self._attempts.running
@@ -241,7 +241,7 @@ class Averager:
             return await earlier.completed_by(rest, timeout_seconds)
         except asyncio.CancelledError:
             self._attempts.end(rest, _GAVE_UP)
-            self._spawn(self._tell(rest, _GAVE_UP))
+            self._spawn(self._notify_members(rest, _GAVE_UP))
             raise
 
     async def _close(self, attempt: Attempt) -> None:
@@ -344,9 +344,9 @@ class Averager:
         is_decided = attempt.decision is not None
         if is_decided:
             self._decided.keep(attempt)
-        self._spawn(self._tell(attempt.spec, reply, closes=None if is_decided else attempt))
+        self._spawn(self._notify_members(attempt.spec, reply, closes=None if is_decided else attempt))
 
-    async def _tell(self, spec: AllReduceSpec, reply: HelloReply, *, closes: Attempt | None = None) -> None:
+    async def _notify_members(self, spec: AllReduceSpec, reply: HelloReply, *, closes: Attempt | None = None) -> None:
         turn, limit_seconds = asyncio.Semaphore(_NOTES_AT_ONCE), self._limits.note_seconds
         hello = Hello(purpose=Purpose.ABORT, key=spec.key, spec=spec.digest)
 
@@ -415,7 +415,7 @@ class Averager:
                 async with asyncio.timeout(limits.hello_seconds):
                     payload = await stream.receive(FrameKind.PLEDGES)
                 if not is_stranger:
-                    self._receipts.hear(stream.peer, hello.key, payload)
+                    self._receipts.on_shown(stream.peer, hello.key, payload)
                 stream.close()  # the other end waits for that: what is on its way is lost with a stream
             case Purpose.RECHECK if not is_stranger and self._keeps_contributions:
                 await self._rechecks.serve(stream, hello)

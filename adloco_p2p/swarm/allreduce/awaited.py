@@ -1,4 +1,4 @@
-"""The members that hold up one attempt, as far as one of them can tell: what keepalives and deadlines name."""
+"""The members that hold up one attempt, as far as one member can determine: keepalives and deadlines name them."""
 
 from collections.abc import Mapping
 
@@ -41,8 +41,8 @@ class Awaited:
         return tuple(member for member, count in counts.items() if count == least)
 
     def by_means(self, asker: int | None = None) -> tuple[int, ...]:
-        """Those that hold up what this member returns: contributors, and then reducers whose inner products are missing. A
-        reducer that is the `asker` is told its own name and not back what it said itself."""
+        """Those that hold up what this member returns: contributors, and then reducers whose inner products are missing. To a
+        reducer that is the `asker` this member names that reducer itself, and does not repeat what it reported."""
         senders = self._senders()
         if senders:
             return senders

@@ -28,14 +28,14 @@ Suspects: both ends of a stream send keepalives while they have no data; an end 
 suspect is the peer that never came and not the one that waits for it.
 
 `member_side.py` and `reducer_side.py` are the two ends of its streams, `attempt_state.py` is what both share, `attempt_end.py`
-when it is over and whose fault that is. Here they are joined.
+when it is over and which members caused that. They are joined here.
 
 Memory beside the caller's vector: the encoded result (P values as encoded; kept for repairs), and unless that is float32 the
 averaged vector (4 P bytes) and the own vector as encoded; 4 P bytes of residual for codecs with feedback; and the contributions
 that a reducer holds: one more encoded vector, without a barrier at most `AveragingLimits.held_bytes` and WINDOW parts per
-member. Of a failed attempt these alone stay, for the retry, and what came back: one more encoded vector, until the retry has
-told the last reducer which parts it keeps. What members make parts again from, until an average of a later round has ended, is
-the own vector as encoded: for float32 the caller's.
+member. After a failed attempt only these remain, for the retry, and the averaged parts that came back: one more encoded vector,
+until the retry has reported to the last reducer which parts it keeps. The own vector as encoded (for float32 the caller's) is
+kept until an average of a later round has ended, so that members can make parts again.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Butterfly:
-    """One attempt. `run` returns when this host has the whole result; `serve_stragglers` then serves those who are slower."""
+    """One attempt. `run` returns when this host has the whole result; `serve_stragglers` then serves slower members."""
 
     def __init__(
         self,
@@ -278,11 +278,11 @@ class Butterfly:
         """Take a member's parts and send it the means, until it has all. True: the stream is free for another average."""
         return await self._reducer.serve(stream, hello)
 
-    def on_remote_failure(self, teller: PeerId, spec: bytes, reply: HelloReply) -> None:
+    def on_remote_failure(self, reporter: PeerId, spec: bytes, reply: HelloReply) -> None:
         """Another member reports that the average has failed. A report about another spec is ignored."""
-        self._at.end.told(teller, spec, reply)
+        self._at.end.on_remote_failure(reporter, spec, reply)
 
     @property
     def awaited(self) -> set[int]:
-        """The members that hold up the result, as far as this one can tell."""
+        """The members that hold up the result, as far as this one can determine."""
         return self._at.awaited.by_result()

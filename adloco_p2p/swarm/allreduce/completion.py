@@ -5,7 +5,7 @@ contributions to its parts, and the coefficients are fixed. A death then takes a
 reduces. So the attempt fails and is not closed: the members that are left still return the parts that they reduce, under the
 commitments, the products and the receipts of that attempt. The retry averages the lost parts alone, over the members that are
 left, by the same coefficients, which are scaled there to their old sum. Its result is bound by the decision
-(`GramBarrier.binding`), so nobody commits a mixture of two attempts; it says nothing about the statistics of the batch test,
+(`GramBarrier.binding`), so no host commits a mixture of two attempts; it does not give the statistics of the batch test,
 because its parts are not means of the same contributions.
 """
 

@@ -47,12 +47,12 @@ def _encode_left_out(contributors: Sequence[PeerId], decision: Decision) -> byte
 
 
 def is_binding(data: bytes) -> bool:
-    """Whether a result may be bound by this: a hash and, where a rule saw the Gram matrix, a bit per contributor."""
+    """Whether a result may be bound by this: a hash and, where a rule needed the Gram matrix, a bit per contributor."""
     return _HASH_BYTES <= len(data) <= _HASH_BYTES + MAX_HOSTS // 8
 
 
 def has_judged(binding: bytes) -> bool:
-    """Whether a rule saw the Gram matrix of the result's contributions."""
+    """Whether a rule used the Gram matrix of the result's contributions."""
     return len(binding) > _HASH_BYTES
 
 
@@ -96,7 +96,7 @@ class GramBarrier:
         self.is_decided.set()
 
     def binding(self, roots: Sequence[Digest]) -> bytes:
-        """What the result is bound by: SHA-256 of the contributors' roots and of all products, or of the decision that is
+        """The binding of the result: SHA-256 of the contributors' roots and of all products, or of the decision that is
         completed, and, where there are any, a bit for each contributor, sorted, that was left out. Once decided."""
         assert self.decision is not None
         spec = self._spec

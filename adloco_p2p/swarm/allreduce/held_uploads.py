@@ -1,8 +1,9 @@
-"""What came in failed attempts, to a reducer and back from it: the next attempt at the same average need not send it again.
+"""Parts that failed attempts brought to a reducer and back from it: the next attempt at the same average need not send them
+again.
 
-Nothing here is trusted. A contributor commits itself anew in every attempt, and a reducer counts as held only what hashes to
-that commitment (`uploads.py`); so a liar can neither bring in another contribution by an old one nor be given that of another
-peer.
+Nothing here is taken on trust. A contributor commits itself anew in every attempt, and a reducer counts as held only bytes that
+hash to that commitment (`uploads.py`); so a liar can neither bring in another contribution by an old one nor be given that of
+another peer.
 """
 
 from dataclasses import replace
@@ -40,7 +41,7 @@ class HeldUploads:
         self._returned: dict[tuple[int, InstanceId], tuple[AllReduceSpec, ReturnedParts]] = {}
 
     def begin(self, spec: AllReduceSpec) -> Kept:
-        """What earlier attempts at this average left, which is the new attempt's now. What other rounds left is dropped."""
+        """The remains of earlier attempts at this average, which pass to the new attempt. Those of other rounds are dropped."""
         found = self._kept.pop((spec.round, spec.instance), {})
         self._kept = {average: kept for average, kept in self._kept.items() if average[0] == spec.round}
         self._returned = {average: kept for average, kept in self._returned.items() if average[0] == spec.round}

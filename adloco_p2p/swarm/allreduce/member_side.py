@@ -41,7 +41,7 @@ class MemberSide:
         self._num_uploads = 0
         """Streams on which own parts go out now."""
         self._held_there: dict[int, asyncio.Future[frozenset[int]]] = {}
-        """By reducer: places of the own parts that it holds of an earlier attempt, once it has said so."""
+        """By reducer: places of the own parts that it holds of an earlier attempt, once it has reported them."""
         self._settling: dict[int, set[asyncio.Task[None]]] = {}
         """By reducer: averaged parts that are being put in place."""
 
@@ -127,7 +127,7 @@ class MemberSide:
         if reply.status == "refused":
             raise AveragingError(f"{at.peer(member)} refused: {reply.reason}", suspects=(at.peer(member),))
         if reply.status == "failed":
-            at.end.told(at.peer(member), at.spec.digest, reply)
+            at.end.on_remote_failure(at.peer(member), at.spec.digest, reply)
             return
         at.reducers[member, lane] = (stream, sink)
         if at.own is not None and lane == 0 and at.spec.is_retry:
@@ -255,7 +255,7 @@ class MemberSide:
         at.count_settled()
 
     async def _check_own_norm(self, reducer: int, products: bytes) -> None:
-        """A reducer that invents a norm of this host has it clipped, or left out. Only this host can tell."""
+        """A reducer that invents a norm of this host has it clipped, or left out. Only this host can detect that."""
         at = self._at
         if at.own is None:
             return

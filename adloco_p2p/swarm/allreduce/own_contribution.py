@@ -1,4 +1,5 @@
-"""What one host sends into an attempt: its vector, encoded once, part by part, and the hashes by which it commits to that.
+"""The contribution of one host to an attempt: its vector, encoded once, part by part, and the hashes by which it commits to
+that.
 
 For float32 the encoded parts are views of the vector and cost nothing; every other codec's are memory of their own.
 """
@@ -17,8 +18,8 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 
 
 def root_of(spec: AllReduceSpec, shards: Sequence[bytes]) -> Digest:
-    """What commits to a contribution: of the roots of all shards. A reducer checks its own parts against it with those of the
-    other shards."""
+    """The commitment to a contribution: over the roots of all shards. A reducer checks its own parts against it with those of
+    the other shards."""
     named = [shard_hash(peer, shard) for peer, shard in zip(spec.members, shards, strict=True)]
     return Digest(tree_root(named).hex())
 

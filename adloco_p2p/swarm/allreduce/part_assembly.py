@@ -1,4 +1,4 @@
-"""One attempt's result on this member, part by part: averaged values, encoded bytes, hashes, and what the own vector lost.
+"""One attempt's result on this member, part by part: averaged values, encoded bytes, hashes, and the loss of the own vector.
 
 `settle` runs in worker threads, for different parts at the same time.
 """
@@ -31,9 +31,9 @@ class PartAssembly:
         self.digests: list[bytes] = [b""] * spec.num_parts
         """SHA-256 of every encoded part."""
         self.roots: list[bytes] = [b""] * spec.num_parts
-        """And the root of its slices, which the receipt of its reducer is about."""
+        """The root of its slices, which its reducer signs in the receipt."""
         self.sums: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] * spec.num_parts
-        """See `part_statistics`; zeros where the Gram matrix says it all."""
+        """See `part_statistics`; zeros where the Gram matrix gives all of it."""
         self.residual = torch.empty(spec.size) if own is not None and spec.codec.needs_feedback else None
         self._spec = spec
         self._own = own

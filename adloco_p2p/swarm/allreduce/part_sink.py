@@ -11,7 +11,7 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 
 class PartSink:
     """Parts in order, each into its own room. `permitted` returns how many may have been begun by now. `parts` is None until
-    `expect` says which come.
+    `expect` names those that come.
 
     `length`: bytes of a part that begins so, at most those of its room; asked once a `VARIABLE_HEAD` is there. None where every
     part fills its room.
@@ -39,7 +39,7 @@ class PartSink:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     def expect(self, parts: tuple[Part, ...]) -> None:
-        """It is known now which parts come."""
+        """The parts that come are known now."""
         assert self.num_arrived == 0
         self._parts = parts
 
@@ -78,7 +78,7 @@ class PartSink:
                 waiter.set_result(None)
 
     def _shorten(self, length: int, filled: int) -> None:
-        """Await no more than the part says to have."""
+        """Await no more than the size that the part announces."""
         if filled > length:
             raise RemoteProtocolError(f"{self._sender} sends a part that is too long")
         self._whole = self._whole[:length]
@@ -86,7 +86,7 @@ class PartSink:
 
     @property
     def rest_bytes(self) -> int:
-        """Of a stream on which all parts fill their rooms: still to come, once it is known which parts come."""
+        """Of a stream on which all parts fill their rooms: bytes still to come, once the parts are known."""
         return sum(part.num_sent_bytes for part in self._parts or ()) - self.num_bytes
 
     @property

@@ -1,5 +1,5 @@
-"""What the members of one attempt bind themselves to: contributors by a root over their parts, reducers by what they measure
-and by receipts.
+"""Pledges of the members of one attempt: contributors bind themselves by a root over their parts, reducers by their
+measurements and by receipts.
 
 Every contributor signs the root of its encoded parts and sends it to every reducer, with the hashes of that reducer's parts; a
 reducer reduces nothing before it has the roots of all, and only parts that hash to them. Every reducer passes the signed roots
@@ -9,8 +9,8 @@ result's digest: hosts that saw different ones cannot commit one average.
 Inner products are signed, too, where a rule needs them, and a receipt names those that its reducer decided by: so all members
 of an attempt that ends have decided by the same ones, and a receipt is about the coefficients that every member has.
 
-Two signed roots of one contributor, or two receipts or two products of one reducer, are evidence, which anybody can check. What
-is not signed by the accused itself is none: then the attempt fails with a suspect, as for any other fault.
+Two signed roots of one contributor, or two receipts or two products of one reducer, are evidence, which anybody can check. A
+fault without a signature of the accused peer is no evidence: the attempt then fails with a suspect, as for any other fault.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Commitment:
 
 @dataclass(frozen=True, slots=True)
 class HeldContribution:
-    """What a reducer can show of another member's contribution, which is in the parts that it reduces."""
+    """Another member's contribution as a reducer can show it: the parts that it reduces."""
 
     leaves: tuple[bytes, ...]
     """Root of each part of this reducer."""
@@ -122,12 +122,12 @@ class Notary:
         first, second = sorted((one, other), key=lambda pledge: pledge.content)
         self._on_evidence(Equivocation(first=first, second=second))
 
-    def compare(self, known: Sequence[Pledge], told: Sequence[Pledge]) -> tuple[PeerId, ...]:
-        """Pledges of one kind about one attempt as this peer got them, checked, and as another member says it did. Returns the
+    def compare(self, held: Sequence[Pledge], shown: Sequence[Pledge]) -> tuple[PeerId, ...]:
+        """Pledges of one kind about one attempt as this peer got them, checked, and as another member reports them. Returns the
         peers that signed two."""
-        held, liars = {pledge.peer: pledge for pledge in known}, []
-        for pledge in told:
-            own = held.get(pledge.peer)
+        by_peer, liars = {pledge.peer: pledge for pledge in held}, []
+        for pledge in shown:
+            own = by_peer.get(pledge.peer)
             if own is None or own.content == pledge.content:
                 continue
             is_comparable = replace(own, content=pledge.content, signature=pledge.signature) == pledge
@@ -210,7 +210,8 @@ class CommitmentBook:
         return canonical.encode(Pledges(pledges=tuple(self._pledges[member] for member in self._spec.contributors)))
 
     def take_all(self, reducer: int, payload: bytes) -> None:
-        """What a reducer was told by all contributors. Raises BadPart; AveragingError where one told it something else."""
+        """A reducer's list of all contributors' commitments. Raises BadPart; AveragingError where a contributor sent it another
+        one."""
         spec = self._spec
         try:
             pledges = decode_pledges(payload, len(spec.members))

@@ -22,8 +22,8 @@ from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, St
 _LOG = logging.getLogger(__name__)
 _CONNECT_SECONDS = 5.0
 _ATTEMPTS_KEPT = 16
-_TOLD_KEPT = 32
-"""Receipts of attempts that this peer has not ended: lists, each of one teller."""
+_SHOWN_KEPT = 32
+"""Receipts of attempts that this peer has not ended: lists, each from one sender."""
 
 
 class ReceiptExchange:
@@ -37,30 +37,30 @@ class ReceiptExchange:
         self._held: OrderedDict[Digest, tuple[Pledge, ...]] = OrderedDict()
         """By key."""
         self._showing: set[asyncio.Task[None]] = set()
-        self._told: OrderedDict[tuple[Digest, PeerId], tuple[Pledge, ...]] = OrderedDict()
+        self._shown: OrderedDict[tuple[Digest, PeerId], tuple[Pledge, ...]] = OrderedDict()
 
     def hold(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
         """An attempt has ended here with these, which were checked; compare with what others showed already."""
         self._held[spec.key] = receipts
         while len(self._held) > _ATTEMPTS_KEPT:
             self._held.popitem(last=False)
-        for key, teller in tuple(self._told):
+        for key, sender in tuple(self._shown):
             if key == spec.key:
-                self._notary.compare(receipts, self._told.pop((key, teller)))
+                self._notary.compare(receipts, self._shown.pop((key, sender)))
 
-    def hear(self, teller: PeerId, key: Digest, payload: bytes) -> None:
+    def on_shown(self, sender: PeerId, key: Digest, payload: bytes) -> None:
         """Another member shows the receipts that it got. Raises RemoteProtocolError."""
-        told = decode_pledges(payload, MAX_HOSTS)
+        shown = decode_pledges(payload, MAX_HOSTS)
         held = self._held.get(key)
         if held is not None:
-            self._notary.compare(held, told)
+            self._notary.compare(held, shown)
             return
-        self._told[key, teller] = told
-        while len(self._told) > _TOLD_KEPT:
-            self._told.popitem(last=False)
+        self._shown[key, sender] = shown
+        while len(self._shown) > _SHOWN_KEPT:
+            self._shown.popitem(last=False)
 
     def show_soon(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
-        """Beside other work; nobody need wait for it."""
+        """Beside other work; nothing waits for it."""
         task = asyncio.get_running_loop().create_task(self._show(spec, receipts))
         self._showing.add(task)
         task.add_done_callback(self._showing.discard)
@@ -76,7 +76,7 @@ class ReceiptExchange:
             task.cancel()
 
     async def _show(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
-        """Show them to one of the reducers: those can be reached."""
+        """Show them to one of the reducers that can be reached."""
         others = [spec.members[reducer] for reducer in spec.reducers if spec.members[reducer] != self._own_peer]
         if not others:
             return

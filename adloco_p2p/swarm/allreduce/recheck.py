@@ -7,10 +7,10 @@ slice of a sum that is another one, with the same slice of the contributions and
 
     checker --HELLO, WANT (a part, whose)--> contributor --PROOF, DATA (the part), NOTE--> checker --WANT ...
 
-Contributors are asked, because a reducer that lied would withhold what proves it. Only for a contributor that died, and stayed
-in the mean, the reducer is asked: it holds that one's part. It can withhold its own contribution to its
-own part all the same: a part that cannot be made again bans nobody, and is a complaint about the peer that did not show it.
-`core/planning/suspension.py` has what follows from complaints.
+Contributors are asked, because a reducer that lied would withhold the proof of it. The reducer is asked only for the part of a
+contributor that died and stayed in the mean, which it holds. A reducer can still withhold its own contribution to its own part:
+a part that cannot be made again bans nobody, and is a complaint about the peer that did not show it. The consequences of
+complaints are in `core/planning/suspension.py`.
 """
 
 import asyncio
@@ -114,7 +114,7 @@ class Rechecks:
     # --- as a checker ---
 
     def note_begun(self, round: int) -> None:
-        """An average of this round begins here. Once it has ended at a contributor, that one drops the one before."""
+        """An average of this round begins here. A contributor drops the one before once this one has ended there."""
         self._newest_begun = max(self._newest_begun, round)
 
     def begin(
@@ -209,7 +209,7 @@ class Rechecks:
 
 
 def _wanted(settled: Settled, payload: bytes) -> ShownPart | None:
-    """What a checker asks for; None where that is not here."""
+    """The part that a checker asks for; None where it is not here."""
     index, place = _WANT.unpack(payload) if len(payload) == _WANT.size else (settled.spec.num_parts, 0)
     is_known = index in settled.spec.reducer_of and place < len(settled.spec.contributors)
     return settled.part_of(place, settled.spec.parts[index]) if is_known else None

@@ -31,7 +31,7 @@ class ReducerSide:
         self.uploads = Uploads(at.spec, at.me, at.reduction, at.around.held.begin(at.spec))
 
     def begin(self) -> None:
-        """Reduce at once what no other member contributes to."""
+        """Reduce at once the parts to which no other member contributes."""
         at, quorum = self._at, self._at.spec.quorum
         if at.remote_contributors and quorum is not None:
             at.end.spawn(self._look_for_stragglers(quorum), member=None)
@@ -50,8 +50,8 @@ class ReducerSide:
                 raise AveragingError(reason, suspects=tuple(at.peer(member) for member in found))
 
     def _others_wait_for(self, late: Collection[int]) -> bool:
-        """Another reducer waits for one of these, too, by its keepalives, or there is none to compare with: else it may be this
-        host's downlink that is slow."""
+        """Whether this host's downlink is not the cause: another reducer's keepalives name one of these, too, or there is no
+        other reducer to compare with."""
         at = self._at
         others = set(at.spec.reducers) - {at.me, *late}
         streams = [stream for (member, _), (stream, _) in at.reducers.items() if member in others]
@@ -121,7 +121,7 @@ class ReducerSide:
             at.watch.forget(stream)
 
     def _returned_to(self, member: int) -> asyncio.Future[tuple[int, ...]]:
-        """By lane: the first parts that the member has of an earlier attempt."""
+        """By lane: the number of first parts that the member has of an earlier attempt."""
         if member not in self._returned:
             self._returned[member] = self._loop.create_future()
             if not self._at.spec.is_retry:
@@ -138,7 +138,7 @@ class ReducerSide:
         self._at.commitments.take(member, await stream.receive(FrameKind.COMMITMENT))
 
     async def _take_over(self, member: int) -> bytes:
-        """In a retry: what is held of this contributor, as it is told."""
+        """In a retry: report to this contributor which of its parts are held."""
         at = self._at
         held, whole = await self.uploads.take_over(member, at.commitments.leaf, at.around.executor)
         for part in whole:

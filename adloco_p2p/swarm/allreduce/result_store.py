@@ -100,13 +100,13 @@ class ResultStore:
         return spare if spare.nbytes == num_bytes else np.empty(num_bytes, dtype=np.uint8)
 
     def keep(self, key: Digest, result: EncodedResult, *, round: int, is_fetched: bool = False) -> None:
-        """An average that was made here says which round it is now; one that was fetched may be of a round that is over."""
+        """An average that was made here gives the current round; one that was fetched may be of a round that is over."""
         self._results[key] = result
         self._rounds[key] = round
         self._newest = max(round, self._newest) if is_fetched else round
 
     def outdated(self) -> list[Digest]:
-        """Keys of results that are to be forgotten: of rounds that nobody repairs any more, or more than there is room for.
+        """Keys of results that are to be forgotten: of rounds that no peer repairs any more, or beyond the limit of memory.
         Rounds may begin lower again: another history counts then, and those of the old one are far away too."""
         dropped = [key for key, number in self._rounds.items() if abs(number - self._newest) > self._kept_rounds]
         num_bytes = sum(result.encoded.nbytes for key, result in self._results.items() if key not in dropped)
@@ -117,8 +117,8 @@ class ResultStore:
         return dropped
 
     def forget(self, key: Digest, *, may_reuse: bool) -> None:
-        """Drop a result; `may_reuse` says that nothing reads its bytes any more. The averaged vector itself may lie in those of
-        a verbatim codec, and has readers of its own."""
+        """Drop a result; `may_reuse`: nothing reads its bytes any more. The averaged vector itself may lie in those of a
+        verbatim codec, and has readers of its own."""
         result = self._results.pop(key, None)
         self._rounds.pop(key, None)
         if result is None or result.codec.is_verbatim or not may_reuse:
@@ -145,7 +145,7 @@ class ResultDownload:
 
     @property
     def result(self) -> EncodedResult:
-        """What was fetched. Not before the download is complete."""
+        """The fetched result. Not before the download is complete."""
         assert self._result is not None and self.download.is_complete
         return self._result
 

@@ -4,7 +4,7 @@
 
 They are kept only where the retry is made from the same contributions, by the same coefficients (`inputs_digest`): then an
 honest reducer makes the same bytes again, and its new receipt, which every member checks against the parts that it holds, old
-ones included, names one that does not. A lane returns its parts in order, so a number says which are here. A contributor
+ones included, names one that does not. A lane returns its parts in order, so their number identifies them. A contributor
 keeps those alone whose own parts the reducer holds, from the first one on: so both count alike how far ahead it may send.
 """
 
@@ -22,11 +22,11 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReturnedParts:
-    """What one failed attempt left."""
+    """The parts that one failed attempt left."""
 
     inputs: Digest
     encoded: np.ndarray
-    """uint8; the parts lie where the spec says."""
+    """uint8; the parts lie at the offsets of the spec."""
     has_come: tuple[bool, ...]
     """By part."""
 
@@ -52,7 +52,7 @@ def decode_counts(payload: bytes, spec: AllReduceSpec, reducer: int) -> tuple[in
     """Raises RemoteProtocolError."""
     lanes = spec.lanes(reducer)
     if len(payload) != 4 * len(lanes):
-        raise RemoteProtocolError(f"{len(payload)} bytes say how many parts of {len(lanes)} lanes are held")
+        raise RemoteProtocolError(f"{len(payload)} bytes are no counts of held parts for {len(lanes)} lanes")
     counts: tuple[int, ...] = struct.unpack(f"<{len(lanes)}I", payload)
     if any(count > len(parts) for count, parts in zip(counts, lanes, strict=True)):
         raise RemoteProtocolError("more parts are held than there are")

@@ -1,4 +1,5 @@
-"""An average that has ended, as one member keeps it: its own parts with their proofs, and what proves a reducer's sum wrong."""
+"""An average that has ended, as one member keeps it: its own parts with their proofs, and the proof of a reducer's wrong
+sum."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -68,7 +69,7 @@ class Settled:
         return self._shown(part, self.own[part.index], self.own_leaves[self.spec.reducer_of[part.index]], shards)
 
     def part_of(self, place: int, part: Part) -> ShownPart | None:
-        """Of the contributor at that place, if it is this member's to show."""
+        """The part of the contributor at that place, if this member is to show it."""
         member = self.spec.contributors[place]
         if member == self.me:
             return self.own_part(part) if self.own else None
@@ -96,8 +97,8 @@ class Settled:
         return shown
 
     def wrong_sum(self, part: Part, shown: Sequence[ShownPart], result: bytes) -> WrongSum | None:
-        """Evidence that the encoded part `result` does not follow from what is shown, by all contributors that count; None
-        where it does."""
+        """Evidence that the encoded part `result` does not follow from the parts that are shown, by all contributors that
+        count; None where it does."""
         spec = self.spec
         taken = [place for place, factor in enumerate(self.coefficients) if factor != 0]
         factors = [self.coefficients[place] for place in taken]
@@ -143,7 +144,7 @@ class Settled:
 def _combined(
     spec: AllReduceSpec, sent: Sequence[Buffer], factors: Sequence[float], divisors: Sequence[float], size: int
 ) -> torch.Tensor | None:
-    """None where what was committed is nothing that an honest reducer takes."""
+    """None where the committed bytes are none that an honest reducer accepts."""
     try:
         return combination(spec.codec, list(enumerate(sent)), factors, size, divisors=divisors)
     except BadPart:

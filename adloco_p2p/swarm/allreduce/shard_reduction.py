@@ -82,7 +82,7 @@ class ShardReduction:
         return [(member, part, inbox[member]) for part, inbox, arrived in whole for member in arrived if member in inbox]
 
     def of(self, member: int) -> dict[int, Buffer]:
-        """What is held of a member, by part."""
+        """The parts that are held of a member."""
         held = zip(self.parts, self._inbox, strict=True)
         return {part.index: inbox[member].data[: part.num_sent_bytes] for part, inbox in held if member in inbox}
 
@@ -144,7 +144,7 @@ class ShardReduction:
         self.is_reduced[index].set()
 
     def _hold_or_reuse(self, index: int) -> None:
-        """The part is made; a retry would need what it was made from."""
+        """The part is made; a retry would need its contributions."""
         if self._spec.needs_gram:
             return
         self._held_bytes -= sum(room.nbytes for room in self._inbox[index].values())

@@ -53,13 +53,13 @@ class StreamWatch:
         self._silence.reset()
 
     async def look_on(self, awaited: Callable[[int], tuple[int, ...]], name_of: Callable[[int], PeerId]) -> None:
-        """Show signs of life, which name the members `awaited` here as the member at the other end is told, and look for them;
-        for ever. A stream that is silent for too long is ended."""
+        """Send signs of life, which name the members `awaited` here for the member at the other end, and look for those of the
+        others; for ever. A stream that is silent for too long is ended."""
         last = self._loop.time()
         while True:
             await asyncio.sleep(self._quiet_seconds)
             now = self._loop.time()
-            was_suspended = now - last > 2 * self._quiet_seconds  # this process did not run: the stall was ours
+            was_suspended = now - last > 2 * self._quiet_seconds  # this process did not run: the stall was its own
             last = now
             if was_suspended:
                 self._silence.reset()

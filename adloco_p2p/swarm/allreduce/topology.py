@@ -1,7 +1,7 @@
-"""What an averaging topology is: how the members of one attempt move their parts. `butterfly.py` is one.
+"""The interface of an averaging topology: how the members of one attempt move their parts. `butterfly.py` is one.
 
-The averager knows this interface alone: it begins an attempt, hands it the streams and notes of other members, awaits its
-result or its failure, lets it serve slower members, and closes it.
+The averager uses this interface alone: it begins an attempt, hands it the streams and notes of other members, awaits its result
+or its failure, lets it serve slower members, and closes it.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -32,17 +32,17 @@ class AveragingLimits:
     """Limits of memory and of waiting."""
 
     stall_seconds: float = 5.0
-    """A peer that shows no sign of life for so long is a suspect, ..."""
+    """A peer that shows no sign of life for this time is a suspect, ..."""
     longest_stall_seconds: float = 20.0
     """... where ended stalls were short. However long they were, no member may be silent for longer than this."""
     connect_seconds: float = 20.0
-    """A reducer that cannot be reached for so long is a suspect."""
+    """A reducer that cannot be reached for this time is a suspect."""
     retry_seconds: float = 0.5
     """Pause before a reducer is dialed again."""
     grace_seconds: float = 0.3
-    """After a stream has ended: wait so long for a note that names the true cause."""
+    """After a stream has ended: the wait for a note that names the true cause."""
     note_seconds: float = 2.0
-    """So long a failure is told to the other members; one that was not reached by then notices by itself."""
+    """The time in which a failure is sent to the other members; a member that was not reached by then notices by itself."""
     hello_seconds: float = 5.0
     """An accepted stream that sends no hello by then is dropped."""
     waiting_seconds: float = 300.0
@@ -66,7 +66,7 @@ class AveragingLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What every attempt of one peer uses."""
+    """Surroundings that all attempts of one peer share."""
 
     own_peer: PeerId
     limits: AveragingLimits
@@ -76,18 +76,18 @@ class Surroundings:
     pool: StreamPool
     stall_detector: StallDetector
     local_fault: Callable[[], Awaitable[str | None]]
-    """What is wrong with this peer's own network daemon, if anything."""
+    """The fault of this peer's own network daemon, if there is one."""
     notary: Notary
     held: HeldUploads
     keeps_contributions: bool
-    """Whether what a member sent is kept after an attempt, for those that make parts again."""
+    """Whether a member's contributions are kept after an attempt, so that parts can be made again from them."""
     on_refused: Callable[[PeerId, str], None]
     """Called with the refused peer and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttemptResult:
-    """What an attempt gave this member."""
+    """The result of an attempt for this member."""
 
     vector: torch.Tensor
     """float32 [P]; not to be written to, since it may lie in `encoded`."""
@@ -98,9 +98,9 @@ class AttemptResult:
     statistics: PseudoGradientStatistics | None
     """None where the parts are not all of the same contributions; see `completion.py`."""
     settled: tuple[Settled, ...]
-    """For those that make parts again: of this attempt, and of the one that it completes."""
+    """For members that make parts again: of this attempt, and of the one that it completes."""
     residual: torch.Tensor | None
-    """float32 [P]: this member's vector minus what of it the others could use; none where nothing is lost."""
+    """float32 [P]: the part of this member's vector that the others could not use; none where nothing is lost."""
     upload_bytes_per_second: float
 
 
@@ -140,7 +140,7 @@ class Attempt(Protocol):
     async def serve(self, stream: FramedStream, hello: Hello) -> bool:
         """Serve a stream that a peer opened for this average. True: it is free for another one."""
 
-    def on_remote_failure(self, teller: PeerId, spec: bytes, reply: HelloReply) -> None:
+    def on_remote_failure(self, reporter: PeerId, spec: bytes, reply: HelloReply) -> None:
         """Another member reports that the average has failed."""
 
     def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:

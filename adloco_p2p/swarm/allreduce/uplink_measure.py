@@ -1,4 +1,4 @@
-"""How fast the reducers of one attempt got what this peer sent."""
+"""The rate at which the reducers of one attempt got what this peer sent."""
 
 import math
 import time
@@ -12,8 +12,8 @@ from adloco_p2p.swarm.allreduce.handshake import THROUGHPUT
 
 
 class Way:
-    """What of the own contribution went out on one stream, and in which time: only while a part is sent, for between two parts
-    the stream may wait for averaged parts, that is for others."""
+    """Bytes of the own contribution that went out on one stream, and the time they took: counted only while a part is sent, for
+    between two parts the stream may wait for averaged parts, that is for others."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: in seconds."""
@@ -39,7 +39,7 @@ class Way:
 
 
 class UplinkMeasure:
-    """By their reports, and where an upload is cut off by what went out."""
+    """By the reducers' reports; where an upload is cut off, by the bytes that went out."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -60,7 +60,7 @@ class UplinkMeasure:
 
     @property
     def sending_rate(self) -> float:
-        """Bytes per second, of an upload that was cut off; 0 where it was too short to tell. The median way counts here as
+        """Bytes per second, of an upload that was cut off; 0 where it was too short to measure. The median path counts here as
         well: no reducer that does not read makes this host seem slow."""
         begun = [way.seconds for way in self._ways if way.seconds > 0]
         seconds = median_low(begun) if begun else 0.0
@@ -69,7 +69,7 @@ class UplinkMeasure:
 
     @property
     def bytes_per_second(self) -> float:
-        """All that arrived over the time that a way took: the ways share the uplink, and are used at once. The median way
+        """All that arrived over the time that a path took: the paths share the uplink, and are used at once. The median path
         counts, the faster of two, so that no reducer alone makes this host seem slow."""
         if not self._reports:
             return 0.0

@@ -1,6 +1,6 @@
-"""What the contributors of one attempt send to one reducer, stream by stream, and what it holds of earlier attempts.
+"""Contributions to one attempt at one reducer, stream by stream, and those that it holds of earlier attempts.
 
-In a retry a contributor sends nothing before it knows what is held:
+In a retry a contributor sends nothing before it has the list of held parts:
 
     member --HELLO, COMMITMENT--> reducer --HELLO_REPLY, HELD--> member --DATA (the other parts)--> reducer
 
@@ -36,7 +36,7 @@ class Uploads:
         self._contributors = frozenset(spec.contributors) - {me}
         self._held: dict[int, frozenset[int]] = {}
         """By contributor: places of the parts that it need not send; in a retry once it has committed itself."""
-        self._is_told = {member: asyncio.Event() for member in self._contributors}
+        self._is_announced = {member: asyncio.Event() for member in self._contributors}
         self._sinks: dict[tuple[int, int], PartSink] = {}
         """By member and lane: streams that were opened to this reducer."""
         self._turns: dict[tuple[int, int], list[int]] = {}
@@ -45,7 +45,7 @@ class Uploads:
         """By contributor: since when it sends, on all lanes. Seconds."""
         if not spec.is_retry:
             for member in self._contributors:
-                self._tell(member, frozenset())
+                self._announce(member, frozenset())
 
     @property
     def num_streams(self) -> int:
@@ -116,8 +116,8 @@ class Uploads:
         )
 
     async def first_parts(self, member: int, lane: int) -> list[Part]:
-        """Those that the contributor sends on the stream without waiting for others, once it knows what is held."""
-        await self._is_told[member].wait()
+        """Those that the contributor sends on the stream without waiting for others, once it has HELD."""
+        await self._is_announced[member].wait()
         parts = self._spec.lanes(self._me)[lane]
         return [parts[turn] for turn in self._turns[member, lane] if turn < self._spec.window]
 
@@ -139,12 +139,12 @@ class Uploads:
         held = await asyncio.get_running_loop().run_in_executor(executor, find)
         whole = [part for part in held if self._reduction.adopt(member, part, self._kept.pop(upload_key(peer, part)))]
         places = frozenset(self._spec.place_of[part.index] for part in held)
-        self._tell(member, places)
+        self._announce(member, places)
         return encode_held(places, len(parts)), whole
 
-    def _tell(self, member: int, held: frozenset[int]) -> None:
+    def _announce(self, member: int, held: frozenset[int]) -> None:
         self._held[member] = held
-        self._is_told[member].set()
+        self._is_announced[member].set()
         for lane in range(len(self._spec.lanes(self._me))):
             self._expect(member, lane)
 

@@ -12,7 +12,7 @@ from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 GATHER_SECONDS = 600.0
-"""After so long the run begins without the founders that are missing; their seats end as those of silent members do."""
+"""After this time the run begins without the founders that are missing; their seats end as those of silent members do."""
 LOOK_SECONDS = 0.5
 
 
@@ -22,21 +22,22 @@ async def gather(
     run: Digest,
     founders: Sequence[PeerId],
     *,
-    tell: Callable[[list[PeerId]], None],
+    report: Callable[[list[PeerId]], None],
 ) -> None:
     """Return when each of the other founders answers as a node of the run, which it does once it is ready to train, or time is
-    up. `tell` gets those that are missing, whenever they change; in the end the empty list, or those that never came."""
-    missing, told = list(founders), list[PeerId]()
+    up. `report` is called with those that are missing, whenever they change; in the end the empty list, or those that never
+    came."""
+    missing, reported = list(founders), list[PeerId]()
     deadline = time.monotonic() + GATHER_SECONDS
     while time.monotonic() < deadline:
-        if missing != told:
-            tell(missing)
-            told = list(missing)
+        if missing != reported:
+            report(missing)
+            reported = list(missing)
         if not missing:
             return
         await connect_to_run(swarm_node, discovery, run, should_retry=True)
         answers = await asyncio.gather(*(ping(swarm_node.p2p, peer) for peer in missing), return_exceptions=True)
-        for peer, answer in zip(told, answers, strict=True):
+        for peer, answer in zip(reported, answers, strict=True):
             if isinstance(answer, SwarmError):
                 continue  # not here yet, whatever the reason
             if isinstance(answer, BaseException):

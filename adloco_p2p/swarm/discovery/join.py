@@ -1,4 +1,4 @@
-"""How a process gets to its run: which one it is, and who takes part."""
+"""The way of a process to its run: the run's digest, its manifest, and its peers."""
 
 import asyncio
 import time

@@ -27,7 +27,7 @@ class JoinLink:
 
 
 def is_link(text: str) -> bool:
-    """Whether `text` wants to be a link rather than an address."""
+    """Whether `text` has the form of a link rather than of an address."""
     return text.strip().lower().startswith(f"{SCHEME}:")
 
 

@@ -109,7 +109,7 @@ class PeerMaintenance:
             await asyncio.sleep(CLOCKS_SECONDS if readings else FIRST_CLOCKS_SECONDS)
 
     def _warn(self, key: str, message: str, *, is_active: bool) -> None:
-        """When it begins and when it ends, not in between."""
+        """One event when the condition begins and one when it ends, none in between."""
         if is_active == (key in self._warned):
             return
         (self._warned.add if is_active else self._warned.discard)(key)

@@ -34,7 +34,7 @@ CHUNK_BYTES = 256 * 1024
 SPEED_BYTES = 2 << 20
 """Sent, and received, in one measurement."""
 SPEED_STREAMS = 4
-"""Chunks on their way at once, so that a long way does not look like a slow one."""
+"""Chunks in flight at once, so that a link of long delay does not seem slow."""
 PINGS_PER_SECOND, PING_BURST = 20.0, 100.0
 DIALS_PER_SECOND, DIAL_BURST = 0.1, 5.0
 SPEED_BYTES_PER_SECOND, SPEED_BURST_BYTES = 64.0 * 1024, 4.0 * SPEED_BYTES
@@ -46,7 +46,7 @@ MAX_REMOTES = 1024
 NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, DecodeError, OSError, asyncio.IncompleteReadError)
 
 Dial = Callable[[Sequence[PeerAddress]], Awaitable[Mapping[str, str | None]]]
-"""Dials these addresses of one peer from outside, up to the first that leads there; what went wrong with which, or none."""
+"""Dial these addresses of one peer from outside, up to the first that leads there; the problem of each, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,8 @@ class ClockReading:
     run: Digest
     """Empty where it takes part in none."""
     observed: str
-    """Where the other one sees us, such as /ip4/203.0.113.7/tcp/4001; empty where it does not answer that."""
+    """The address under which the other peer sees this one, such as /ip4/203.0.113.7/tcp/4001; empty where it does not report
+    that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,7 @@ def dialable_for(remote: str, addresses: Sequence[str], hosts: set[str]) -> list
 
 
 async def ping(p2p: P2P, peer: PeerId, *, wall_clock: Callable[[], float] = time.time) -> ClockReading:
-    """Another peer's clock, protocol version and run, and where it sees us. Raises SwarmError."""
+    """Another peer's clock, protocol version and run, and the address under which it sees this one. Raises SwarmError."""
     asked_at, started = wall_clock(), time.perf_counter()
     request = gossip_pb2.PingRequest(protocol_version=PROTOCOL_VERSION)
     try:

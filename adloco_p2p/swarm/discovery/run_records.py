@@ -1,8 +1,8 @@
 """Runs and peers, found through the DHT, and the signed configuration of a run.
 
-The DHT is open: anybody may store anything under any key, and what is stored last wins. So every record is signed by the peer
-that it is about, checked when read, and only used to find addresses and digests; what a run is, its manifest says, and what a
-peer may do, the roster. Records are small (MAX_DHT_RECORD_BYTES): the DHT was not made for more.
+The DHT is open: anybody may store anything under any key, and the value stored last replaces the others. So every record is
+signed by the peer that it is about, checked when read, and only used to find addresses and digests; the manifest defines the
+run, and the roster the rights of a peer. Records are small (MAX_DHT_RECORD_BYTES): the DHT was not made for more.
 
   adloco/runs         -> {run digest: RunRecord of the peer that announced the run last}
   adloco/RUN/peers    -> {peer id: PeerRecord}
@@ -35,7 +35,7 @@ MAX_LIFETIME_SECONDS = 24 * 3600.0
 RECORD_LIFETIME_SECONDS = 120.0
 """How long an announcement holds; renew it at a third of that."""
 READ_TIMEOUT_SECONDS = 10.0
-"""A search that is not done by then found nothing."""
+"""A search that is not done by then counts as one that found nothing."""
 _RUNS_KEY = "adloco/runs"
 _RUN_CONTEXT = "run record"
 _PEER_CONTEXT = "peer record"
@@ -60,7 +60,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRecord:
-    """Where one peer of a run can be reached, in its own words."""
+    """The addresses of one peer of a run, as the peer announces them."""
 
     run: HexDigest
     peer: PeerName

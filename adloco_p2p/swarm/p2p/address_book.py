@@ -52,7 +52,7 @@ class AddressBook:
         for text in self._pages.peers:
             try:
                 addresses.append(parse_peer_address(text))
-            except ConfigError:  # written by another version; a cache may forget
+            except ConfigError:  # written by another version; a cache may be dropped
                 continue
         return tuple(addresses)
 
@@ -61,7 +61,7 @@ class AddressBook:
         return next((listen.port for listen in self._pages.ports if listen.maddr == maddr), None)
 
     def add_peers(self, addresses: Iterable[PeerAddress]) -> None:
-        """Put these in front; what was known of the same peers before is dropped. Raises StorageError."""
+        """Put these in front; earlier addresses of the same peers are dropped. Raises StorageError."""
         by_peer: dict[str, list[str]] = {}
         for address in addresses:
             by_peer.setdefault(address.peer, []).append(str(address))

@@ -1,4 +1,4 @@
-"""Multiaddresses as text: what a user may write, whom an address leads to and from where it can be reached. Pure.
+"""Multiaddresses as text: their syntax, the peer that an address leads to, and from where it can be reached. Pure.
 
 Form: /ip4/1.2.3.4/tcp/4001/p2p/12D3KooW...; through a relay: /ip4/.../p2p/RELAY/p2p-circuit/p2p/12D3KooW...
 """
@@ -93,9 +93,9 @@ def shareable(addresses: Sequence[str]) -> tuple[str, ...]:
 
 
 def leads_out(address: str, own: Sequence[str]) -> bool:
-    """Whether to dial an address that anybody may have announced, given the `own` ones that this peer can be reached under. An
-    announced address of this machine or its network is tried only where this peer can itself be reached in such a one: others
-    must not choose what is knocked at here. Without addresses of its own (client mode) a peer does not know, and tries."""
+    """Whether to dial an address that anybody may have announced, given the `own` addresses of this peer. An announced address
+    of this machine or its network is tried only where this peer can itself be reached in such a one: others must not choose the
+    ports that are tried here. Without addresses of its own (client mode) a peer cannot judge, and tries."""
     if _is_never_announced(address):
         return False
     kinds = {reach(mine) for mine in own}

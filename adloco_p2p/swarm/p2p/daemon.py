@@ -40,7 +40,7 @@ from adloco_p2p.swarm.p2p.hivemind_patches import check_version, control_of, dae
 from adloco_p2p.swarm.p2p.listening import choose_ports, wait_for_ports, with_port
 
 IDLE_SECONDS = 30.0
-"""p2pd ends so long after its last client has disconnected."""
+"""p2pd ends this long after its last client has disconnected."""
 REAP_SECONDS = 2.0
 """For a killed daemon to be gone."""
 _MAX_SOCKET_PATH_BYTES = 100
@@ -69,7 +69,8 @@ def launcher() -> list[str]:
 
 
 def daemon_class(sockets: Path) -> type[P2P]:
-    """hivemind's P2P whose daemon dies with us, has its sockets in `sockets`, and is read whatever we stop waiting for."""
+    """hivemind's P2P, with a daemon that ends with this process and sockets in `sockets`; it is read on even where a caller
+    stops waiting."""
 
     class Daemon(P2P):  # type: ignore[misc]  # hivemind is not typed
         _UNIX_SOCKET_PREFIX = f"/unix{sockets}/"
@@ -165,7 +166,7 @@ async def start_daemon(
     *,
     is_public: bool = False,
 ) -> P2P:
-    """p2pd with this identity; peers that know `relays` may be asked to relay. With `is_public` it takes its own word for being
+    """p2pd with this identity; peers that connect to `relays` may be asked to relay. With `is_public` it takes itself to be
     reachable and relays from the first moment; else it asks others first. Raises SwarmError."""
     deadline = time.monotonic() + config.daemon_start_seconds
     is_local = all(reach(maddr) == "loopback" for maddr in config.host_maddrs)
@@ -236,7 +237,7 @@ async def stop_daemon(p2p: P2P) -> None:
 
 
 def has_public_address(config: PeerConfig) -> bool:
-    """Whether the addresses that this peer would announce are public, as far as the system knows."""
+    """Whether the addresses that this peer would announce are public, as far as the system can show."""
     if config.announce_maddrs:
         return any(reach(maddr) == "public" for maddr in config.announce_maddrs)
     listened = {reach(maddr) for maddr in config.host_maddrs if not _is_wildcard(maddr)}

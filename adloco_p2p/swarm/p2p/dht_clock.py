@@ -1,10 +1,10 @@
-"""The clock of the DHT: what time it is in the swarm, whatever the clock of this machine shows.
+"""The clock of the DHT: the swarm's time, whatever the clock of this machine shows.
 
 A record of the DHT ends at an instant, and every node compares it with its own clock; hivemind even refuses a peer whose clock
-differs by three seconds. A volunteer's clock may be minutes off, and nothing else in a run asks what time it is. So the DHT
-in this process reads this clock instead: set once, when we join, to the median of those through whom we join, and advanced by
-what has elapsed since. A clock that is wrong, or set right in the middle of a run, then does no harm. All peers of a swarm so
-share the time of its first peer; whether that is right does not matter.
+differs by three seconds. A volunteer's clock may be minutes off, and nothing else in a run depends on the time of day. So the
+DHT in this process reads this clock instead: it is set once, at joining, to the median of the peers through which this one
+joins, and advances with the time elapsed since. A clock that is wrong, or set right in the middle of a run, then does no harm.
+All peers of a swarm thus share the time of its first peer; whether that is right does not matter.
 
 hivemind has no way to be given a clock; `hivemind_patches.set_dht_clock` replaces the function that its modules call.
 """
@@ -31,5 +31,5 @@ class DhtClock:
         return self._zero + self.correction_seconds + self._elapsed()
 
     def shift(self, seconds: float) -> None:
-        """Put it forward by so much."""
+        """Advance it by this many seconds."""
         self.correction_seconds += seconds

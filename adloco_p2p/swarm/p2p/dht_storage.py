@@ -1,4 +1,4 @@
-"""What this node of the DHT stores for others: few, small and short-lived records, from any sender.
+"""The storage of this DHT node for others: few, small and short-lived records, from any sender.
 
 hivemind's storage has no limits, and one plain value under a key replaces all records below it. Ours are below a key, one per
 name, so plain values are refused. Where a key is full, a record that came once makes way before one that its peer renews: a
@@ -62,7 +62,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is not 
         return True
 
     def _forget_expired(self, key: DHTID) -> None:
-        """What has expired below the key, and keys below which everything has."""
+        """Remove expired records below the key, and keys below which all have expired."""
         for other in [other for other in self._records if other not in self]:
             self._drop(other)
         for name in [name for name in self._records.get(key, {}) if name not in self.get(key).value]:
@@ -90,5 +90,5 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is not 
 
 
 def bound_storage(dht: DHTNode, now: Callable[[], float]) -> None:
-    """Give the node storages with limits: for what others have it keep, and for what it found itself."""
+    """Give the node storages with limits: for records that others store, and for those that its searches found."""
     dht.protocol.storage, dht.protocol.cache = BoundedStorage(now), BoundedStorage(now)

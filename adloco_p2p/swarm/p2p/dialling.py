@@ -48,7 +48,7 @@ async def dial_with_retries(
     p2p: P2P, addresses: Iterable[PeerAddress], *, draw: Callable[[], float] = random.random
 ) -> dict[PeerId, str | None]:
     """As `dial`, but a peer that was not reached is tried again. The reason that is kept is the first: later ones may only
-    state that libp2p does not want to dial so soon."""
+    state that libp2p refuses to dial again so soon."""
     wanted = tuple(addresses)
     problems: dict[PeerId, str | None] = {}
     for pause_seconds in (*PAUSES_SECONDS, None):

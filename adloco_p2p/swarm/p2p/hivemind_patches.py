@@ -32,7 +32,7 @@ READERS = (node, protocol, routing, auth, timed_storage)
 
 
 def check_version() -> None:
-    """Before hivemind is used: another version may have other insides."""
+    """Call it before hivemind is used: another version may differ inside."""
     found = version("hivemind")
     assert found == VERSION, f"hivemind {found} is installed, but hivemind_patches.py was written for {VERSION}"
 
@@ -80,7 +80,7 @@ def daemon_process(p2p: P2P) -> asyncio.subprocess.Process:
 
 
 async def connect(p2p: P2P, peer: PeerId, maddrs: Sequence[Multiaddr]) -> None:
-    """Have the daemon connect to the peer, over these addresses or those it knows. Raises P2PDaemonError."""
+    """Have the daemon connect to the peer, over these addresses or those it has. Raises P2PDaemonError."""
     await p2p._client.connect(PeerID.from_base58(peer), list(maddrs))
 
 
@@ -88,7 +88,7 @@ async def connect(p2p: P2P, peer: PeerId, maddrs: Sequence[Multiaddr]) -> None:
 
 
 def set_dht_clock(clock: Callable[[], float]) -> None:
-    """From now on hivemind's DHT goes by this clock, in the whole process: one process is one peer."""
+    """From now on hivemind's DHT uses this clock, in the whole process: one process is one peer."""
     for module in READERS:
         module.get_dht_time = clock
 

@@ -28,7 +28,7 @@ _MAX_PEER_ID_CHARS = 64
 
 
 class Identity:
-    """A key pair of this process. `peer_id` is what others know it by."""
+    """A key pair of this process. `peer_id` is its name among the peers."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key

@@ -1,4 +1,4 @@
-"""Which addresses a peer listens on: the user's words checked, and open ports chosen so that they last over restarts."""
+"""The addresses on which a peer listens: the user's settings checked, and open ports chosen so that they last over restarts."""
 
 import socket
 import time
@@ -34,7 +34,7 @@ def check_config(config: PeerConfig) -> None:
 
 
 def wait_for_ports(maddrs: Sequence[str]) -> None:
-    """Ports that the user named; a daemon of our last life may need a moment to die. Raises SwarmError."""
+    """Check ports that the user named; a daemon of the last start may need a moment to end. Raises SwarmError."""
     for _ in range(MAX_PORT_CHECKS):
         taken = [maddr for maddr in maddrs if not has_open_port(maddr) and not is_free(maddr)]
         if not taken:

@@ -61,7 +61,7 @@ ROUTING_CHECK_SECONDS = 0.02
 CLOCK_ADVICE = "set this machine's clock (NTP)"
 NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, OSError, asyncio.IncompleteReadError)
 _NO_ROUTERS_YET = "failed to find any peer in table"
-"""The message of libp2p's routing before it knows any peer."""
+"""The message of libp2p's routing while its table is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class SwarmNode:
         A helper is there for others to be reached: where its address is a public one it relays from the first moment.
         `workdir` exists and is locked by the caller; it holds identity.key and peers.json. With initial peers the start fails
         only if no peer at all can be reached, cached peers included; without, or where it may, the peer begins alone if it
-        has to. `say` is given in words which peers did not answer the first call, while they are called again.
+        has to. `say` gets a text with the peers that did not answer the first call, while they are called again.
         Raises ConfigError (an address), StorageError (the workdir), SwarmError (no peer there, the clock is off, the daemon
         does not start, or the identity is in use elsewhere).
         """
@@ -170,7 +170,7 @@ class SwarmNode:
         """Full addresses under which others may reach this peer, the widest reach first. Loopback only if there is no other."""
         try:
             maddrs = await self.p2p.get_visible_maddrs(latest=True)
-        except ValueError:  # hivemind's way to say that there are none: client mode without a relay
+        except ValueError:  # hivemind raises this where there are none: client mode without a relay
             return ()
         return shareable([str(maddr) for maddr in maddrs])
 
@@ -215,8 +215,8 @@ class SwarmNode:
         return await (dial_with_retries if should_retry else dial)(self.p2p, self._others(addresses))
 
     async def dial_from_outside(self, addresses: Sequence[PeerAddress]) -> Mapping[str, str | None]:
-        """Dial one peer's addresses as a stranger would, by a daemon that knows no peer, up to the first one that leads there:
-        after that the daemon would know a way. Address -> the problem, or none. Raises SwarmError."""
+        """Dial one peer's addresses as a stranger would, by a daemon without peers, up to the first one that leads there: after
+        that the daemon would have a path. Address -> the problem, or none. Raises SwarmError."""
         problems: dict[str, str | None] = {}
         sockets = Path(tempfile.mkdtemp(prefix="adloco-", dir=self._sockets.parent))
         try:
@@ -368,8 +368,8 @@ async def _refuse_second_life(daemon: type[P2P], me: PeerId, others: Sequence[Pe
 
 
 async def _is_routed(p2p: P2P, peer: PeerId) -> bool:
-    """Connect to a peer that the others know. False while the daemon does not yet know that the others do such work: it learns
-    that a moment after the connection to them stands."""
+    """Connect to a peer to which the others are connected. False while the daemon has not yet learned that the others do such
+    work, which it does a moment after the connection to them stands."""
     try:
         await connect(p2p, peer, [])
     except P2PDaemonError as error:

@@ -79,7 +79,7 @@ def _blob(directory: Path) -> Blob:
 
 
 def files_root(directory: Path) -> Digest:
-    """What a run calls the files by. Reads them all. Raises ConfigError."""
+    """The digest by which a run names the files. Reads them all. Raises ConfigError."""
     return blob_root(_blob(directory).index)
 
 

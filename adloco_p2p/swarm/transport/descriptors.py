@@ -1,4 +1,5 @@
-"""How many file descriptors streams of other peers may take: the others belong to checkpoints, the journal and the daemon."""
+"""File descriptors for streams of other peers: how many they may take; the others belong to checkpoints, the journal and the
+daemon."""
 
 import resource
 
@@ -11,7 +12,7 @@ LEAST_STREAMS = 256
 
 
 def places_for_streams(wanted: int) -> int:
-    """Raise this process's limit where that is allowed; how many streams may be accepted in all, at most `wanted`."""
+    """Raise this process's limit where that is allowed; returns how many streams may be accepted in all, at most `wanted`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     aim = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < aim:

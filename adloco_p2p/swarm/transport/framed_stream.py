@@ -4,11 +4,11 @@ A stream is a protocol on the transport itself, not a reader and a writer: bytes
 belong, and the end of a stream is noticed at once, also while no task reads. Nothing here waits for a remote peer without
 the caller being able to cancel it.
 
-The daemon knows no half-closed stream: when one end closes, both directions end, and bytes on their way to it are lost. So
-only the end that has all it wants may close.
+The daemon has no half-closed streams: when one end closes, both directions end, and bytes on their way to it are lost. So
+only the end that has all it needs may close.
 
 Nothing is read after a hello until `resume`: data may follow it at once, and waits where flow control holds it until the
-other end knows where it belongs.
+other end has a place for it.
 """
 
 import asyncio
@@ -154,7 +154,7 @@ class FramedStream(asyncio.BufferedProtocol):
         self._held = data
 
     def resume(self) -> None:
-        """Take what comes after the hello: its consumer is known now."""
+        """Take the bytes after the hello: their consumer is set now."""
         self._is_held = False
         self.last_received = self._loop.time()
         self._feed(self._held)
@@ -184,7 +184,7 @@ class FramedStream(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def count_into(self, meter: Meter) -> None:
-        """Add what went through this stream, and what will, to the meter."""
+        """Count the bytes of this stream, past and future, with the meter."""
         meter.sent_bytes += self.bytes_sent
         meter.received_bytes += self.bytes_received
         self._meter = meter
@@ -362,7 +362,7 @@ class FramedStream(asyncio.BufferedProtocol):
         if self._lost is None:
             self._end_quietly(reason)
             self._transport.abort()
-            on_lost, self.on_lost = self.on_lost, None  # it leads to what this stream was for
+            on_lost, self.on_lost = self.on_lost, None  # it refers to the consumers of this stream
             if on_lost is not None:
                 on_lost(reason)
 
@@ -375,7 +375,7 @@ class FramedStream(asyncio.BufferedProtocol):
         self._wake_writers()
 
     def _why_lost(self) -> Exception:
-        """A copy to raise: what was raised leads to its frames, and they lead to this stream and its buffers."""
+        """A copy to raise: a raised error refers to its frames, and they refer to this stream and its buffers."""
         assert self._lost is not None
         return copy(self._lost)
 

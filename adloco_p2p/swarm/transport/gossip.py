@@ -53,7 +53,7 @@ STRANGER_MESSAGES_PER_SECOND = 100.0
 STRANGER_MESSAGE_BURST = 400.0
 STRANGER_BYTES_PER_SECOND = 4.0 * (1 << 20)
 STRANGER_BYTES_BURST = 16.0 * (1 << 20)
-"""Messages that all strangers together may send: identities cost nothing, so a rate for each of them would be no limit."""
+"""Messages that all strangers together may send: identities are free, so a rate for each of them would be no limit."""
 STRANGER_SENT_BYTES_PER_SECOND = 2.0 * (1 << 20)
 STRANGER_SENT_BYTES_BURST = 16.0 * (1 << 20)
 """Answers that all strangers together may cause."""
@@ -113,10 +113,9 @@ class GossipWire:
         why.
 
         `members` gives the peers that have a seat now; every other one is a stranger, may send `stranger_kinds` only, and
-        shares one budget with all other strangers. Where this peer has no seat itself it does not know who has one, and
-        treats all alike. The price of a message, in messages, is in `stranger_kinds` and, for the budget that
-        each peer has, in `prices`; 1 where nothing is named. Messages in pieces are taken from members, and from
-        peers that this one has sent something.
+        shares one budget with all other strangers. A peer without a seat itself has no roster, and treats all alike. The price
+        of a message, in messages, is in `stranger_kinds` and, for the budget that each peer has, in `prices`; 1 where nothing
+        is named. Messages in pieces are taken from members, and from peers that this one has sent something.
         """
         self.run = run
         self.manifest = manifest

@@ -20,7 +20,8 @@ class Refusals:
         """Peer and reason -> when it was logged last, and how many there were since."""
 
     def count(self, peer: PeerId, reason: str, now: float) -> int:
-        """One more. How many to log: those since the last time, this one included; 0 where that was a moment ago."""
+        """One more refusal. Returns how many to log: those since the last time, this one included; 0 where that was a moment
+        ago."""
         reasons = self._logged.setdefault(peer, {})
         self._logged.move_to_end(peer)
         if len(self._logged) > MAX_REMOTES:

@@ -1,12 +1,12 @@
-"""Messages travel deflated, and those that are too large for one envelope in pieces: in order, one at a time, each of a sender
-that is known.
+"""Messages travel deflated, and those that are too large for one envelope in pieces: in order, one message at a time per
+sender, and only from senders that this peer expects.
 
 Payloads are JSON that repeats the names of its fields and of peers, and writes hashes and signatures in hexadecimal, so they
-deflate to a half or a fifth. Every piece is deflated for itself, and all limits of a receiver are on the plain bytes, which the
-envelope names: what it names is paid for before anything is inflated, and nothing is inflated beyond it.
+deflate to a half or a fifth. Every piece is deflated by itself, and all limits of a receiver apply to the plain bytes. The
+envelope states their number: that is charged before anything is inflated, and nothing is inflated beyond it.
 
-Every piece but the last is full. All carry the SHA-256 of the whole, which is checked before anybody reads the message. A
-sender has at most one message in assembly; its next first piece, or a piece that does not follow, drops what came before.
+Every piece but the last is full. All carry the SHA-256 of the whole, which is checked before the message is decoded. A sender
+has at most one message in assembly; its next first piece, or a piece that does not follow, drops the earlier ones.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ MAX_PIECES = -(-MAX_MESSAGE_BYTES // MAX_PAYLOAD_BYTES)
 _MOST_INFLATED, _INFLATED_BESIDE = 1032, 64
 """Bytes from one deflated byte at most, and a little more (zlib's technical notes: 258 bytes from two bits)."""
 PIECE_SECONDS = 10.0
-"""A piece comes so soon after the one before it, or the message is dropped."""
+"""A piece comes this soon after the one before it, or the message is dropped."""
 MAX_ASSEMBLED_BYTES = 128 << 20
 """Of all messages in assembly."""
 MAX_STRANGERS_BYTES = 64 << 20
@@ -47,7 +47,7 @@ def deflated(plain: bytes) -> bytes:
 
 
 def num_plain_bytes(envelope: gossip_pb2.Envelope) -> int:
-    """What the payload costs its receiver, by what the envelope says; `inflate` checks that."""
+    """The cost of the payload for its receiver, as the envelope states it; `inflate` checks that."""
     return max(int(envelope.plain_bytes), len(envelope.payload))
 
 
@@ -57,8 +57,8 @@ def num_charged_bytes(envelope: gossip_pb2.Envelope) -> int:
 
 
 def check_plain_bytes(envelope: gossip_pb2.Envelope) -> None:
-    """Before anybody else pays for them. Raises RemoteProtocolError where the payload is too long, or names more bytes than it
-    can inflate to."""
+    """Check the size before it is charged. Raises RemoteProtocolError where the payload is too long, or states more bytes than
+    it can inflate to."""
     if num_plain_bytes(envelope) > MAX_PAYLOAD_BYTES:
         raise RemoteProtocolError(f"a payload of {num_plain_bytes(envelope)} bytes, at most {MAX_PAYLOAD_BYTES} accepted")
     if envelope.plain_bytes > _MOST_INFLATED * len(envelope.payload) + _INFLATED_BESIDE:
@@ -66,8 +66,8 @@ def check_plain_bytes(envelope: gossip_pb2.Envelope) -> None:
 
 
 def inflate(envelope: gossip_pb2.Envelope) -> None:
-    """Put the plain payload, whose length was checked, in its place. Raises RemoteProtocolError where it is not what the
-    envelope says."""
+    """Put the plain payload, whose length was checked, in its place. Raises RemoteProtocolError where its size is not the one
+    that the envelope states."""
     if not envelope.plain_bytes:
         return
     inflater = zlib.decompressobj()

@@ -25,7 +25,7 @@ RATE_SECONDS = 10.0
 
 
 class RateLimiter:
-    """For one event loop. Its owner knows the used part of the day's budget and passes it to `set_budget`."""
+    """For one event loop. Its owner counts the used part of the day's budget and passes it to `set_budget`."""
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class RateLimiter:
         self._apply_caps()
 
     def set_caps(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> None:
-        """The caps that the user sets, from now on; none: as it is, 0: no cap. In quiet hours the lower of both caps holds."""
+        """Set the user's caps from now on; None keeps a cap as it is, 0 removes it. In quiet hours the lower of both caps
+        holds."""
         up, down = self._asked
         self._asked = (
             up if up_bytes_per_second is None else up_bytes_per_second,
@@ -88,7 +89,7 @@ class RateLimiter:
         await self._up.take(OVERHEAD * num_bytes)
 
     def received(self, num_bytes: int) -> float:
-        """So many bytes of tensors or state have come: seconds in which no more should be read there."""
+        """Charge received bytes of tensors or state; returns the seconds for which no more should be read there."""
         self._charge_gossip()
         return self._down.debt_seconds(OVERHEAD * num_bytes)
 

@@ -1,6 +1,6 @@
 """How long a stream may be silent before its peer is given up: learned from stalls that ended. Pure.
 
-On a busy machine, or a bad line, peers that live are silent for seconds too. A stall several times as long as any that has
+On a busy machine, or a bad line, live peers are silent for seconds too. A stall several times as long as any that has
 ended lately is no longer explained by that. The limits on both sides are fixed: a peer that dies among quick ones is found
 quickly, and no peer can make the others wait for it indefinitely.
 """

@@ -104,7 +104,7 @@ class StreamAcceptor:
             _LOG.info("accept.stop handler=%s daemon=%s", self._handler, error)  # it is gone, and the handler with it
 
     async def abort(self, *, timeout_seconds: float) -> None:
-        """End every stream, and give the tasks so long to end."""
+        """End every stream, and give the tasks this many seconds to end."""
         for stream in self.streams.values():
             stream.abort()
         if self.streams:

@@ -1,7 +1,7 @@
 """Streams to other peers that are kept open between averages.
 
-Not for the sake of opening, which is quick, but because the daemon's flow control begins with a small window on every new
-stream and lets it grow while data flows: on a link of 100 Mbit/s and 50 ms a new stream is slow for its first megabytes.
+Opening is quick, but the daemon's flow control begins with a small window on every new stream and lets it grow while data
+flows: on a link of 100 Mbit/s and 50 ms a new stream is slow for its first megabytes.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 
 IDLE_SECONDS = 900.0
-"""A stream that was not used for so long is closed; longer than most rounds last. Its other end waits twice as long."""
+"""A stream that was not used for this time is closed; longer than most rounds last. Its other end waits twice as long."""
 MAX_IDLE = 256
 """Idle streams, in all; the oldest go first."""
 

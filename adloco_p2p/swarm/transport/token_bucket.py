@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 _LEAST_SECONDS = 1e-3
 _LOOK_SECONDS = 0.25
-"""How soon those who wait notice another rate."""
+"""The delay after which waiters notice another rate."""
 
 
 class TokenBucket:
@@ -33,7 +33,7 @@ class TokenBucket:
         return self._rate
 
     def set_rate(self, rate: float, *, burst: float) -> None:
-        """From now on, for those who wait as well; a debt stays."""
+        """Set the rate, for those that wait as well; a debt stays."""
         assert rate >= 0 and burst > 0
         self._fill()
         self._rate, self._burst = rate, burst

@@ -468,7 +468,7 @@ function stateWords(peer) {
 
 function drawPeers(run) {
   const hidden = run.num_peers - run.peers.length;
-  const credit = run.run.is_signed ? "Tokens credited by the signed reports in the ledger, at most what the plan assigned to that peer; the last two rounds are not in it." : "Tokens of the one node whose events these are.";
+  const credit = run.run.is_signed ? "Tokens credited by the signed reports in the ledger, at most what the plan assigned to that peer; reports of the newest rounds are in no plan yet." : "Tokens of the one node whose events these are.";
   at("peers-note").textContent = `${credit}${hidden > 0 ? ` ${plural(hidden, "more peer")} not shown.` : ""}`;
   table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last round"], ["samples/s"], ["hosts instance"]], run.peers.map((peer) => {
     const line = row([
@@ -637,8 +637,8 @@ function drawHead(run) {
   const live = run.instances.filter((instance) => instance.is_alive).length;
   const tiles = [
     ["held-out loss", loss(run.now.heldout_loss), "nats per token"], ["credited tokens", count(run.now.tokens), `${count(run.now.samples)} samples`],
-    ["peers", String(isSeated ? run.num_peers : alive), isSeated ? "known" : `alive of ${run.num_peers}`], ["instances", String(live), `of ${run.instances.length} so far`],
-    isOver ? ["running time", duration(run.now.seconds), "of this node"] : ["time left", duration(run.now.seconds_left), "estimated"], ["speed, all peers", count(run.now.tokens_per_second), "tokens/s"],
+    ["peers", String(isOver || isSeated ? run.num_peers : alive), isOver ? "took part" : isSeated ? "known" : `alive of ${run.num_peers}`], ["instances", String(live), `of ${run.instances.length} so far`],
+    isOver ? ["running time", duration(run.now.seconds), "of this node"] : ["time left", duration(run.now.seconds_left), "estimated"], ["speed, all peers", count(run.now.tokens_per_second), isOver ? "tokens/s, last rounds" : "tokens/s"],
     ["averaging, all peers", bytes(run.traffic.swarm_averaging_bytes), "computed"],
   ];
   at("tiles").replaceChildren(...tiles.map(([name, value, unit]) => element("div", {}, element("dt", {}, name), element("dd", {}, value, " ", element("small", {}, unit)))));

@@ -20,6 +20,7 @@ from adloco_p2p.core.model.events import (
     AverageFinished,
     CarryOver,
     Effect,
+    Evaluated,
     InnerResult,
     OuterApplied,
     Persist,
@@ -486,6 +487,17 @@ def test_with_two_hosts_a_death_costs_the_round_and_nothing_is_lost() -> None:
     report = outer.report()
     assert report.is_void and report.samples == outer.share.samples and report.pseudo_gradient is None
     assert report.contributors == 0b01, "who was there: the other one missed it"
+
+
+def test_time_in_the_queue_of_a_device_counts_as_waiting() -> None:
+    outer = averaging(A, B, adaptive_timeout=AdaptiveTimeout())
+    outer.roster_changed(13.0, (B,))  # the step is asked for at 13 s, and evaluated from 20 s on
+    applied = OuterApplied(instance=INSTANCE, round=0, digest=DIGEST, state_digest=DIGEST, seconds=0.5)
+    outer.outer_applied(applied, 20.0, evaluate=True)
+    outer.evaluated(Evaluated(instance=INSTANCE, round=0, heldout_loss=2.0, seconds=3.0), 24.0)
+    assert (outer.seconds["applying"], outer.seconds["evaluating"]) == (0.5, 3.0)
+    assert outer.seconds["waiting"] == pytest.approx(6.5 + 1.0)
+    assert sum(outer.seconds.values()) == pytest.approx(24.0), "no second is lost, and none counts twice"
 
 
 def test_a_host_waits_for_votes_that_may_still_come_and_not_for_those_that_cannot_matter() -> None:

@@ -111,6 +111,19 @@ def test_an_older_state_is_taken_only_once_no_living_peer_may_still_bring_the_ag
     assert item.boundary == 3 and not item.is_stale
 
 
+def test_a_newcomer_is_not_warned_while_the_others_train_the_round_before_its_first() -> None:
+    state = state_at(3)
+    state.instance(INSTANCE).boundary = None
+    plan = state.book.plans[3]
+    roster = tuple(replace(entry, joined_round=3) if entry.peer == PEER0 else entry for entry in plan.roster)
+    state.book.plans[3] = replace(plan, roster=roster)
+    fetching = Fetching(state)
+    assert [fetching.fetch_missing(number * NO_DONOR_SECONDS) for number in range(3)] == [[], [], []]
+    state.gone[PEER1] = None
+    (warning,) = fetching.fetch_missing(3 * NO_DONOR_SECONDS)
+    assert "no peer has the state of instance 0 before round 3" in getattr(warning, "message", "")
+
+
 def test_a_round_that_is_over_is_passed_where_a_state_is_known_behind_it_alone() -> None:
     """Nobody is known to have the state before round 3; a host reported the one after it, so this peer asks for that."""
     state = state_at(3)

@@ -52,7 +52,7 @@ def averager_with(attempt: Any) -> Any:
     async def tell(spec: Any, reply: Any, **_: object) -> None:
         averager.told.append((spec.key, reply.reason, reply.suspects))
 
-    averager._tell = tell
+    averager._notify_members = tell
     return averager
 
 

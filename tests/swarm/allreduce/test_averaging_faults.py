@@ -239,7 +239,7 @@ def test_a_note_of_a_stranger_about_an_average_to_come_is_not_kept(peers: Peers,
             assert stream.is_lost, "it was heard"
 
     peers.run(scenario())
-    assert [teller for _, teller in notes] == [peers[1].peer_id]
+    assert [reporter for _, reporter in notes] == [peers[1].peer_id]
 
 
 def test_a_stranger_with_the_key_is_refused_by_its_identity(peers: Peers) -> None:

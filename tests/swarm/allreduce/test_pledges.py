@@ -388,20 +388,20 @@ def test_a_receipt_that_is_not_about_the_parts_names_its_reducer(peers: Peers, m
     assert [suspects_of(results[host]) for host in (0, 2, 3)] == [(peers[1].peer_id,)] * 3
 
 
-def test_receipts_that_a_teller_made_up_prove_nothing(peers: Peers) -> None:
+def test_receipts_that_a_member_made_up_prove_nothing(peers: Peers) -> None:
     results = peers.average("made up", alike(2), (1, 1))
     assert all(isinstance(result, Averaged) for result in results)
     exchange = peers[0].averager._receipts
     held = exchange._held[key_of("made up")]
 
-    def told(receipt: Pledge) -> bytes:
+    def shown(receipt: Pledge) -> bytes:
         return canonical.encode(pledges.Pledges(pledges=(receipt,)))
 
     other = replace(held[1], content=Digest("a" * 64))
-    exchange.hear(peers[1].peer_id, key_of("made up"), told(other))
+    exchange.on_shown(peers[1].peer_id, key_of("made up"), shown(other))
     elsewhere = replace(other, key=key_of("elsewhere"))
     signed = replace(elsewhere, signature=sign(elsewhere.peer, elsewhere.payload))
-    exchange.hear(peers[1].peer_id, key_of("made up"), told(signed))
+    exchange.on_shown(peers[1].peer_id, key_of("made up"), shown(signed))
     assert peers.evidence == []
-    exchange.hear(peers[1].peer_id, key_of("made up"), told(replace(other, signature=sign(other.peer, other.payload))))
+    exchange.on_shown(peers[1].peer_id, key_of("made up"), shown(replace(other, signature=sign(other.peer, other.payload))))
     assert bans(peers.evidence) == {held[1].peer}

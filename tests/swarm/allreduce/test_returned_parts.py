@@ -116,7 +116,7 @@ def test_a_member_is_there_as_soon_as_it_has_sent_what_it_can_without_parts_that
         uploads, lanes = Uploads(spec, 0, reduction, {}), spec.lanes(0)
         for lane in range(len(lanes)):
             uploads.open(1, lane, lambda _: None)
-        uploads._tell(1, frozenset(spec.place_of[part.index] for lane in lanes for part in lane[:10]))
+        uploads._announce(1, frozenset(spec.place_of[part.index] for lane in lanes for part in lane[:10]))
         assert uploads.of(1, 0.0).is_there
         assert uploads._permitted(1, 0) == spec.window, "of the parts that are not held"
         for made, is_there in ((6, True), (7, False)):
