@@ -9,8 +9,6 @@ No constant is tuned. Counted is what the loss counts: every token of a row but 
 """
 
 import argparse
-import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -22,40 +20,82 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 
 Row = Sequence[int]
+WIDEST = 63
+"""Bits of a gram."""
 
 
 class NgramTable:
     """Counts of up to `order` tokens in rows of a vocabulary."""
 
     def __init__(self, rows: Iterable[Row], *, order: int, vocab_size: int) -> None:
-        self.order, self._vocab_size = order, vocab_size
-        self._counts: Counter[tuple[int, ...]] = Counter()
-        for row in rows:
-            for place in range(1, len(row)):
-                for length in range(min(order, place + 1)):
-                    self._counts[tuple(row[place - length : place + 1])] += 1
-        self._contexts: Counter[tuple[int, ...]] = Counter()
-        self._followers: Counter[tuple[int, ...]] = Counter()
-        for gram, count in self._counts.items():
-            self._contexts[gram[:-1]] += count
-            self._followers[gram[:-1]] += 1
+        """A gram is one integer of 63 bits at most: `order` times the bits of a token."""
+        self._bits = bits_of(vocab_size, order)
+        self._vocab_size = vocab_size
+        line = Line(rows)
+        self._counts = [_Counts(line.grams(length, self._bits)[0], self._bits) for length in range(order)]
 
-    def probability(self, token: int, context: tuple[int, ...]) -> float:
-        """Of a token behind at most `order` - 1 others."""
-        shorter = self.probability(token, context[1:]) if context else 1.0 / self._vocab_size
-        total, different = self._contexts[context], self._followers[context]
-        if total == 0:
-            return shorter
-        return (self._counts[(*context, token)] + different * shorter) / (total + different)
+    def probabilities(self, rows: Iterable[Row]) -> np.ndarray:
+        """[order, T]: of the T tokens that are predicted, by tables of 1 to `order` tokens."""
+        line = Line(rows)
+        probability = np.full(len(line.tokens), 1.0 / self._vocab_size)
+        by_order = []
+        for length, counts in enumerate(self._counts):
+            grams, places = line.grams(length, self._bits)
+            probability[places] = counts.interpolated(grams, probability[places])
+            by_order.append(probability[line.places > 0])
+        return np.stack(by_order)
 
-    def loss(self, rows: Iterable[Row]) -> float:
-        """Nats per predicted token."""
-        losses = [
-            -math.log(self.probability(row[place], tuple(row[max(0, place - self.order + 1) : place])))
-            for row in rows
-            for place in range(1, len(row))
-        ]
-        return math.fsum(losses) / len(losses)
+    def losses(self, rows: Iterable[Row]) -> list[float]:
+        """Nats per predicted token, by tables of 1 to `order` tokens."""
+        return [float(loss) for loss in -np.log(self.probabilities(rows)).mean(axis=1)]
+
+
+def bits_of(vocab_size: int, order: int) -> int:
+    """Of a token, in grams that are integers. Raises ConfigError where `order` tokens are too many for one."""
+    bits = (vocab_size - 1).bit_length()
+    if order * bits > WIDEST:
+        raise ConfigError(f"--order: {order}, but grams of {vocab_size} tokens are counted up to {WIDEST // bits}", code="E201")
+    return bits
+
+
+class Line:
+    """Rows one behind the other."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        lines = [np.asarray(row, dtype=np.int64) for row in rows]
+        self.tokens = np.concatenate(lines)
+        self.places = np.concatenate([np.arange(len(line)) for line in lines])
+
+    def grams(self, length: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
+        """Each predicted token with the `length` tokens of its row before it, as an integer, and where in the line it is."""
+        grams = self.tokens.copy()
+        for back in range(1, length + 1):
+            grams[back:] += self.tokens[:-back] << bits * back
+        places = np.flatnonzero(self.places >= max(1, length))
+        return grams[places], places
+
+
+class _Counts:
+    """Of grams of one length."""
+
+    def __init__(self, grams: np.ndarray, bits: int) -> None:
+        self._bits = bits
+        self._grams, self._count = np.unique(grams, return_counts=True)
+        self._contexts, first = np.unique(self._grams >> bits, return_index=True)
+        self._total = np.add.reduceat(self._count, first)
+        self._different = np.diff(np.append(first, len(self._grams)))
+
+    def interpolated(self, grams: np.ndarray, shorter: np.ndarray) -> np.ndarray:
+        """The probabilities of the last tokens, where shorter contexts give `shorter`."""
+        count = looked_up(self._grams, self._count, grams)
+        total, different = (looked_up(self._contexts, of, grams >> self._bits) for of in (self._total, self._different))
+        return np.where(total > 0, (count + different * shorter) / np.maximum(total + different, 1), shorter)
+
+
+def looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The values of the wanted keys, 0 for those that are not among the sorted keys."""
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[places] == wanted, values[places], 0)
 
 
 def rows_of(batch: Batch) -> list[Row]:
@@ -80,9 +120,9 @@ def main() -> None:
     chosen = np.random.default_rng(run.seed).permutation(training.num_rows)[:count].astype(np.int64)
     counted = rows_of(training.gather(chosen))
     print(f"{count:,} training rows, {len(heldout)} held-out rows of {training.length} tokens; nats per token")
-    for order in range(1, arguments.order + 1):
-        table = NgramTable(counted, order=order, vocab_size=feed.vocab_size)
-        print(f"  {order}-gram {table.loss(heldout):.3f}", flush=True)
+    table = NgramTable(counted, order=arguments.order, vocab_size=feed.vocab_size)
+    for order, loss in enumerate(table.losses(heldout), start=1):
+        print(f"  {order}-gram {loss:.3f}")
 
 
 if __name__ == "__main__":

@@ -218,9 +218,8 @@ def merge_weights(plans: Sequence[InstancePlan]) -> dict[str, list[float]]:
     return {way: [amount / sum(found) for amount in found] for way, found in amounts.items()}
 
 
-@cache
-def ngram_losses(order: int) -> tuple[float, ...]:
-    """On each kind, of a table of as many rows of all kinds as a run reads."""
+def ngram_losses() -> dict[str, list[float]]:
+    """On each kind, of tables of as many rows of all kinds as a run reads; by how many tokens they are of."""
     parts, _ = rows_of_kinds()
     chosen = np.random.default_rng(0)
     counted = [
@@ -228,8 +227,9 @@ def ngram_losses(order: int) -> tuple[float, ...]:
         for part in parts
         for row in rows_of(part.training.gather(chosen.permutation(part.training.num_rows)[: SAMPLES // len(parts)]))
     ]
-    table = NgramTable(counted, order=order, vocab_size=ByteTokenizer().vocab_size)
-    return tuple(round(table.loss(rows_of(rows)), 5) for rows in heldout_rows())
+    table = NgramTable(counted, order=max(ORDERS), vocab_size=ByteTokenizer().vocab_size)
+    kinds = [table.losses(rows_of(rows)) for rows in heldout_rows()]
+    return {str(order): [round(losses[order - 1], 5) for losses in kinds] for order in ORDERS}
 
 
 @cache
@@ -252,8 +252,7 @@ def train(arguments: argparse.Namespace) -> None:
     """The tables of counts, then all rows of one seed before the next seed."""
     done = records_by_key(KEPT, [arguments.output])
     if COUNTED not in done:
-        tables = {str(order): ngram_losses(order) for order in ORDERS}
-        append_record(arguments.output, {"key": COUNTED, "text": rows_of_kinds()[1], "losses": tables})
+        append_record(arguments.output, {"key": COUNTED, "text": rows_of_kinds()[1], "losses": ngram_losses()})
     for seed in arguments.seeds:
         for name in ROWS:
             if (key := key_of(name, seed)) in done:

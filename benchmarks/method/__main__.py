@@ -24,6 +24,7 @@ SAMPLES = 8192
 def main() -> None:
     parser, run, report = command_line("method", __doc__, seeds=[1, 2, 3, 4, 5], train=train, tabulate=tabulate)
     run.add_argument("--group", nargs="+", choices=sorted(GROUPS), default=sorted(GROUPS))
+    run.add_argument("--again", action="store_true", help="train also what the records have: does today's code repeat them?")
     for part in (run, report):
         part.add_argument("--samples", type=int, default=SAMPLES, help="sequences of 64 tokens per run")
     arguments = parser.parse_args()
@@ -33,7 +34,7 @@ def main() -> None:
 def train(arguments: argparse.Namespace) -> None:
     """All rows of one seed before the next seed, so that an early end leaves whole tables. Tuning has its own seed."""
     base = BASE.read_text("utf-8")
-    done = set(records_by_key(KEPT, [arguments.output]))
+    done = set(records_by_key(KEPT, [arguments.output])) if not arguments.again else set()
     jobs = [(TUNING_SEED, row) for row in GROUPS["tuning"]() if "tuning" in arguments.group]
     jobs += [
         (seed, row) for seed in arguments.seeds for group in arguments.group if group != "tuning" for row in GROUPS[group]()

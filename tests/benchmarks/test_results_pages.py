@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import islands, muon, outer_state, own_data, presets, sizes
+from benchmarks import islands, muon, outer_state, own_data, presets, sizes, small_vocabulary
 from benchmarks.method import __main__ as method
 from benchmarks.method.report import Record, rewrite, write
 from benchmarks.method.store import read_records, records_by_key
 from benchmarks.robustness import report as robustness
+from benchmarks.text_runs import Runs
 
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = DOCS / "results"
 INTERVAL = re.compile(r"-?\d+\.\d+ \+- \d+\.\d+")
+SIDES = ("DiLoCo", "AdLoCo")
 TABLE_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
 
 
@@ -57,7 +59,7 @@ def test_the_tables_of_muon_follow_from_their_records(tmp_path: Path) -> None:
 
 def test_the_tables_of_sizes_follow_from_their_records(tmp_path: Path) -> None:
     page = Path(shutil.copy(RESULTS / "sizes.md", tmp_path))
-    rewrite(page, sizes.tables(sizes.Runs()))
+    rewrite(page, sizes.tables(Runs(sizes.SCALE)) | small_vocabulary.tables(Runs(small_vocabulary.SCALE)))
     assert page.read_text() == (RESULTS / "sizes.md").read_text()
 
 
@@ -74,6 +76,15 @@ def test_every_interval_on_a_first_page_stands_in_a_table(page: Path) -> None:
     found = INTERVAL.findall(page.read_text())
     assert found
     assert not [figure for figure in found if figure not in known]
+
+
+def test_the_tuning_runs_that_the_first_page_counts_are_in_the_table() -> None:
+    """A page of results says how often each side was tuned."""
+    table = (RESULTS / "method.md").read_text().split("<!-- tuning -->")[1].split("<!-- end -->")[0]
+    short, long = ("| ", "| long: ")
+    counts = [sum(line.startswith(length + side) for line in table.splitlines()) for length in (short, long) for side in SIDES]
+    text = "{1} configurations of AdLoCo were tried and {0} of DiLoCo, for the long runs {3} and {2}".format(*counts)
+    assert text in " ".join((DOCS / "results.md").read_text().split())
 
 
 def records_of(path: Path) -> list[Record]:

@@ -1,5 +1,6 @@
 """The pure parts of `python -m benchmarks.sizes`, and a run of seconds on rows of another vocabulary."""
 
+from dataclasses import replace
 from math import log
 from pathlib import Path
 
@@ -13,17 +14,19 @@ from adloco_p2p.training.model import build_model
 from benchmarks import sizes
 from benchmarks.method.rows import TUNING_SEED, diloco
 from benchmarks.method.run import BASE, run_row, settings_of
-from benchmarks.sizes import COUNTED, FIXED, LENGTH, SAMPLES, TUNED, VOCAB_SIZE, Runs, run_table, tuned_rows, tuning
+from benchmarks.package_text import LENGTH, tokenized
+from benchmarks.sizes import FIXED, SAMPLES, SCALE, TUNED, tuned_rows, tuning
+from benchmarks.text_runs import COUNTED, Runs, run_table
 
 LOSSES = {"1.5e-3": 4.0, "3e-3": 5.0, "6e-3": 3.0, "1.2e-2": 6.0, "1.3": 2.0, "1.7": 3.0, "2.5": 1.0, "2.4e-2": 0.5}
 """Of the tuning seed, by the constant; 6e-3 is the best rate, 2.5 the best eta, and 2.4e-2 Muon's best rate."""
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+def runs(tmp_path: Path) -> Runs:
     """With a made-up tuning."""
-    monkeypatch.setattr(sizes, "KEPT", tmp_path / "kept.jsonl.gz")
-    runs = Runs(tmp_path / "own.jsonl", text="some text")
+    scale = replace(SCALE, kept=tmp_path / "kept.jsonl.gz")
+    runs = Runs(scale, tmp_path / "own.jsonl", text="some text")
     for candidates in tuning(runs):
         for constant, row in candidates.items():
             runs.keep(runs.key(row, TUNING_SEED), {"row": row.name, "loss": LOSSES[constant]})
@@ -42,7 +45,7 @@ def test_each_tuning_goes_on_from_the_best_constants_so_far(runs: Runs) -> None:
 def test_every_row_trains_the_same_model_on_twenty_tokens_a_parameter(runs: Runs) -> None:
     for row in tuned_rows(runs):
         run = load_run(BASE, settings_of(row, 1, samples=SAMPLES)).value
-        model = build_model(run.model, vocab_size=VOCAB_SIZE, sequence_length=run.data.sequence_length, seed=0)
+        model = build_model(run.model, vocab_size=SCALE.vocab_size, sequence_length=run.data.sequence_length, seed=0)
         assert sum(parameter.numel() for parameter in model.parameters()) == 252_144
         assert run.data.sequence_length == LENGTH
     assert pytest.approx(20, rel=0.02) == SAMPLES * LENGTH / 252_144
@@ -51,7 +54,7 @@ def test_every_row_trains_the_same_model_on_twenty_tokens_a_parameter(runs: Runs
 def test_another_text_has_other_records(runs: Runs, tmp_path: Path) -> None:
     row = tuned_rows(runs)[0]
     assert runs.find(row, TUNING_SEED) is not None
-    assert Runs(tmp_path / "own.jsonl", text="other text").find(row, TUNING_SEED) is None
+    assert Runs(runs.scale, tmp_path / "own.jsonl", text="other text").find(row, TUNING_SEED) is None
 
 
 def test_the_table_by_hand(runs: Runs) -> None:
@@ -60,7 +63,7 @@ def test_the_table_by_hand(runs: Runs) -> None:
     first, second = tuned_rows(runs)[:2]
     for row, seed, loss in ((first, 1, 4.0), (first, 2, 5.0), (second, 2, 5.25)):
         runs.keep(runs.key(row, seed), {"loss": loss, "rounds": 10, "inner_steps": 320, "bytes_per_peer": 8_000_000})
-    lines = run_table(runs, [1, 2, 3])
+    lines = run_table(runs, tuned_rows(runs), [1, 2, 3])
     assert lines[2:] == [
         f"| {FIXED} | 2 | 4.500 +- 6.353 | 2.250 |  | 10 | 320 | 8 |",
         f"| {TUNED} | 1 | 5.250 | 2.625 | 0.250 | 10 | 320 | 8 |",
@@ -72,7 +75,7 @@ def test_the_table_by_hand(runs: Runs) -> None:
 
 def test_the_vocabulary_is_that_of_the_training_side() -> None:
     """Merges come from the first side alone, so a word of the other stays in bytes."""
-    training, heldout = sizes.tokenized([["spam spam", "spam spam"], ["spam eggs"]])
+    training, heldout = tokenized([["spam spam", "spam spam"], ["spam eggs"]], 4096)
     assert training.tolist().count(0) == 1  # between two documents; the packer ends the last one
     assert len(training) < len("spam spam")
     assert len(heldout) > len("eggs")

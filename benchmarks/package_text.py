@@ -1,0 +1,121 @@
+"""Text that needs no download, in tokens of a vocabulary trained on it, and what tables of counts make of it.
+
+It is the sources of the standard library, and sources and documentation of the installed packages that `constraints.txt` pins.
+Other packages are another text: its digest is part of the key of every record.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+
+import numpy as np
+
+from adloco_p2p.data.corpus import Document, documents
+from adloco_p2p.data.feed import IndexedFeed
+from adloco_p2p.data.indexing import IndexedRows
+from adloco_p2p.data.packing import pack, smallest_dtype
+from adloco_p2p.data.source import is_heldout
+from benchmarks.kneser_ney import KneserNeyTable
+from benchmarks.method.run import CACHE, HELDOUT_ROWS, HELDOUT_SEED
+from benchmarks.ngram import NgramTable, Row, rows_of
+
+ROOT = Path(__file__).parents[1]
+PACKAGE_CHARACTERS, FILE_CHARACTERS = 300_000, 60_000
+"""Of one package, so that none is most of the text; of one file, which tables of constants exceed."""
+SUFFIXES = frozenset({".py", ".pyi", ".md", ".rst", ".txt"})
+HELDOUT_FRACTION = 0.05
+LENGTH = 256
+"""Tokens of a row."""
+
+
+def texts() -> Iterator[Document]:
+    """Each text once, in an order that depends on nothing but the installed packages."""
+    seen: set[str] = set()
+    for document in (*documents(), *_packages()):
+        if document.text not in seen:
+            seen.add(document.text)
+            yield document
+
+
+def _packages() -> Iterator[Document]:
+    """Of every pinned package the first files by name, tests left out."""
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = {_plain(line.partition("==")[0]) for line in lines if "==" in line and not line.startswith("#")}
+    found = {_plain(package.metadata["Name"]): package.files or [] for package in distributions()}
+    for name in sorted(pinned & found.keys()):
+        left = PACKAGE_CHARACTERS
+        for file in sorted(found[name], key=str):
+            if file.suffix not in SUFFIXES or "test" in str(file) or ".dist-info" in str(file):
+                continue
+            try:
+                text = Path(str(file.locate())).read_text("utf-8")
+            except (OSError, UnicodeDecodeError):
+                continue
+            if 0 < len(text) <= min(left, FILE_CHARACTERS):
+                left -= len(text)
+                yield Document(identity=f"{name}/{file}", text=text)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@cache
+def prepared(vocab_size: int) -> tuple[IndexedRows, str, float]:
+    """The rows, the digest of the text, and how many bytes of held-out text a token stands for. Minutes the first time."""
+    sides: tuple[list[str], list[str]] = ([], [])
+    for document in texts():
+        sides[is_heldout(document.identity, HELDOUT_FRACTION)].append(document.text)
+    digest = hashlib.sha256(json.dumps(sides).encode()).hexdigest()
+    path = CACHE / f"sizes-{digest[:16]}-{vocab_size}.npz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, *tokenized(sides, vocab_size))
+    lines = np.load(path)
+    rows = [
+        pack([lines[name]], sequence_length=LENGTH, end_of_document=0, dtype=smallest_dtype(vocab_size)) for name in lines.files
+    ]
+    size = sum(len(text.encode(errors="replace")) for text in sides[1]) / len(lines[lines.files[1]])
+    return IndexedRows(training=rows[0], heldout=rows[1]), digest, size
+
+
+def tokenized(sides: Sequence[Sequence[str]], vocab_size: int) -> list[np.ndarray]:
+    """The tokens of each side in one line, 0 between documents. The vocabulary is trained on the first side."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(sides[0], trainer)
+    encoded = [[encoding.ids for encoding in tokenizer.encode_batch(list(side))] for side in sides]
+    dtype = smallest_dtype(vocab_size)
+    return [np.concatenate([np.array([*ids, 0], dtype=dtype) for ids in side])[:-1] for side in encoded]
+
+
+def ngram_losses(vocab_size: int, samples: int, order: int) -> dict[str, float]:
+    """Nats per token of tables of 1 to `order` tokens: counted in as many rows as a run reads, on the runs' held-out rows."""
+    counted, heldout = counted_and_heldout(vocab_size, samples)
+    table = NgramTable(counted, order=order, vocab_size=vocab_size)
+    return {str(of): round(loss, 5) for of, loss in enumerate(table.losses(heldout), start=1)}
+
+
+def kneser_ney_losses(vocab_size: int, samples: int, orders: Sequence[int]) -> dict[str, float]:
+    """The same, of the tables of these orders that are smoothed by Kneser and Ney."""
+    counted, heldout = counted_and_heldout(vocab_size, samples)
+    tables = {order: KneserNeyTable(counted, order=order, vocab_size=vocab_size) for order in orders}
+    return {str(order): round(table.loss(heldout), 5) for order, table in tables.items()}
+
+
+def counted_and_heldout(vocab_size: int, samples: int) -> tuple[list[Row], list[Row]]:
+    """As many training rows as a run reads, and the runs' held-out rows."""
+    rows, _, _ = prepared(vocab_size)
+    chosen = np.random.default_rng(0).permutation(rows.training.num_rows)[:samples]
+    heldout = IndexedFeed(rows, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
+    return rows_of(rows.training.gather(chosen)), rows_of(heldout)

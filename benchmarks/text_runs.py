@@ -1,0 +1,125 @@
+"""Runs on the text of the packages at one size: their records, and the table of them beside the tables of counts."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.method.figures import estimate, paired
+from benchmarks.method.rows import TUNING_SEED, Row
+from benchmarks.method.run import BASE, run_row
+from benchmarks.method.store import Record, append_record, key_of, records_by_key
+from benchmarks.method.store import pack as keep
+from benchmarks.package_text import kneser_ney_losses, ngram_losses, prepared
+
+COUNTED = "tables of counts"
+"""Key of their record."""
+POINTS = 8
+"""Times that a run is measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """What all runs of a page have in common."""
+
+    kept: Path
+    """Records of runs that were made before; a reader's own go beside them."""
+    vocab_size: int
+    samples: int
+    tuning_samples: int
+    """Of a run of the tuning seed."""
+    order: int
+    """Tokens of the longest table of counts."""
+    kneser_ney: tuple[int, ...] = ()
+    """Orders of the tables that are smoothed by Kneser and Ney."""
+
+    def samples_of(self, seed: int) -> int:
+        return self.tuning_samples if seed == TUNING_SEED else self.samples
+
+
+class Runs:
+    """Records by key. New ones go to the first of the files beside the kept ones."""
+
+    def __init__(self, scale: Scale, *files: Path, text: str | None = None) -> None:
+        """`text`: the digest of what is trained on, which is part of every key; none: that of the last tables of counts."""
+        self.scale, self._files = scale, files
+        self.records = records_by_key(scale.kept, files)
+        self.text = text or self.records[COUNTED]["text"]
+
+    def find(self, row: Row, seed: int) -> Record | None:
+        return self.records.get(self.key(row, seed))
+
+    def count(self) -> None:
+        """The tables of counts, where they are not of this text."""
+        if self.records.get(COUNTED, {}).get("text") != self.text:
+            scale, size = self.scale, prepared(self.scale.vocab_size)[2]
+            losses = ngram_losses(scale.vocab_size, scale.samples, scale.order)
+            harder = kneser_ney_losses(scale.vocab_size, scale.samples, scale.kneser_ney)
+            record = {"text": self.text, "bytes_per_token": round(size, 4), "losses": losses, "kneser_ney": harder}
+            self.keep(COUNTED, record)
+
+    def train(self, row: Row, seed: int) -> None:
+        """Minutes, where there is no record yet."""
+        if self.find(row, seed) is not None:
+            return
+        started, scale = time.monotonic(), self.scale
+        text = prepared(scale.vocab_size)[0], scale.vocab_size
+        record = run_row(row, seed, samples=scale.samples_of(seed), text=text, points=POINTS)
+        self.keep(self.key(row, seed), {**record, "text": self.text})
+        shown = [setting for setting in row.settings if not setting.startswith(("model.", "data."))]
+        print(f"seed {seed}  {row.name:24s} {record['loss']:.4f}  {time.monotonic() - started:.0f} s  {shown}", flush=True)
+
+    def keep(self, key: str, record: Record) -> None:
+        self.records[key] = {"key": key, **record}
+        append_record(self._files[0], self.records[key])
+
+    def keep_all(self) -> None:
+        """What is of this text, beside the page."""
+        keep([record for _, record in sorted(self.records.items()) if record["text"] == self.text], self.scale.kept)
+
+    def key(self, row: Row, seed: int) -> str:
+        return key_of(row, seed, samples=self.scale.samples_of(seed), base=BASE.read_text("utf-8") + self.text)
+
+    def best(self, candidates: Mapping[str, Row]) -> str:
+        """The constant whose run of the tuning seed ended lowest. All of them were run."""
+        losses = {}
+        for constant, row in candidates.items():
+            record = self.find(row, TUNING_SEED)
+            assert record is not None, f"{row.name} with {constant} was not run"
+            losses[constant] = record["loss"]
+        return min(losses, key=losses.__getitem__)
+
+
+def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str]:
+    """Every row that has a seed, its loss paired with that of the first, and the tables of counts."""
+    counted = runs.records[COUNTED]
+    size = counted["bytes_per_token"]
+    lines = [
+        "| row | seeds | final loss, nats per token | per byte | minus DiLoCo | rounds | inner steps | MB sent per peer |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    found = {row.name: {seed: record for seed in seeds if (record := runs.find(row, seed)) is not None} for row in rows}
+    losses = {name: {seed: record["loss"] for seed, record in some.items()} for name, some in found.items()}
+    first = rows[0].name
+    for name, some in found.items():
+        if not some:
+            continue
+        loss, above = estimate([*losses[name].values()]), paired(losses[name], losses[first])
+        counts = [fmean(record[what] for record in some.values()) for what in ("rounds", "inner_steps", "bytes_per_peer")]
+        shown = f"{counts[0]:.0f} | {counts[1]:.0f} | {counts[2] / 1e6:.0f}"
+        minus = above.shown(3) if above is not None and name != first else ""
+        lines.append(f"| {name} | {len(some)} | {loss.shown(3)} | {loss.mean / size:.3f} | {minus} | {shown} |")
+    tables = {f"{order}-grams": loss for order, loss in counted["losses"].items()}
+    tables |= {f"{order}-grams, Kneser-Ney": loss for order, loss in counted.get("kneser_ney", {}).items()}
+    lines += [f"| table of {name} | | {loss:.3f} | {loss / size:.3f} | | | | |" for name, loss in tables.items()]
+    return lines
+
+
+def tuning_line(runs: Runs, name: str, what: str, candidates: Mapping[str, Row]) -> str:
+    """Final losses of the tuning seed by the constant that was tried, the best marked."""
+    best, tried = runs.best(candidates), []
+    for constant, row in candidates.items():
+        record, mark = runs.find(row, TUNING_SEED), "**" if constant == best else ""
+        tried.append("" if record is None else f"{constant}: {mark}{record['loss']:.3f}{mark}")
+    return f"| {name} | {what} | {', '.join(tried)} |"
