@@ -55,21 +55,6 @@ class _InnerSteps:
         return max(now, self.begin + ceil((now - self.begin) / step) * step)
 
 
-@dataclass(slots=True)
-class _InnerSteps:
-    """Instants are seconds."""
-
-    begin: float
-    seconds: float
-    num_steps: int
-    is_stopped: bool = False
-
-    def end_of_step(self, now: float) -> float:
-        """When the step ends that the device does at `now`."""
-        step = self.seconds / self.num_steps
-        return max(now, self.begin + ceil((now - self.begin) / step) * step)
-
-
 class DeviceJobs:
     """Ends come back as events of the process. An outer step runs between inner steps that did not wait for it."""
 
@@ -124,7 +109,7 @@ class DeviceJobs:
         if process.device_free_at == inner.begin + inner.seconds:
             process.device_free_at = inner.end_of_step(now)
 
-    def _begin_inner(self, effect: RunInner, inner: "_InnerSteps") -> None:
+    def _begin_inner(self, effect: RunInner, inner: _InnerSteps) -> None:
         if self._process.has_crashed or inner.is_stopped:
             return
         instance, number = effect.plan.instance, effect.round
@@ -133,7 +118,7 @@ class DeviceJobs:
         vector = self._process.device.pseudo_gradient(effect)
         self._around.queue.after(inner.seconds, self._finish_inner, effect, vector, inner)
 
-    def _finish_inner(self, effect: RunInner, vector: object, inner: "_InnerSteps") -> None:
+    def _finish_inner(self, effect: RunInner, vector: object, inner: _InnerSteps) -> None:
         process = self._process
         if process.has_crashed or inner.is_stopped:
             return
