@@ -136,9 +136,9 @@ class PlanBook:
         id can be made, a date not. Hosts take it, plans never name it. Where all that had work are gone without a report, what
         keepers hold is left.
 
-        `passes_over`: reports that the newest plan has passed over are not awaited. For a host that has no state and has waited:
-        hosts that lack it have none to report, and would wait for each other. A host with a state of its own awaits them all,
-        or a minority whose reports come first would take it away.
+        `passes_over`: reports that the newest plan has passed over are not awaited. For a host that lacks the state and has
+        waited: hosts that lack it have none to report, and would wait for each other. A host with a state of its own awaits
+        them all, or a minority whose reports come first would take it away.
 
         Hosts that surely had the agreed state before the round count before all others. One that had another state, cut off,
         may have reported before it learned of the agreed one and took it: then nobody has what it reported.
