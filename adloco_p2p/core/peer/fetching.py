@@ -40,8 +40,8 @@ class Fetching:
         self._book = at.book
         self._branches = at.branches
         self._kept_vote = kept_vote
-        self._newest_round = -1
-        """Of the plan since which states are awaited."""
+        self._newest: Digest | None = None
+        """The plan since which states are awaited."""
         self.has_given_up = False
         """No peer that lives has brought the state at the end of the run: this one ends without the model."""
 
@@ -111,7 +111,8 @@ class Fetching:
                 continue
             if item.fetch is not None or item.given_up_at == at:
                 continue
-            outlook = self._book.outlook(instance, at, self._state.gone)
+            has_waited = item.no_donor_since is not None and item.no_donor_since + NO_DONOR_SECONDS <= now
+            outlook = self._book.outlook(instance, at, self._state.gone, passes_over=has_waited)
             if outlook.digest is not None and outlook.donors:
                 if item.no_donor_since is not None and self._starts_with(at):
                     item.decline_at = now + LATE_FRACTION * self._book.plans[at].expected_seconds
@@ -124,15 +125,16 @@ class Fetching:
                 effects += self._decline_round(instance, at)
             if item.no_donor_since is None:
                 item.no_donor_since = now
-            if item.no_donor_since + NO_DONOR_SECONDS <= now:
+            if has_waited:
                 item.no_donor_since = now
                 effects += self._take_stale(instance, at, may_come=outlook.may_come)
         return effects
 
     def _end_waits(self, wanted: Collection[InstanceId]) -> None:
         """For what is not needed any more; and, when a plan came, of those that a plan could have ended."""
-        has_new_plan = self._newest_round != self._book.newest.round
-        self._newest_round = self._book.newest.round
+        newest = self._book.digests[self._book.newest.round]
+        has_new_plan, self._newest = newest != self._newest, newest
+        self.has_given_up = self.has_given_up and not has_new_plan
         for instance, item in self._state.instances.items():
             if has_new_plan or instance not in wanted:
                 item.awaited_since = item.given_up_at = None
@@ -220,7 +222,7 @@ class Fetching:
         """Go on without the state, or from an older one. The last boundary of the run, with neither, ends this peer's run."""
         item, last = self._state.instance(instance), self._book.newest
         if not item.is_stale and last.is_last and instance in self._book.mine(last):
-            self.has_given_up = boundary == last.round or item.given_up_at == boundary
+            self.has_given_up |= boundary == last.round or item.given_up_at == boundary
         item.awaited_since, item.given_up_at = now, boundary
         return self._take_stale(instance, boundary, may_come=False)
 

@@ -126,14 +126,19 @@ class PlanBook:
         """Another peer of the roster is alive."""
         return any(roster_entry.peer != self.me and roster_entry.peer not in gone for roster_entry in plan.roster)
 
-    def reported_state(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> Digest | None:
+    def reported_state(
+        self, instance: InstanceId, number: int, gone: Collection[PeerId], *, passes_over: bool = False
+    ) -> Digest | None:
         """The state after a round by the reports that came: that of more than half of the planned hosts that live.
 
         Where all of them have reported one, or that they go without, and there is no such state, that of most hosts counts, of
         equally many the one whose first host joined first: two hosts whose states differ would differ for ever, and an
-        id can be made, a date not. Hosts take it, plans never name it. Once the newest plan has passed over the missing
-        reports they are not awaited: hosts that lack the state have none to report, and would wait for each other. Where all
-        that had work are gone without a report, what keepers hold is left.
+        id can be made, a date not. Hosts take it, plans never name it. Where all that had work are gone without a report, what
+        keepers hold is left.
+
+        `passes_over`: reports that the newest plan has passed over are not awaited. For a host that lacks the state and has
+        waited: hosts that lack it have none to report, and would wait for each other. A host with a state of its own awaits
+        them all, or a minority whose reports come first would take it away.
 
         Hosts that surely had the agreed state before the round count before all others. One that had another state, cut off,
         may have reported before it learned of the agreed one and took it: then nobody has what it reported.
@@ -159,7 +164,7 @@ class PlanBook:
         first = max(groups, key=lambda digest: (len({*sure} & {*groups[digest]}), len(groups[digest])), default=None)
         if first is None or is_majority(len(groups[first]), len(planned)):
             return first
-        has_passed = self.newest.round == number + 2  # a peer that lacks an older state goes to the present instead
+        has_passed = passes_over and self.newest.round == number + 2  # from an older boundary it goes to the present
         awaited = [] if has_passed else [peer for peer in planned if peer not in states]
         return first if all(self._goes_without(peer, instance, number) for peer in awaited) else None
 
@@ -177,10 +182,10 @@ class PlanBook:
         seated = {roster_entry.peer for roster_entry in self.newest.roster}
         return any(peer in seated and peer not in gone for peer in peers)
 
-    def outlook(self, instance: InstanceId, boundary: int, gone: Collection[PeerId]) -> Outlook:
-        """Can another peer bring the instance's state before round `boundary`?"""
+    def outlook(self, instance: InstanceId, boundary: int, gone: Collection[PeerId], *, passes_over: bool = False) -> Outlook:
+        """Can another peer bring the instance's state before round `boundary`? `passes_over`: see `reported_state`."""
         states = self._states.get((boundary - 1, instance), {})
-        digest = self.reported_state(instance, boundary - 1, gone)
+        digest = self.reported_state(instance, boundary - 1, gone, passes_over=passes_over)
         rewind = self._rewind(instance, boundary)
         hosts: list[PeerId] = []
         for number in (boundary - 1, boundary, boundary + 1):
