@@ -262,7 +262,8 @@ def test_a_download_is_passed_on_while_another_one_of_that_root_ends():
         with server.passing_on(lasting):
             with server.passing_on(ending):
                 pass
-            assert (await server._find(lasting.root)).source is lasting
+            found = await server._find(lasting.root)
+            assert found is not None and found.source is lasting
         assert await server._find(lasting.root) is None
 
     asyncio.run(scenario())
