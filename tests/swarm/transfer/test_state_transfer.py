@@ -258,7 +258,8 @@ def test_a_download_is_passed_on_while_another_one_of_that_root_ends():
 
     async def scenario():
         server = StateServer(SimpleNamespace(peer_id="us"))
-        (lasting, _), (ending, _) = await _half_download(), await _half_download()
+        lasting, _ = await _half_download()
+        ending, _ = await _half_download()
         with server.passing_on(lasting):
             with server.passing_on(ending):
                 pass
