@@ -243,7 +243,7 @@ def test_a_member_that_took_a_part_elsewhere_counts_as_served(tmp_path, is_membe
     asyncio.run(scenario())
 
 
-async def _half_download():
+async def _half_download() -> tuple[Download, dict[int, bytes]]:
     """Of a state: the outer parameters are here."""
     outer, momentum, root = _state()
     chunks = state_chunks(outer.clone(), torch.zeros(NUM_PARAMETERS))
