@@ -1,7 +1,8 @@
 """A run under siege: honest real processes, liars that are admitted in the middle, strangers that flood.
 
   python -m benchmarks.besieged --workdir DIR                                 8 honest, 3 liars, 2 strangers, 30 minutes
-  python -m benchmarks.besieged --workdir DIR --peers 4 --minutes 5           the short form: a small machine, beside other work
+  python -m benchmarks.besieged --workdir DIR --peers 4 --liars 2 --strangers 1 --minutes 5
+                                                                              the short form: a small machine, beside other work
   python -m benchmarks.besieged --workdir DIR --liars 0 --strangers 0         the same run in peace: its last held-out loss
 
 After a third of the time the liars (`bad_peer.py`) join, one of each kind in turn, and the strangers (`stranger.py`) begin.

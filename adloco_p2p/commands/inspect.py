@@ -261,7 +261,7 @@ def _data_lines(run: RunConfig) -> list[str]:
 
 
 def _devices_line(devices: "Sequence[DeviceMemory]") -> str:
-    """The data of this machine; instances are spread over several."""
+    """The devices of this machine; instances are spread over several."""
     each = [
         f"{item.name} ({item.model}), {item.free_bytes / 1e9:.2f} of {item.total_bytes / 1e9:.2f} GB free" for item in devices
     ]

@@ -50,7 +50,9 @@ class _InnerSteps:
     is_stopped: bool = False
 
     def end_of_step(self, now: float) -> float:
-        """When the step ends that the device does at `now`."""
+        """When the step ends that the device does at `now`; their begin where they only wait."""
+        if now <= self.begin:
+            return self.begin
         step = self.seconds / self.num_steps
         return max(now, self.begin + ceil((now - self.begin) / step) * step)
 

@@ -97,7 +97,8 @@ class _Handover:
         return answer.result()
 
     def serve(self, *, timeout_seconds: float | None = None) -> _Round | _Ended:
-        """Do what is asked until a round begins, or none comes any more. Raises TimeoutError."""
+        """Do what is asked until a round begins, or none comes any more. Rounds that were discarded before they began are
+        passed over. Raises TimeoutError."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -105,9 +106,10 @@ class _Handover:
                 job = self._jobs.get(timeout=left)
             except queue.Empty:
                 raise TimeoutError from None
-            if isinstance(job, _Round | _Ended):
+            if callable(job):
+                job()
+            elif not (isinstance(job, _Round) and job.is_discarded):
                 return job
-            job()
 
 
 class _ProgramsOptimizer:
@@ -194,9 +196,13 @@ class OwnLoop(HostedInstances):
         return False
 
     def finish_early(self) -> bool:
-        """End the round with the steps that are done: a smaller contribution. False where there are none."""
+        """End the round with the steps that are done: a smaller contribution. False where there are none, or where the node
+        waits for them no longer."""
         current = self._round
         if current is None or current.steps == 0:
+            return False
+        if current.is_discarded:
+            self._round = None
             return False
         self._end_round(current)
         return True

@@ -190,16 +190,21 @@ class Page:
             self._changed = asyncio.Event()
 
     def _asked(self, request: web.Request) -> _Shown:
-        """The run at the place `run` of the query; the first one where it names none."""
+        """The run at the place `run` of the query; the first one where it names none, and while none is found yet."""
         place = request.query.get("run", "0")
         run = self._runs.get(int(place)) if place.isdecimal() and len(place) <= MAX_PLACE_DIGITS else None
+        if run is None and not self._is_drawn:
+            return self._runs[0]
         if run is None:
             raise web.HTTPNotFound(text="the page has no such run\n")
         return run
 
+    @property
+    def _is_drawn(self) -> bool:
+        return self._runs[0].body != b"{}"
+
     def _readiness(self) -> tuple[bool, str]:
-        is_drawn = self._runs[0].body != b"{}"
-        return is_drawn, "the page shows a run" if is_drawn else "the run is not found yet"
+        return self._is_drawn, "the page shows a run" if self._is_drawn else "the run is not found yet"
 
     async def _run(self, request: web.Request) -> web.Response:
         """The document as it is now."""

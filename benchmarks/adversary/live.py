@@ -27,6 +27,9 @@ FLOOD_ROUNDS = 2
 """A flood lasts at least so long, and until both nodes have ended so many rounds in it."""
 PATIENCE = 90.0
 """Seconds of processor time that both nodes may use without a round: a busy machine makes nobody late."""
+IDLE_SECONDS = 300.0
+IDLE_WORK = 1.0
+"""Nodes that use less processor time than this in so long wait for something that does not come."""
 LONGEST_SECONDS = 1800.0
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.2
@@ -61,12 +64,17 @@ class _Nodes:
         return [max((number for number, _ in peer.rounds), default=-1) for peer in self.peers]
 
     def wait_for(self, round: int, is_done: Callable[[], bool] = lambda: True) -> bool:
-        """Whether both end this round, and it is done, before the processes have worked for too long without a round."""
-        end, newest, spent = time.monotonic() + LONGEST_SECONDS, self.newest(), self._processor_seconds()
+        """Whether both end this round, and it is done, before the processes have worked, or been idle, for too long without a
+        round."""
+        begun, newest, spent = time.monotonic(), self.newest(), self._processor_seconds()
+        idle_since, before = begun, spent
         while min(newest) < round or not is_done():
-            if time.monotonic() > end or not all(peer.is_alive for peer in self.peers):
+            now, processor = time.monotonic(), self._processor_seconds()
+            if abs(processor - before) >= IDLE_WORK:  # less than before where a child has ended
+                idle_since, before = now, processor
+            if now > min(begun + LONGEST_SECONDS, idle_since + IDLE_SECONDS) or processor > spent + PATIENCE:
                 return False
-            if self._processor_seconds() > spent + PATIENCE:
+            if not all(peer.is_alive for peer in self.peers):
                 return False
             time.sleep(LOOK_SECONDS)
             if (found := self.newest()) != newest:
@@ -125,13 +133,14 @@ def _flood(nodes: _Nodes, folder: Path, deeds: tuple[str, ...], seed: int) -> Ou
     try:
         has_begun = nodes.wait_for(0, lambda: frames_answered(log.read_text(errors="replace")) > 0)
         before, end = min(nodes.newest()), time.monotonic() + FLOOD_SECONDS
-        nodes.wait_for(before + FLOOD_ROUNDS, lambda: time.monotonic() >= end)
+        if has_begun:
+            nodes.wait_for(before + FLOOD_ROUNDS, lambda: time.monotonic() >= end)
         has_ended = stranger.poll() is not None
     finally:
         stranger.kill()
         stranger.wait()
     after = min(nodes.newest())
-    goes_on = nodes.wait_for(after + 2)
+    goes_on = after <= before or nodes.wait_for(after + 2)  # without rounds in the flood the row has failed already
     me = Identity.load_or_create(folder / "stranger" / "identity.key").peer_id
     told = log.read_text(errors="replace").splitlines()
     problems = {

@@ -34,7 +34,7 @@ def main() -> None:
 def train(arguments: argparse.Namespace) -> None:
     """All rows of one seed before the next seed, so that an early end leaves whole tables. Tuning has its own seed."""
     base = BASE.read_text("utf-8")
-    done = set(records_by_key(KEPT, [arguments.output])) if not arguments.again else set()
+    done = set(records_by_key(arguments.output, []) if arguments.again else records_by_key(KEPT, [arguments.output]))
     jobs = [(TUNING_SEED, row) for row in GROUPS["tuning"]() if "tuning" in arguments.group]
     jobs += [
         (seed, row) for seed in arguments.seeds for group in arguments.group if group != "tuning" for row in GROUPS[group]()

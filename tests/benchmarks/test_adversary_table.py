@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.adversary import live
 from benchmarks.adversary.__main__ import main, scenarios
 from benchmarks.adversary.scenario import Outcome, Scenario, named
 
@@ -55,3 +56,24 @@ def test_an_unknown_name_is_an_error() -> None:
     assert main(["--only", "D9"]) == 2
     with pytest.raises(KeyError):
         named(scenarios(), ["D9"])
+
+
+@pytest.mark.parametrize(("work", "most"), [(0.0, 301.0), (0.001, 301.0), (0.01, 1801.0), (1.0, 91.0)])
+def test_nodes_without_a_round_are_waited_for_only_so_long(work: float, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`work`: seconds of processor time in every second; idle nodes, nodes that beat, busy nodes."""
+    now = [0.0]
+
+    class Clock:
+        monotonic = staticmethod(lambda: now[0])
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            now[0] += seconds
+
+    monkeypatch.setattr(live, "time", Clock)
+    monkeypatch.setattr(live._Nodes, "newest", lambda _: [3, 4])
+    monkeypatch.setattr(live._Nodes, "_processor_seconds", lambda _: 7.0 + work * now[0])
+    nodes = live._Nodes()
+    assert nodes.wait_for(3) and now[0] == 0.0
+    assert not nodes.wait_for(4)
+    assert most - 2 < now[0] < most

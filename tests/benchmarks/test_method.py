@@ -1,5 +1,6 @@
 """The pure parts of `python -m benchmarks.method`, and a run of seconds that must repeat itself."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.digest import state_digest
 from adloco_p2p.sim.faults import Faults
+from benchmarks.method import __main__ as command
 from benchmarks.method.clock import Link, Machine, Profile, round_seconds, transferred
 from benchmarks.method.device import Setting
 from benchmarks.method.figures import SAMPLES, SECONDS, STEPS, at_loss, at_samples, estimate, front, paired, timed
@@ -191,6 +193,28 @@ def test_a_run_repeats_itself_and_spends_its_samples() -> None:
     spent = sum(batch * steps * hosts for line in first["log"] for _, batch, steps, hosts in line)
     assert 160 - 8 < spent <= 160
     assert first["loss"] < mean(point[-1] for point in first["curve"][:1])
+
+
+def test_again_trains_kept_rows_once_and_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Row(name="kept", settings=("seed=1",)), Row(name="new", settings=("seed=2",))]
+    kept, output, trained = tmp_path / "kept.jsonl.gz", tmp_path / "method.jsonl", []
+    pack([{"key": key_of(rows[0], 1, samples=8, base=BASE.read_text("utf-8"))}], kept)
+
+    def made(row: Row, seed: int, *, samples: int) -> dict[str, float]:
+        trained.append(row.name)
+        if trained == ["kept", "new"]:
+            raise KeyboardInterrupt
+        return {"loss": 2.0, "rounds": 3, "inner_steps": 4}
+
+    monkeypatch.setattr(command, "KEPT", kept)
+    monkeypatch.setattr(command, "GROUPS", {"main": lambda: rows, "tuning": list})
+    monkeypatch.setattr(command, "run_row", made)
+    arguments = argparse.Namespace(output=output, again=True, group=["main"], seeds=[1], samples=8)
+    with pytest.raises(KeyboardInterrupt):
+        command.train(arguments)
+    for _ in range(2):
+        command.train(arguments)
+    assert trained == ["kept", "new", "new"] and len(read_records(output)) == 2
 
 
 def test_hosts_that_crash_go_on_from_their_checkpoints() -> None:

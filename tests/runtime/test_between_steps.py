@@ -143,6 +143,8 @@ def test_inner_steps_that_are_discarded_end_after_the_present_one(is_ahead: bool
     assert names == ["step 0", "step 1", "discard 0"] and events == []
     names, _ = performed(inner(1, is_ahead=is_ahead), DiscardRound(instance=ONE), inner(2, is_ahead=False))
     assert names == ["discard 0", "step 0", "step 1", "step 2", "run_inner 0 2"]
+    names, events = performed(DiscardRound(instance=ONE), inner(1, is_ahead=is_ahead), DiscardRound(instance=ONE))
+    assert names == ["discard 0"] * 2 and events == [], "the first one ends nothing that was asked for after it"
     names, _ = performed(inner(1, is_ahead=is_ahead), DiscardRound(instance=TWO))
     assert names == [*STEPS, "discard 1"]
 

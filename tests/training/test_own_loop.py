@@ -130,6 +130,31 @@ def test_a_node_that_stops_does_not_wait_for_the_program() -> None:
         assert result.result(240) is None
 
 
+def test_a_round_that_was_discarded_before_it_began_is_not_begun() -> None:
+    with meeting() as made:
+        made.is_stopped.set()
+        assert made.run_inner(0).result(240) is None
+        with pytest.raises(TimeoutError):
+            made.engine.wait(timeout_seconds=0.0)
+        made.is_stopped.clear()
+        made.run_inner(1)
+        assert made.engine.wait() and made.engine.round == 1
+
+
+def test_steps_of_a_round_that_was_discarded_count_for_nothing() -> None:
+    """The next step of the program ends that round and waits for the next one, which begins from the boundary."""
+    with meeting() as made:
+        for number in (0, 1):
+            made.is_stopped.clear()
+            result = made.run_inner(number)
+            assert made.engine.step(samples=4, tokens=4, loss=2.0) and made.engine.round == number
+            assert gathered(made.parameters).tolist() == [1.0, 2.0, 3.0]
+            made.train(0.1)
+            made.is_stopped.set()
+            assert result.result(240) is None
+        assert not made.engine.finish_early() and made.engine.round is None
+
+
 def test_parameters_that_are_not_finite_have_diverged() -> None:
     with meeting() as made:
         assert made.train_round(0, math.inf).has_diverged

@@ -181,6 +181,88 @@ def test_a_drag_zooms_into_the_losses_and_the_address_keeps_the_range() -> None:
     asyncio.run(scenario())
 
 
+TICKS = """[...document.querySelectorAll('#loss text.axis[text-anchor=middle]')]
+  .map((tick) => tick.textContent).filter(Boolean).map(Number)"""
+
+
+def test_a_range_after_the_end_of_an_instance_leaves_that_instance_out() -> None:
+    """Instance 1 is merged after a part of the run, and has no point in the range."""
+
+    async def scenario() -> None:
+        async with serving(shown(events())) as (_, url), tab() as opened:
+            await opened.open(f"{url}#range=18+21", size=DESKTOP, is_dark=False)
+            ticks = await opened.evaluate(TICKS)
+            assert len(ticks) > 1 and min(ticks) >= 18 and max(ticks) <= 21
+            assert await opened.evaluate("document.querySelectorAll('#loss path.curve.s1').length") == 0
+            await opened.evaluate("zoom([20.2, 20.4])")
+            assert 0 in await opened.evaluate(TICKS), "a range without two places shows the whole"
+            assert await opened.evaluate("document.querySelectorAll('#loss path.curve.s1').length") > 0
+            assert opened.problems == []
+
+    asyncio.run(scenario())
+
+
+async def mouse(opened: Tab, kind: str, *, button: str, buttons: int, at: float = 0.5) -> None:
+    """One event of the mouse, at this part of the width of the chart of the losses."""
+    box = "document.querySelector('#loss svg').getBoundingClientRect()"
+    x, y = await opened.evaluate(f"(({{x, y, width, height}}) => [x + width * {at}, y + height / 2])({box})")
+    await opened.call("Input.dispatchMouseEvent", type=kind, button=button, buttons=buttons, clickCount=1, x=x, y=y)
+
+
+def test_another_button_begins_no_drag_and_a_lost_mouse_ends_one() -> None:
+    async def scenario() -> None:
+        async with serving(shown(events())) as (_, url), tab() as opened:
+            await opened.open(url, size=DESKTOP, is_dark=False)
+            await mouse(opened, "mousePressed", button="middle", buttons=4)
+            assert not await opened.evaluate("view.isDragging")
+            await mouse(opened, "mouseReleased", button="middle", buttons=0)
+            await mouse(opened, "mousePressed", button="left", buttons=1)
+            assert await opened.evaluate("view.isDragging")
+            await mouse(opened, "mouseMoved", button="left", buttons=1, at=0.55)  # from here on the chart has the pointer
+            captured = "document.querySelector('#loss svg').releasePointerCapture(1)"  # as a menu does that takes the mouse
+            await opened.evaluate(captured)
+            await mouse(opened, "mouseMoved", button="left", buttons=1, at=0.6)
+            assert not await opened.evaluate("view.isDragging")
+            assert opened.problems == []
+
+    asyncio.run(scenario())
+
+
+HELD_ANSWER = """(() => {
+  const ask = window.fetch;
+  const held = (reply) => new Promise((give) => { window.give = () => give(reply); });
+  window.fetch = (path) => path === "api/run?run=0" ? ask(path).then(held) : ask(path);
+  window.late = refresh();
+})()"""
+
+
+def test_a_late_answer_of_one_run_is_not_drawn_as_another() -> None:
+    async def scenario() -> None:
+        async with serving(shown(events())) as (page, url), tab() as opened:
+            page.show(shown(events(8)), place=1)
+            await opened.open(url, size=DESKTOP, is_dark=False)
+            await opened.evaluate(HELD_ANSWER)
+            await opened.evaluate("location.hash = 'run=1'")
+            await opened.evaluate(ONCE.format("view.run.run.rounds === 8"))
+            await opened.evaluate(ONCE.format("window.give"))
+            await opened.evaluate("(give(), late)")
+            assert await opened.evaluate("view.run.run.rounds") == 8
+            assert opened.problems == []
+
+    asyncio.run(scenario())
+
+
+def test_an_address_of_a_run_that_is_gone_shows_the_first_one() -> None:
+    async def scenario() -> None:
+        async with serving(shown(events())) as (_, url), tab() as opened:
+            await opened.open(f"{url}#run=7&axis=tokens", size=DESKTOP, is_dark=False)
+            assert await opened.evaluate("location.hash") == "#axis=tokens"
+            assert await opened.evaluate("view.run.run.rounds") == 24
+            assert not await opened.evaluate("document.getElementById('state').classList.contains('lost')")
+
+    asyncio.run(scenario())
+
+
 def test_runs_side_by_side_and_a_click_shows_another_one() -> None:
     runs = {"adloco": replay(events()), EVIL: replay(events(8))}
     rows = side_by_side([ComparedRun(label=label, seed=7, own=status, of_all=status) for label, status in runs.items()])

@@ -81,6 +81,21 @@ def test_the_curves_can_be_had_as_a_table() -> None:
     assert lines[1:] == ["7,3,,,2.5,,,,single", "7,4,,,2.5,,,,single"]
 
 
+def test_before_the_first_document_no_run_is_missing() -> None:
+    """A page that shows the second run stays with it while the dashboard begins anew."""
+
+    async def scenario() -> None:
+        page = Page()
+        async with serving(page) as session:
+            async with session.get("/api/run?run=1") as reply:
+                assert reply.status == 200 and await reply.json() == {}
+            page.show({"name": "first"})
+            async with session.get("/api/run?run=1") as reply:
+                assert reply.status == 404
+
+    asyncio.run(scenario())
+
+
 def test_several_runs_are_served_by_their_places() -> None:
     async def scenario() -> None:
         page = Page()

@@ -282,9 +282,11 @@ class OuterRound(RoundState):
         self.hosts[sender].is_waiting = True
         present = self.hosts.present
         waiting = {s.peer: s.samples for s in self.instance_plan.hosts if s.peer in present and self.hosts[s.peer].is_waiting}
-        if self.work.quorum is None or not is_majority(len(waiting), len(self.contributors)):
+        num_planned = len(self.contributors)
+        if self.work.quorum is None or not is_majority(len(waiting), num_planned):
             return []
-        late = lateness_seconds(self.plan, self.me, waiting, elapsed_seconds=now - self.phase_since)
+        elapsed = now - self.phase_since
+        late = lateness_seconds(self.plan, self.me, waiting, num_planned=num_planned, elapsed_seconds=elapsed)
         worth = worth_seconds(self.work, self.plan, weight=self.share.samples, others=sum(waiting.values()))
         return self._decline(words_of_decline(late, worth, round=self.round), now) if late > worth else []
 

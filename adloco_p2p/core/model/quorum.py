@@ -96,14 +96,19 @@ def _is_straggler(quorum: Quorum, upload: Upload, waiting: float) -> bool:
     return is_measured and waiting * upload.rest_seconds > quorum.tolerance_seconds
 
 
-def lateness_seconds(plan: RoundPlan, me: PeerId, waiting: Collection[PeerId], *, elapsed_seconds: float) -> float:
+def lateness_seconds(
+    plan: RoundPlan, me: PeerId, waiting: Collection[PeerId], *, num_planned: int, elapsed_seconds: float
+) -> float:
     """How much longer the hosts in `waiting` have to wait for this one's inner steps than the plan foresaw, by its measured
-    speeds: their slowest, or this host where it has less to compute, needs so much longer than this host has been at it. 0
-    where its speed or theirs is unknown."""
+    speeds. Half of the `num_planned` contributors wait and need `common` seconds or more: one of them is honest where fewer
+    than half lie about their speed, and it is done, so the round has gone on for so long. This host has been at it for less
+    by the result, or by less where it needs less than `common` itself. 0 where its speed is unknown, or the speeds of too
+    many."""
     speeds = {entry.peer: entry.speed for entry in plan.roster}
     needed = {peer: samples / speeds[peer] for peer, samples in _planned_samples(plan).items() if speeds.get(peer, 0.0) > 0}
-    slowest = max((needed.get(peer, 0.0) for peer in waiting), default=0.0)
-    return max(0.0, min(needed.get(me, 0.0), slowest) - elapsed_seconds)
+    half = (num_planned + 1) // 2
+    common = sorted((needed.get(peer, 0.0) for peer in waiting), reverse=True)[half - 1 : half]
+    return max(0.0, min(needed.get(me, 0.0), *common) - elapsed_seconds) if common else 0.0
 
 
 def _planned_samples(plan: RoundPlan) -> dict[PeerId, int]:

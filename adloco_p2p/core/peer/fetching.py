@@ -21,8 +21,8 @@ NO_DONOR_SECONDS = 30.0
 """A peer waits so long for state that no living peer is known to have, before it takes an older one instead."""
 
 PATIENCE_ROUNDS = 3.0
-"""A state is awaited as long as finished peers wait for those that are not (`PENDING_SECONDS`), and so many times the seconds
-that the known rounds are expected to take. The wait begins anew with every plan."""
+"""A state is awaited as long as finished peers wait for those that are not (`PENDING_SECONDS`), and this many times the seconds
+that the known rounds are expected to take, and that a transfer took here. The wait begins anew with every plan."""
 
 LATE_FRACTION = 0.25
 """A newcomer whose state is not here after so much of the time that its first round is expected to take withdraws from that
@@ -42,6 +42,8 @@ class Fetching:
         self._kept_vote = kept_vote
         self._newest: Digest | None = None
         """The plan since which states are awaited."""
+        self._transfer_seconds = 0.0
+        """Of the longest transfer that this peer completed: those of others, for which it waits, may take as long."""
         self.has_given_up = False
         """No peer that lives has brought the state at the end of the run: this one ends without the model."""
 
@@ -223,13 +225,13 @@ class Fetching:
         item, last = self._state.instance(instance), self._book.newest
         if not item.is_stale and last.is_last and instance in self._book.mine(last):
             self.has_given_up |= boundary == last.round or item.given_up_at == boundary
-        item.awaited_since, item.given_up_at = now, boundary
+        item.awaited_since, item.given_up_at, item.no_donor_since = now, boundary, None
         return self._take_stale(instance, boundary, may_come=False)
 
     @property
     def _patience_seconds(self) -> float:
         plans = [plan for number, plan in self._book.plans.items() if number >= self._state.opened]
-        return PENDING_SECONDS + PATIENCE_ROUNDS * sum(plan.expected_seconds for plan in plans)
+        return PENDING_SECONDS + PATIENCE_ROUNDS * (sum(plan.expected_seconds for plan in plans) + self._transfer_seconds)
 
     def _take_stale(self, instance: InstanceId, boundary: int, *, may_come: bool) -> list[Effect]:
         """Where nobody can bring the state any more, the older one here is all that is left."""
@@ -247,10 +249,11 @@ class Fetching:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def fetched(self, event: StateFetched) -> list[Effect]:
+    def fetched(self, event: StateFetched, now: float) -> list[Effect]:
         item = self._state.instance(event.instance)
         if item.fetch is None or item.fetch.boundary != event.round:
             return []  # asked for before a fast-forward
+        self._transfer_seconds = max(self._transfer_seconds, now - item.fetch.began_at)
         item.fetch, item.decline_at, item.failed_fetches = None, None, 0
         if event.instance >= FIRST_BRANCH_ID:
             return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]

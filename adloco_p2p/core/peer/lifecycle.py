@@ -32,6 +32,11 @@ from adloco_p2p.core.peer.state import PeerState
 HANDOVER_SECONDS = 600.0
 """A peer that ends waits this long at most for others to fetch the state that no other peer has."""
 
+NO_FINAL_MODEL = (
+    "no peer could give this one the final model; "
+    "`adloco-peer export` writes the model of its last checkpoint, where it has one"
+)
+
 
 class Stage(StrEnum):
     """Of one process of a peer, from its start to its stop."""
@@ -230,7 +235,7 @@ class Lifecycle:
         if self._is_busy():
             return []
         if self._fetching.has_given_up:
-            return self._stop(Stop(reason="no peer that lives has the model of the run's end", is_finished=False), now)
+            return self._stop(Stop(reason=NO_FINAL_MODEL, is_finished=False), now)
         newest, opened = self._book.newest, self._state.opened
         is_last_step = opened + 1 == newest.round and self._book.has_others(newest, self._state.gone)  # they still serve states
         is_arriving = opened == newest.round or is_last_step or bool(self._fetching.under_way)

@@ -194,7 +194,7 @@ class Peer:
             case Probed() | TasksScored() | PartNotShown():
                 return self._reporting.measured(event)
             case StateFetched():
-                return self._fetching.fetched(event)
+                return self._fetching.fetched(event, now)
             case StateKept():
                 self._branches.kept(event)
                 return []

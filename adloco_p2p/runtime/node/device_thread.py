@@ -8,7 +8,7 @@ round lands between two of them.
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -102,8 +102,10 @@ class Shared:
     fail: Callable[[BaseException], None]
     is_interrupted: threading.Event = field(default_factory=threading.Event)
     is_aborted: threading.Event = field(default_factory=threading.Event)
-    discarded: set[InstanceId] = field(default_factory=set)
-    """Their inner steps under way are to end: a `DiscardRound` waits behind them."""
+    num_discards_asked: Counter[InstanceId] = field(default_factory=Counter)
+    """`DiscardRound`s; written by the event loop."""
+    num_discards_done: Counter[InstanceId] = field(default_factory=Counter)
+    """Written by the thread that has the instance."""
     pseudo_gradients: dict[tuple[InstanceId, int], Vector] = field(default_factory=dict)
     averages: dict[tuple[InstanceId, int], AveragedVector] = field(default_factory=dict)
     writes: queue.Queue[Callable[[], None] | None] = field(default_factory=lambda: queue.Queue(WRITES_WAITING))
@@ -111,6 +113,10 @@ class Shared:
     @property
     def should_stop(self) -> bool:
         return self.is_interrupted.is_set() or self.is_aborted.is_set()
+
+    def is_discarded(self, instance: InstanceId) -> bool:
+        """Its inner steps under way are to end: a `DiscardRound` waits behind them."""
+        return self.num_discards_asked[instance] > self.num_discards_done[instance]
 
     def take_average(self, effect: ApplyOuter) -> AveragedVector:
         self.pseudo_gradients.pop((effect.instance, effect.round), None)
@@ -226,7 +232,7 @@ class DeviceThread:
                 self._forget(instance)
                 return None
             case DiscardRound(instance=instance):
-                self._shared.discarded.discard(instance)
+                self._shared.num_discards_done[instance] += 1
                 self._engine.discard(instance)
                 return None
             case Probe(round=number, merge=merge):
@@ -378,12 +384,12 @@ class DeviceThread:
             self._shared.progress(progress)
 
         def should_stop() -> bool:
-            if instance in self._shared.discarded:
+            if self._shared.is_discarded(instance):
                 return True
             return self._between_steps(effect) if effect.is_ahead else self._shared.should_stop
 
         result = self._engine.run_inner(effect, should_stop=should_stop, on_progress=on_progress)
-        if result is None or instance in self._shared.discarded:
+        if result is None or self._shared.is_discarded(instance):
             return None
         self._await_outer_step()  # its residual is part of the pseudo-gradient
         # memory holds what a checkpoint writes, or what is averaged; not both where the disk is slow

@@ -55,7 +55,7 @@ class DeviceWorker:
     def submit(self, effect: DeviceEffect) -> None:
         match effect:
             case DiscardRound(instance=instance):
-                self._shared.discarded.add(instance)
+                self._shared.num_discards_asked[instance] += 1
                 self._put(instance, effect)
             case RunInner(plan=plan):
                 for move in self._map.deal(effect.together or (plan.instance,)):

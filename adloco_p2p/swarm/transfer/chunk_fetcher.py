@@ -45,6 +45,10 @@ PAUSE_SECONDS = 0.5
 LATER_SECONDS = 2.0
 """... and one that had nothing more, or does not hold the blob: it may be fetching it itself."""
 
+LEAVE_SECONDS = 60.0
+"""A donor that was told that the whole blob is here, and has not closed the stream after this time, is left. It may still be
+sending what it was asked for."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -121,6 +125,7 @@ class ChunkFetcher:
         self._pace = pace
         self._meter = meter or Meter()
         self._connect_seconds = connect_seconds
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def fetch(
         self, download: Download, donors: Sequence[PeerId], *, timeout_seconds: float, silence_seconds: float = SILENCE_SECONDS
@@ -203,7 +208,13 @@ class ChunkFetcher:
                 held = decode_held(await stream.receive(FrameKind.HELD), len(index.chunks))
             await self._exchange(stream, sink, index, held, fetch)
         finally:
-            stream.abort()
+            if fetch.download.is_complete and not stream.is_lost:
+                stream.send(FrameKind.WANT, encode_want(None))
+                leaving = asyncio.create_task(_leave(stream))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
+            else:
+                stream.abort()
             fetch.download.bytes_sent += stream.bytes_sent
             fetch.download.bytes_received += stream.bytes_received
             fetch.download.give_back(donor)
@@ -228,6 +239,14 @@ class ChunkFetcher:
                 raise RemoteProtocolError(f"chunk {chunk} is not what the root promises")
             download.put(stream.peer, chunk, data)
             num_owed -= 1
+
+
+async def _leave(stream: FramedStream) -> None:
+    """Once the last frame is sent."""
+    try:
+        await stream.until_closed(LEAVE_SECONDS)
+    finally:
+        stream.abort()
 
 
 async def _introduce(stream: FramedStream, download: Download) -> bytes:

@@ -1,10 +1,12 @@
 """Blobs on the wire: bytes whose root is known before anybody is asked for them, cut into chunks.
 
     fetcher --HELLO(root)--> donor --HELLO_REPLY, TABLE(index), HELD(bits)--> fetcher --WANT(chunk)--> donor --DATA--> fetcher
+                                                                         fetcher --WANT()--> donor
 
 The root is the hash of the index, and the index has the hash of every chunk (`numerics/digest.py`), so donors need not be
 trusted. HELD has a bit for each chunk: one that is still fetching the blob serves what it has verified. The fetcher asks for
-several chunks ahead; they come in the order in which they were asked for. Either end closes.
+several chunks ahead; they come in the order in which they were asked for. Either end closes. A fetcher that has the whole blob,
+from whomever it came, says so with an empty WANT and lets the donor close.
 """
 
 from dataclasses import dataclass
@@ -73,12 +75,15 @@ def decode_reply(data: bytes) -> tuple[Answer, str]:
     return Answer(data[0]), "".join(letter if letter.isprintable() else "?" for letter in data[1:].decode("ascii", "replace"))
 
 
-def encode_want(chunk: int) -> bytes:
-    return chunk.to_bytes(_WANT_BYTES, "little")
+def encode_want(chunk: int | None) -> bytes:
+    """None: the fetcher has them all."""
+    return b"" if chunk is None else chunk.to_bytes(_WANT_BYTES, "little")
 
 
-def decode_want(data: bytes) -> int:
+def decode_want(data: bytes) -> int | None:
     """The chunk that is asked for, which may not exist. Raises RemoteProtocolError."""
+    if not data:
+        return None
     if len(data) != _WANT_BYTES:
         raise RemoteProtocolError(f"{len(data)} bytes name no chunk")
     return int.from_bytes(data, "little")

@@ -42,6 +42,8 @@ class Blob:
     chunks: Sequence[memoryview]
     held: frozenset[int] | None = None
     """The chunks that are here; none: all of them."""
+    source: object = None
+    """The argument of `ChunkServer.drop` when the bytes are about to change."""
 
 
 class Allowance:
@@ -86,9 +88,9 @@ class ChunkServer:
         max_downloads: int = MAX_DOWNLOADS,
         max_downloads_per_peer: int = MAX_DOWNLOADS_PER_PEER,
     ) -> None:
-        """`find`: the blob of a root, if it is held here; its bytes do not change while `num_served_now` is not 0. `pace`
-        decides when data may be sent. `members`: the peers that have a seat now and come first; all are alike where this peer
-        has none itself."""
+        """`find`: the blob of a root, if it is held here; its bytes do not change while `num_served_now` is not 0, or until
+        `drop` is called with its source. `pace` decides when data may be sent. `members`: the peers that have a seat now and
+        come first; all are alike where this peer has none itself."""
         self._find = find
         self._pace = pace
         self._acceptor = StreamAcceptor(p2p, handler_name(kind), self._serve_stream, meter=meter or Meter(), members=members)
@@ -98,12 +100,12 @@ class ChunkServer:
         )
         """Of streams that have no download yet."""
         self._max_downloads, self._max_downloads_per_peer = max_downloads, max_downloads_per_peer
-        self._downloads: dict[FramedStream, bool] = {}
-        """Streams of the downloads that run, oldest first -> whether they are a stranger's."""
+        self._downloads: dict[FramedStream, tuple[Blob, bool]] = {}
+        """Streams of the downloads that run, oldest first -> the blob, and whether they are a stranger's."""
         self.num_served_now = 0
         """Streams that may still read a blob."""
         self.on_served: Callable[[Digest], None] = lambda _: None
-        """Called with the root when a peer has taken a whole blob, and gone."""
+        """Called with the root when a peer has taken a whole blob, or a member says that it has it, and gone."""
 
     async def start(self) -> None:
         await self._acceptor.start()
@@ -112,13 +114,18 @@ class ChunkServer:
         """New fetchers are turned away; downloads that run end with the daemon."""
         await self._acceptor.stop()
 
+    def drop(self, source: object) -> None:
+        """End the downloads of blobs that come from there."""
+        for stream in [stream for stream, (blob, _) in self._downloads.items() if blob.source is source]:
+            stream.abort()
+
     async def _serve_stream(self, stream: FramedStream) -> None:
         with self._requests.place_of(stream.peer):
             async with asyncio.timeout(REQUEST_SECONDS):
                 root = Digest((await stream.receive(FrameKind.HELLO)).hex())
             stream.resume()
             blob = await self._find(root)
-            if blob is None or not self._take_place(stream):
+            if blob is None or not self._take_place(stream, blob):
                 busy = Answer.BUSY, f"busy with {len(self._downloads)} downloads"
                 reply = busy if blob else (Answer.REFUSED, "not held here")
                 stream.send(FrameKind.HELLO_REPLY, encode_reply(*reply))
@@ -126,23 +133,24 @@ class ChunkServer:
                 return
         await self._serve(root, blob, stream)
 
-    def _take_place(self, stream: FramedStream) -> bool:
+    def _take_place(self, stream: FramedStream, blob: Blob) -> bool:
         """Take a place for a download, if need be that of a stranger; false where all are taken by those who come first."""
         is_stranger = self._acceptor.is_stranger(stream.peer)
         if sum(running.peer == stream.peer for running in self._downloads) >= self._max_downloads_per_peer:
             return False
         if len(self._downloads) >= self._max_downloads:
-            yielding = next((running for running, is_strangers in self._downloads.items() if is_strangers), None)
+            yielding = next((running for running, (_, is_strangers) in self._downloads.items() if is_strangers), None)
             if is_stranger or yielding is None:
                 return False
             del self._downloads[yielding]
             yielding.abort()
-        self._downloads[stream] = is_stranger
+        self._downloads[stream] = blob, is_stranger
         return True
 
     async def _serve(self, root: Digest, blob: Blob, stream: FramedStream) -> None:
         """Until the fetcher ends the stream."""
         served: set[int] = set()
+        has_all = False
         self.num_served_now += 1
         try:
             stream.send(FrameKind.HELLO_REPLY, encode_reply(Answer.GO))
@@ -154,6 +162,9 @@ class ChunkServer:
                 async with allowance.waiting():
                     await stream.drain()
                     wanted = decode_want(await stream.receive(FrameKind.WANT))
+                if wanted is None:  # others gave it the rest; a stranger could claim it at no cost
+                    has_all = not self._acceptor.is_stranger(stream.peer)
+                    return
                 if wanted not in held:
                     raise RemoteProtocolError(f"asked for chunk {wanted}, which is not among the {len(held)} that are here")
                 allowance.take(len(blob.chunks[wanted]))
@@ -163,5 +174,5 @@ class ChunkServer:
             stream.abort()
             self.num_served_now -= 1
             self._downloads.pop(stream, None)
-            if len(served) == len(blob.chunks):
+            if has_all or len(served) == len(blob.chunks):
                 self.on_served(root)

@@ -82,9 +82,10 @@ class StateServer:
         self._offers: dict[InstanceId, dict[int, _Offer]] = {}
         self._retired: dict[InstanceId, int] = {}
         """Instances that this peer hosts no longer -> the newest boundary offered when it ceased to."""
-        self._passed_on: dict[Digest, Download] = {}
+        self._passed_on: list[Download] = []
+        """On their way here. Instances may share a root, as after a fork."""
         self.on_served: Callable[[InstanceId, int], None] = lambda _instance, _round: None
-        """Called when a peer has taken the whole state of an instance at the boundary before a round, and gone."""
+        """Called when a peer has the whole state of an instance at the boundary before a round, and has gone."""
 
     def offer(self, instance: InstanceId, round: int, root: Digest, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         """Serve the instance's state at the boundary before `round`, both flat [P] on the CPU.
@@ -115,21 +116,24 @@ class StateServer:
 
     @contextmanager
     def passing_on(self, download: Download) -> Iterator[None]:
-        """Serve what is verified of a state on its way here. A stream that goes on when the tensors are used for another state
-        sends chunks that the other end refuses."""
-        self._passed_on[download.root] = download
+        """Serve what is verified of a state on its way here. Where it does not come whole, the streams that read it end: the
+        tensors may be filled with another state, and the other end would drop this peer for such chunks."""
+        self._passed_on.append(download)
         try:
             yield
         finally:
-            self._passed_on.pop(download.root, None)
+            self._passed_on.remove(download)
+            if not download.is_complete:
+                self._server.drop(download)
 
     async def _find(self, root: Digest) -> Blob | None:
         offers = [offer for offers in self._offers.values() for offer in offers.values() if offer.root == root]
         if offers:
             return await offers[-1].blob()
-        passed_on = self._passed_on.get(root)
-        verified = passed_on.verified() if passed_on is not None else None
-        return Blob(*verified) if verified is not None else None
+        for download in sorted(self._passed_on, key=lambda download: -download.num_verified):
+            if download.root == root and (verified := download.verified()) is not None:
+                return Blob(*verified, source=download)
+        return None
 
     def _note_served(self, root: Digest) -> None:
         """Instances may share a state, as after a fork."""

@@ -205,6 +205,7 @@ function zoomable(chart) {
   chart.svg.append(chosen);
   let begun = null;
   chart.svg.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
     begun = pixelOf(chart, event);
     view.isDragging = true;
     chart.svg.setPointerCapture(event.pointerId);
@@ -222,7 +223,7 @@ function zoomable(chart) {
     if (event.type === "pointerup" && to - from >= LEAST_DRAG) zoom([chart.valueAt(from), chart.valueAt(to)].map((value) => Number(value.toPrecision(6))));
     else chosen.setAttribute("visibility", "hidden");
   };
-  for (const name of ["pointerup", "pointercancel"]) chart.svg.addEventListener(name, end);
+  for (const name of ["pointerup", "pointercancel", "lostpointercapture"]) chart.svg.addEventListener(name, end);
   chart.svg.addEventListener("dblclick", () => zoom(null));
 }
 
@@ -232,11 +233,12 @@ function zoom(range) {
   drawCharts();
 }
 
-// The points in the chosen range; all of them where fewer than two are.
-function inRange(points) {
-  if (view.range === null) return points;
-  const inside = points.filter((point) => point[view.axis] >= view.range[0] && point[view.axis] <= view.range[1]);
-  return inside.length < 2 ? points : inside;
+// The curves of one chart, with their points in the chosen range; all points where the chart has fewer than two places in it.
+function inRange(curves) {
+  if (view.range === null) return curves;
+  const isInside = (point) => point[view.axis] >= view.range[0] && point[view.axis] <= view.range[1];
+  const inside = curves.map((each) => ({ ...each, points: each.points.filter(isInside) }));
+  return new Set(inside.flatMap((each) => each.points.map((point) => point[view.axis]))).size < 2 ? curves : inside;
 }
 
 function perInstance(run, place, axis, text) {
@@ -261,12 +263,12 @@ function placed(run, points) {
     if (point.loss !== null) mean = mean === null || !view.isSmooth ? point.loss : SMOOTHING * mean + (1 - SMOOTHING) * point.loss;
     return { ...point, loss: point.loss === null ? null : mean, tokens: point.samples * run.run.sequence_length };
   });
-  return inRange(found.filter((point) => point[view.axis] !== null));
+  return found.filter((point) => point[view.axis] !== null);
 }
 
 function drawLoss(run) {
   const axis = view.axis;
-  const onAxis = run.instances.map((instance) => ({ id: instance.id, points: placed(run, instance.points) }));
+  const onAxis = inRange(run.instances.map((instance) => ({ id: instance.id, points: placed(run, instance.points) })));
   const all = onAxis.flatMap((instance) => instance.points);
   const ys = all.flatMap((point) => [point.loss, point.heldout]).filter((value) => value !== null);
   if (!ys.length) {
@@ -303,7 +305,7 @@ function drawCompared(run) {
   at("compared-card").hidden = rows.length < 2;
   if (rows.length < 2) return;
   const labels = [...new Set(rows.map((row) => row.label))];
-  const drawn = rows.map((row) => ({ label: row.label, colour: colour(labels.indexOf(row.label)), points: inRange(comparedPoints(row)) }));
+  const drawn = inRange(rows.map((row) => ({ label: row.label, colour: colour(labels.indexOf(row.label)), points: comparedPoints(row) })));
   const all = drawn.flatMap((row) => row.points);
   drawComparedTable(rows, labels);
   if (!all.length) { waiting("compared", "no held-out loss with a place on this axis yet; choose another axis"); return; }
@@ -689,10 +691,17 @@ async function follow() {
 }
 
 async function refresh() {
-  const reply = await fetch(`api/run?run=${view.place}`);
+  const place = view.place;
+  const reply = await fetch(`api/run?run=${place}`);
+  if (place !== view.place) return;  // another run was chosen meanwhile
+  if (reply.status === 404 && place > 0) {  // an address that was kept while there were more runs
+    view.place = 0;
+    writeAddress();
+    return refresh();
+  }
   if (!reply.ok) throw new Error(`status ${reply.status}`);
   const run = await reply.json();
-  if (run.run) await draw(run);
+  if (run.run && place === view.place) await draw(run);
 }
 
 // The loss chart as a picture, in the colours that are shown: a picture has no style sheet, so every shape takes its own along.

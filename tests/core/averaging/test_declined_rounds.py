@@ -93,10 +93,26 @@ def test_a_wait_that_the_plan_foresaw_is_no_reason() -> None:
     assert queried(outer, OTHERS, 122.0) == [] and outer.phase is Phase.TRAINING
 
 
+def with_speeds(plan: RoundPlan, **speeds: float) -> RoundPlan:
+    return replace(plan, roster=tuple(replace(e, speeds=(speeds.get(e.peer, e.speed),)) for e in plan.roster))
+
+
+@pytest.mark.parametrize("liars", ["b", "f", "bf"])
+def test_waiting_hosts_that_claim_to_be_slow_make_no_slow_host_decline(liars: str) -> None:
+    """The others compute for 80 s, this host for 400 s as planned, and so do the liars by their claims."""
+    outer = training(with_speeds(plan_of(), a=0.02, **dict.fromkeys(liars, 0.02)))
+    assert queried(outer, OTHERS, 182.0) == [] and outer.phase is Phase.TRAINING
+
+
+@pytest.mark.parametrize("liars", ["b", "f", "bf"])
+def test_waiting_hosts_that_claim_to_be_fast_make_no_late_host_wait(liars: str) -> None:
+    outer = training(with_speeds(plan_of(), **dict.fromkeys(liars, 8.0)))
+    assert queried(outer, OTHERS, 130.0) != [] and outer.phase is Phase.RETRYING
+
+
 @pytest.mark.parametrize(
     "outer",
     [
-        training(plan_of(HOSTS[:1])),
         training(plan_of(HOSTS[:2])),
         training(plan_of(speed=0.0)),  # nothing was measured yet
         training(plan_of(), WorkRules(quorum=None)),  # everybody is waited for

@@ -104,7 +104,7 @@ def test_donors_that_refuse_are_asked_less_and_less_often() -> None:
         fetching.tick(now)
     assert asked == [(at, (PEER1,)) for at in (0.0, 2.0, 6.0, 14.0, 30.0, 62.0, 94.0)]
     fetching.fetch_missing(now)
-    fetching.fetched(StateFetched(instance=INSTANCE, round=3, digest=DIGEST))
+    fetching.fetched(StateFetched(instance=INSTANCE, round=3, digest=DIGEST), 0.0)
     assert state.instance(INSTANCE).failed_fetches == 0
 
 
@@ -169,6 +169,28 @@ def test_a_transfer_under_way_is_not_given_up_and_its_time_does_not_count() -> N
     fetching.fetch_missing(11 * patience - 0.1)
     assert state.held == {}
     fetching.fetch_missing(11 * patience)
+    assert state.held == {INSTANCE: 3}
+
+
+def test_a_host_that_has_given_up_asks_for_no_tick_at_once() -> None:
+    """A deadline that stays in the past would keep the processor busy for ever."""
+    state, fetching, patience = waiting(is_stale=False)
+    state.gone[PEER1] = None
+    for now in (0.0, patience, patience + 1.0):
+        fetching.fetch_missing(now)
+    assert state.instance(INSTANCE).given_up_at == 3
+    assert fetching.next_deadline is not None and fetching.next_deadline > patience + 1.0
+
+
+def test_others_are_given_the_time_that_a_transfer_took_here() -> None:
+    state, fetching, patience = waiting(is_stale=True)
+    fetching.fetch_missing(0.0)
+    fetching.fetched(StateFetched(instance=INSTANCE, round=3, digest=DIGEST), 100.0)
+    state.instance(INSTANCE).give_up()
+    refused(state, fetching, at=200.0)
+    fetching.fetch_missing(200.0 + patience + PATIENCE_ROUNDS * 100.0 - 0.1)
+    assert state.held == {}
+    fetching.fetch_missing(200.0 + patience + PATIENCE_ROUNDS * 100.0)
     assert state.held == {INSTANCE: 3}
 
 

@@ -39,7 +39,7 @@ def test_any_bytes_are_a_blob(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("wants", [struct.pack("<I", len(CHUNKS)), b"", bytes(5)])
+@pytest.mark.parametrize("wants", [struct.pack("<I", len(CHUNKS)), b"\0", bytes(5)])
 def test_a_fetcher_that_asks_for_what_does_not_exist_is_dropped_and_its_place_is_free(tmp_path: Path, wants: bytes) -> None:
     async def scenario() -> None:
         async with started_hosts(tmp_path, 2) as (stranger, donor):

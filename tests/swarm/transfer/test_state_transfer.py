@@ -5,18 +5,20 @@ import os
 import signal
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import StateTransferFailed
-from adloco_p2p.numerics.digest import state_chunks, state_digest
+from adloco_p2p.numerics.digest import state_chunks, state_digest, state_index
 from adloco_p2p.swarm.transfer import chunk_fetcher, chunk_server
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
+from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transfer.state_transfer import KIND, StateFetcher, StateServer
-from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES
+from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES, FrameKind, open_stream
 from adloco_p2p.swarm.transport.rate_limiter import OVERHEAD, RateLimiter
 from adloco_p2p.swarm.transport.traffic import Traffic
 from tests.swarm.averaging_peers import Clock, until
@@ -219,6 +221,74 @@ def test_what_was_taken_whole_is_noted_for_every_instance_with_that_state(tmp_pa
             await _fetch(joiner, root, [donor.me], _empty())
             await is_noted.wait()
             assert noted == [(INSTANCE, ROUND), (INSTANCE + 1, ROUND)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+def test_a_member_that_took_a_part_elsewhere_counts_as_served(tmp_path, is_member):
+    """A stranger could say so at no cost."""
+
+    async def scenario():
+        async with swarm(tmp_path, 1) as ((joiner, donor), (server,), (outer, _, root)):
+            server._server._acceptor._members = lambda: {donor.me} | ({joiner.me} if is_member else set())
+            noted = []
+            server.on_served = lambda *served: noted.append(served)
+            target = outer.clone(), torch.zeros(NUM_PARAMETERS)  # as other joiners have passed it on
+            await _fetch(joiner, root, [donor.me], target)
+            assert server._server._pace.num_bytes == 4 * NUM_PARAMETERS
+            await until(lambda: server._server.num_served_now == 0)
+            assert noted == [(INSTANCE, ROUND)] * is_member
+
+    asyncio.run(scenario())
+
+
+async def _half_download():
+    """Of a state: the outer parameters are here."""
+    outer, momentum, root = _state()
+    chunks = state_chunks(outer.clone(), torch.zeros(NUM_PARAMETERS))
+    download = Download(root, lambda _: chunks, max_chunks=NUM_CHUNKS, may_hold_chunks=True)
+    await download.begin(state_index(outer, momentum))
+    assert download.num_verified == NUM_CHUNKS // 2
+    return download, dict(enumerate(_chunks(outer, momentum)))
+
+
+def test_a_download_is_passed_on_while_another_one_of_that_root_ends():
+    """Two instances share a state, as after a fork."""
+
+    async def scenario():
+        server = StateServer(SimpleNamespace(peer_id="us"))
+        lasting, _ = await _half_download()
+        ending, _ = await _half_download()
+        with server.passing_on(lasting):
+            with server.passing_on(ending):
+                pass
+            found = await server._find(lasting.root)
+            assert found is not None and found.source is lasting
+        assert await server._find(lasting.root) is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("comes_whole", [True, False])
+def test_what_is_passed_on_ends_with_a_download_that_fails(tmp_path, comes_whole):
+    """Its tensors may be filled with another state."""
+
+    async def scenario():
+        async with started_hosts(tmp_path, 2) as (joiner, passing):
+            server = StateServer(passing.p2p)
+            await server.start()
+            download, chunks = await _half_download()
+            with server.passing_on(download):
+                stream = await open_stream(joiner.p2p, passing.me, handler_name(KIND), timeout_seconds=PATIENCE_SECONDS)
+                stream.send(FrameKind.HELLO, bytes.fromhex(download.root))
+                await stream.receive(FrameKind.HELLO_REPLY)
+                (serving,) = server._server._downloads
+                for chunk, data in chunks.items() if comes_whole else ():
+                    download.put(passing.me, chunk, data)
+            assert serving.is_lost == (not comes_whole)
+            stream.abort()
+            await server.stop()
 
     asyncio.run(scenario())
 
