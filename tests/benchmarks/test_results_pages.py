@@ -69,6 +69,25 @@ def test_the_tables_of_the_rules_follow_from_their_records(tmp_path: Path) -> No
     assert page.read_text() == (RESULTS / "robustness.md").read_text()
 
 
+def test_the_first_page_says_which_tables_of_counts_each_model_passes() -> None:
+    runs = Runs(small_vocabulary.SCALE)
+    lines = small_vocabulary.tables(runs)["small vocabulary"][2:]
+    losses = {cells[1].strip(): cells[3].split()[0] for cells in (line.split("|") for line in lines)}
+    tables = {name: loss for name, loss in losses.items() if name.startswith("table of ")}
+    shown = ("DiLoCo", "the linear ramp", "the constant batch of 32")
+    names = dict(zip(shown, (small_vocabulary.FIXED, small_vocabulary.LINEAR, small_vocabulary.LARGER), strict=True))
+    page = " ".join((DOCS / "results.md").read_text().split())
+    below = [f"{name} ({losses[row]})" for name, row in names.items()]
+    assert f"{below[0]}, {below[1]} and {below[2]} also end below the tables of four and five tokens" in page
+    assert f"AdLoCo ({losses[small_vocabulary.TEST]}) does not" in page
+    easy = min(tables[f"table of 3-grams{smoothed}"] for smoothed in ("", ", Kneser-Ney"))
+    middle, hard = (tables["table of 4-grams"], tables["table of 5-grams"]), tables["table of 4-grams, Kneser-Ney"]
+    models = {name: loss for name, loss in losses.items() if name not in tables}
+    assert all(hard < loss < easy for loss in models.values())
+    assert {name for name, loss in models.items() if loss < min(middle)} == set(names.values())
+    assert losses[small_vocabulary.TEST] > max(middle)
+
+
 @pytest.mark.parametrize("page", [DOCS / "results.md", DOCS.parent / "README.md"], ids=lambda page: page.name)
 def test_every_interval_on_a_first_page_stands_in_a_table(page: Path) -> None:
     tables = "\n".join(row for path in RESULTS.glob("*.md") for row in TABLE_ROW.findall(path.read_text()))
