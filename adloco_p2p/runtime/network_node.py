@@ -19,7 +19,7 @@ from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
 from adloco_p2p.core.model.ledger_entry import Evidence, Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.plan import roster_of
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import ConfigError, SwarmError
@@ -309,7 +309,7 @@ class NetworkPeer:
         )
         self._base = base_servers(swarm_node, run, local.workdir.path, pace=pace, meter=traffic.state, members=members)
         self._server = StateServer(swarm_node.p2p, pace=pace, meter=traffic.state, members=members)
-        self._server.on_served = lambda instance, number: self._node.post(StateServed(instance=instance, round=number))
+        self._server.on_served = self._note_served
         fetcher = StateFetcher(swarm_node.p2p, self._server, pace=pace, meter=traffic.state)
         engine, write = local.engine, local.sink.write
         self._states = NetworkStates(
@@ -459,6 +459,9 @@ class NetworkPeer:
         refused = self._agreement.state(evidence)
         what = f"{evidence.subject} {evidence.reason}" + (f"; it is not banned for it: {refused}" if refused else "")
         self._local.sink.write(telemetry.Warning(key=f"evidence about {evidence.subject}", message=what, active=True))
+
+    def _note_served(self, instance: InstanceId, number: int, peer: PeerId) -> None:
+        self._node.post(StateServed(instance=instance, round=number, peer=peer))
 
     def _roster(self) -> list[PeerId]:
         return [entry.peer for entry in self._agreement.ledger.plans[-1].roster]

@@ -41,7 +41,7 @@ class StateFetches:
             return
         if (offer := next(self._offers(effect), None)) is not None:
             donor, state = offer
-            served = StateServed(instance=effect.instance, round=effect.round)
+            served = StateServed(instance=effect.instance, round=effect.round, peer=self._machine.peer)
             queue.after(0.0, self._around.machines[donor.me].feed, served, donor)
             queue.at(max(process.device_free_at, queue.now), self._adopt, effect, state)
             return

@@ -255,10 +255,11 @@ class Commanded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateServed:
-    """Another peer has fetched the instance's state at the boundary before `round` from this one."""
+    """`peer` has the instance's state at the boundary before `round`, at least a part of it from this peer."""
 
     instance: InstanceId
     round: int
+    peer: PeerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

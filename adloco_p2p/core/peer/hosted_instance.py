@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.complaints import PartNotShown
+from adloco_p2p.core.model.scalars import PeerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,8 @@ class HostedInstance:
     """Rounds that others were to train, and all of them are gone: the state here went through them as it was."""
     saved: set[int] = field(default_factory=set)
     """Boundaries at which it was saved, for a checkpoint that is not complete yet."""
-    served: set[int] = field(default_factory=set)
-    """Boundaries whose state others have fetched from this peer."""
+    served: set[tuple[int, PeerId]] = field(default_factory=set)
+    """Boundaries whose state others have fetched from this peer, with the other one."""
     not_shown: PartNotShown | None = None
     """The last one since this peer's last report on the instance."""
     fruitless_rounds: int = 0
@@ -84,4 +85,4 @@ class HostedInstance:
         self.declined = {number for number in self.declined if number in rounds}
         self.untrained = {number for number in self.untrained if number in rounds}
         self.saved = {boundary for boundary in self.saved if boundary in boundaries}
-        self.served = {boundary for boundary in self.served if boundary in boundaries}
+        self.served = {(boundary, peer) for boundary, peer in self.served if boundary in boundaries}

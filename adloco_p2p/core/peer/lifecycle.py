@@ -19,7 +19,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.messages import RunComplete
 from adloco_p2p.core.model.plan import RoundPlan
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.catch_up import CatchingUp
 from adloco_p2p.core.peer.completion import CompletionBarrier
@@ -139,7 +139,7 @@ class Lifecycle:
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def served(self, event: StateServed) -> None:
-        self._state.instance(event.instance).served.add(event.round)
+        self._state.instance(event.instance).served.add((event.round, event.peer))
 
     def received(self, sender: PeerId, message: RunComplete) -> list[Effect]:
         return self._completion.received(sender, message)
@@ -276,10 +276,13 @@ class Lifecycle:
             return False
         sole = [instance for instance in self._book.mine(plan) if not self._book.successors(instance, opened, gone)]
         is_undecided = boundary not in self._book.plans and bool(sole)
-        return is_undecided or any(
-            self._book.successors(instance, boundary, gone) and boundary not in self._state.known(instance).served
-            for instance in sole
-        )
+        return is_undecided or any(self._is_unserved(instance, boundary) for instance in sole)
+
+    def _is_unserved(self, instance: InstanceId, boundary: int) -> bool:
+        """No successor has it: the statement of another peer, true or not, lets this one go from nobody."""
+        successors = self._book.successors(instance, boundary, self._state.gone)
+        served = self._state.known(instance).served
+        return bool(successors) and not any((boundary, peer) in served for peer in successors)
 
     def _hand_over(self, now: float) -> list[Effect]:
         self._enter(HANDOVERS[self.stage])

@@ -104,8 +104,8 @@ class ChunkServer:
         """Streams of the downloads that run, oldest first -> the blob, and whether they are a stranger's."""
         self.num_served_now = 0
         """Streams that may still read a blob."""
-        self.on_served: Callable[[Digest], None] = lambda _: None
-        """Called with the root when a peer has taken a whole blob, or a member says that it has it, and gone."""
+        self.on_served: Callable[[Digest, PeerId], None] = lambda *_: None
+        """Called with the root and the peer when it has taken a whole blob, or reports as a member that it has it, and gone."""
 
     async def start(self) -> None:
         await self._acceptor.start()
@@ -175,4 +175,4 @@ class ChunkServer:
             self.num_served_now -= 1
             self._downloads.pop(stream, None)
             if has_all or len(served) == len(blob.chunks):
-                self.on_served(root)
+                self.on_served(root, stream.peer)

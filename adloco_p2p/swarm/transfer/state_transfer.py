@@ -84,7 +84,7 @@ class StateServer:
         """Instances that this peer hosts no longer -> the newest boundary offered when it ceased to."""
         self._passed_on: list[Download] = []
         """On their way here. Instances may share a root, as after a fork."""
-        self.on_served: Callable[[InstanceId, int], None] = lambda _instance, _round: None
+        self.on_served: Callable[[InstanceId, int, PeerId], None] = lambda _instance, _round, _peer: None
         """Called when a peer has the whole state of an instance at the boundary before a round, and has gone."""
 
     def offer(self, instance: InstanceId, round: int, root: Digest, outer: torch.Tensor, momentum: torch.Tensor) -> None:
@@ -135,11 +135,11 @@ class StateServer:
                 return Blob(*verified, source=download)
         return None
 
-    def _note_served(self, root: Digest) -> None:
+    def _note_served(self, root: Digest, peer: PeerId) -> None:
         """Instances may share a state, as after a fork."""
         for instance, offers in tuple(self._offers.items()):
             for round in [round for round, offer in offers.items() if offer.root == root]:
-                self.on_served(instance, round)
+                self.on_served(instance, round, peer)
 
 
 class StateFetcher:

@@ -238,7 +238,22 @@ def test_nobody_waits_for_ever_for_an_heir_that_does_not_come(monkeypatch: pytes
     def is_heard(peer: PeerId, event: Event) -> bool:
         return not isinstance(event, StateServed)
 
-    story = replace(handing_story(), hears=is_heard)
+    leaves_after_the_longest_handover(replace(handing_story(), hears=is_heard))
+
+
+def test_a_peer_that_is_no_heir_lets_nobody_go_by_claiming_to_have_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adloco_p2p.core.peer.lifecycle.HANDOVER_SECONDS", 20.0)
+
+    def claimed(*, instance: InstanceId, round: int, peer: PeerId) -> StateServed:
+        del peer
+        return StateServed(instance=instance, round=round, peer=PeerId("another"))
+
+    monkeypatch.setattr("adloco_p2p.sim.state_fetches.StateServed", claimed)
+    leaves_after_the_longest_handover(handing_story())
+
+
+def leaves_after_the_longest_handover(story: Story) -> None:
+    """Of 20 s."""
     story.ask(PEER2, "drain", at=6.0)
     story.play()
     (stopped,) = [at for at, _ in story.effects(Stop, PEER2)]

@@ -29,14 +29,16 @@ def filled(rounds: int) -> PeerState:
         state.verdicts[number], state.probing[number] = VERDICT, None
         hosted = state.instance(INSTANCE)
         hosted.rounds[number] = None  # type: ignore[assignment]
-        for numbers in (hosted.declined, hosted.untrained, hosted.saved, hosted.served):
+        for numbers in (hosted.declined, hosted.untrained, hosted.saved):
             numbers.add(number)
+        hosted.served.add((number, PEER0))
         plan = next_plan(plan, (), rules(rounds=100))
     return state
 
 
 def kept(state: PeerState, name: str) -> list[int]:
-    return sorted(getattr(state if name in BY_ROUND else state.known(INSTANCE), name))
+    found = getattr(state if name in BY_ROUND else state.known(INSTANCE), name)
+    return sorted(number for number, _ in found) if name == "served" else sorted(found)
 
 
 def test_whatever_is_kept_by_round_is_pruned() -> None:

@@ -220,7 +220,7 @@ def test_what_was_taken_whole_is_noted_for_every_instance_with_that_state(tmp_pa
             server.on_served = note
             await _fetch(joiner, root, [donor.me], _empty())
             await is_noted.wait()
-            assert noted == [(INSTANCE, ROUND), (INSTANCE + 1, ROUND)]
+            assert noted == [(INSTANCE, ROUND, joiner.me), (INSTANCE + 1, ROUND, joiner.me)]
 
     asyncio.run(scenario())
 
@@ -238,7 +238,7 @@ def test_a_member_that_took_a_part_elsewhere_counts_as_served(tmp_path, is_membe
             await _fetch(joiner, root, [donor.me], target)
             assert server._server._pace.num_bytes == 4 * NUM_PARAMETERS
             await until(lambda: server._server.num_served_now == 0)
-            assert noted == [(INSTANCE, ROUND)] * is_member
+            assert noted == [(INSTANCE, ROUND, joiner.me)] * is_member
 
     asyncio.run(scenario())
 
