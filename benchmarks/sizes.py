@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 
-from benchmarks.method.report import rewrite
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
-from benchmarks.method.store import command_line
 from benchmarks.package_text import LENGTH, prepared
-from benchmarks.text_runs import Runs, Scale, run_table, tuning_line
+from benchmarks.text_runs import Runs, Scale, run_command, run_table, tuning_line
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 SAMPLES = 19_456
@@ -112,16 +110,8 @@ def tuning_table(runs: Runs) -> list[str]:
     return ["| row | tried | constant: loss |", "|---|---|---|", *lines]
 
 
-def tabulate(arguments: argparse.Namespace) -> None:
-    runs = Runs(SCALE, *arguments.runs)
-    rewrite(RESULTS / "sizes.md", tables(runs))
-    runs.keep_all()
-
-
 def main() -> None:
-    parser, _, _ = command_line("sizes", __doc__, seeds=SEEDS, train=train, tabulate=tabulate)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    run_command("sizes", __doc__, scale=SCALE, seeds=SEEDS, train=train, tables=tables)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from math import sqrt
 
-from benchmarks.method.report import rewrite
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
-from benchmarks.method.store import command_line
 from benchmarks.package_text import LENGTH, prepared
 from benchmarks.sizes import RESULTS, SHIPPED_ETA
-from benchmarks.text_runs import Runs, Scale, run_table, tuning_line
+from benchmarks.text_runs import Runs, Scale, run_command, run_table, tuning_line
 
 PARAMETERS = 270_816
 SAMPLES = 21_120
@@ -107,16 +105,8 @@ def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
     }
 
 
-def tabulate(arguments: argparse.Namespace) -> None:
-    runs = Runs(SCALE, *arguments.runs)
-    rewrite(RESULTS / "sizes.md", tables(runs))
-    runs.keep_all()
-
-
 def main() -> None:
-    parser, _, _ = command_line("small_vocabulary", __doc__, seeds=SEEDS, train=train, tabulate=tabulate)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    run_command("small_vocabulary", __doc__, scale=SCALE, seeds=SEEDS, train=train, tables=tables)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """Runs on the text of the packages at one size: their records, and the table of them beside the tables of counts."""
 
+import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from benchmarks.method.figures import estimate, paired
+from benchmarks.method.report import rewrite
 from benchmarks.method.rows import TUNING_SEED, Row
 from benchmarks.method.run import BASE, run_row
-from benchmarks.method.store import Record, append_record, key_of, records_by_key
+from benchmarks.method.store import Act, Record, append_record, command_line, key_of, records_by_key
 from benchmarks.method.store import pack as keep
 from benchmarks.package_text import kneser_ney_losses, ngram_losses, prepared
 
@@ -123,3 +125,25 @@ def tuning_line(runs: Runs, name: str, what: str, candidates: Mapping[str, Row])
         record, mark = runs.find(row, TUNING_SEED), "**" if constant == best else ""
         tried.append("" if record is None else f"{constant}: {mark}{record['loss']:.3f}{mark}")
     return f"| {name} | {what} | {', '.join(tried)} |"
+
+
+def run_command(
+    name: str,
+    doc: str | None,
+    *,
+    scale: Scale,
+    seeds: Sequence[int],
+    train: Act,
+    tables: Callable[[Runs], dict[str, list[str]]],
+) -> None:
+    """`python -m benchmarks.NAME run` trains what the records lack, `report` rewrites the tables of the page and keeps all
+    records of its text."""
+
+    def tabulate(arguments: argparse.Namespace) -> None:
+        runs = Runs(scale, *arguments.runs)
+        rewrite(scale.kept.parent / "sizes.md", tables(runs))
+        runs.keep_all()
+
+    parser, _, _ = command_line(name, doc, seeds=seeds, train=train, tabulate=tabulate)
+    arguments = parser.parse_args()
+    arguments.act(arguments)

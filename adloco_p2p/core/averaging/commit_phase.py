@@ -14,15 +14,15 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 REPAIR_SECONDS = 60.0
 """Shortest timeout of a repair, while the links are not known better."""
 COMMIT_TIMEOUTS = 3
-"""A host that has voted waits as long as so many attempts of the others may take; then the round is void for it."""
+"""A host that has voted waits as long as this many attempts of the others may take; then the round is void for it."""
 LATE_TIMEOUTS = 2 * COMMIT_TIMEOUTS
-"""A host without a part in the round waits as long as so many attempts may take: the others may be training still. In the last
-round no plan would end its wait for a member that lives and never votes."""
+"""A host without a part in the round waits as long as this many attempts may take: the others may be training still. In the
+last round no plan would end its wait for a member that lives and never votes."""
 
 LOST_SECONDS = 2 * RESEND_SECONDS
-"""A committed average that no host offers for so long is lost: this host has asked all others, and they had time to answer."""
+"""A committed average that no host offers for this time is lost: this host has asked all others, and they had time."""
 MAX_REPAIRS = 5
-"""A committed average that so many tries did not bring cannot be had: its holders cannot be reached, or lie."""
+"""A committed average that this many tries did not bring cannot be had: its holders cannot be reached, or lie."""
 
 
 class CommitPhase:

@@ -213,8 +213,8 @@ class Fetching:
         return is_first and self._book.newest.round <= number + 1
 
     def _is_waited_out(self, item: HostedInstance, now: float) -> bool:
-        """No plan came for so long, and no transfer ran, that those that may have the state will not bring it. Where all hosts
-        wait none reports, so no plan would end their wait; after the last plan none comes in any case."""
+        """No plan has come, and no transfer has run, for so long that the peers that may have the state will not bring it.
+        Where all hosts wait none reports, so no plan would end their wait; after the last plan none comes in any case."""
         if item.awaited_since is None:
             item.awaited_since = now
         is_under_way = item.fetch is not None and item.fetch.is_under_way
