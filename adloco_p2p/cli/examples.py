@@ -1,5 +1,7 @@
 """The examples of the help pages: where to begin, and at least one command of every verb. The tests parse each line."""
 
+from adloco_p2p.core.model.commands import COMMANDS
+
 FIRST = (
     "adloco-peer swarm --peers 2 --rounds 20 --workdir runs/first    a whole run on this machine",
     "adloco-peer join --initial-peers LINK --workdir runs/theirs     take part in a run of others",
@@ -27,11 +29,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "status": ("adloco-peer status --workdir runs/mine", "adloco-peer status --workdir runs/mine --json"),
     "watch": ("adloco-peer watch --workdir runs/mine",),
     "bandwidth": ("adloco-peer bandwidth --workdir runs/mine", "adloco-peer bandwidth --workdir runs/mine --up 2M --down 0"),
-    "pause": ("adloco-peer pause --workdir runs/mine --wait",),
-    "resume": ("adloco-peer resume --workdir runs/mine",),
-    "drain": ("adloco-peer drain --workdir runs/mine --wait",),
-    "leave": ("adloco-peer leave --workdir runs/mine",),
-    "checkpoint": ("adloco-peer checkpoint --workdir runs/mine",),
+    **{name: (f"adloco-peer {name} --workdir runs/mine {command.example}".rstrip(),) for name, command in COMMANDS.items()},
     "invite": ("adloco-peer invite --workdir runs/mine --seats 50", "adloco-peer invite --workdir runs/mine --each 5"),
     "members": ("adloco-peer members --workdir runs/mine",),
     "ban": ("adloco-peer ban PEER --workdir runs/mine --reason 'sends noise'",),

@@ -1,7 +1,6 @@
 """Verbs that run a peer, and those for the peer that runs in a directory."""
 
 from pathlib import Path
-from typing import assert_never
 
 from adloco_p2p.cli.parser import Verbs, add_verb
 from adloco_p2p.cli.shared import (
@@ -19,7 +18,7 @@ from adloco_p2p.cli.shared import (
     settings_of_machine,
     workdir,
 )
-from adloco_p2p.core.model.commands import COMMANDS, Command
+from adloco_p2p.core.model.commands import COMMANDS
 
 
 def taking_part(verbs: Verbs) -> None:
@@ -180,27 +179,12 @@ def control(verbs: Verbs) -> None:
     for way in ("up", "down"):
         bandwidth.add_argument(f"--{way}", type=rate, metavar="RATE", help="bytes per second, such as 2M or 500k; 0: no cap")
     bandwidth.set_defaults(verb="control:bandwidth")
-    asking = {name: add_verb(verbs, name, _command_help(name)) for name in COMMANDS}
+    asking = {name: add_verb(verbs, name, command.words) for name, command in COMMANDS.items()}
     for name, parser in asking.items():
-        if name in ("pause", "drain", "leave"):
+        if COMMANDS[name].done_in:
             parser.add_argument("--wait", action="store_true", help="return when it is done")
         parser.set_defaults(verb="control:command", command=name)
     for parser in (status, bandwidth, *asking.values()):
         json_output(parser)
     for parser in (status, watch, bandwidth, *asking.values()):
         workdir(parser)
-
-
-def _command_help(name: Command) -> str:
-    match name:
-        case "pause":
-            return "end the round and pause; others do not wait for this node, which keeps its state and follows the run"
-        case "resume":
-            return "take part again after a pause"
-        case "drain":
-            return "end the round, hand over, save and leave"
-        case "leave":
-            return "leave at once, without the round under way"
-        case "checkpoint":
-            return "save at the next round boundary"
-    assert_never(name)

@@ -10,6 +10,7 @@ from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.control.api import API_VERSION
 from adloco_p2p.control.client import ControlClient, starting_status
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.commands import COMMANDS
 from adloco_p2p.core.model.telemetry import Finished, Resumed, Stamped, Started
 from adloco_p2p.errors import NoNodeError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View, stamp
@@ -96,12 +97,12 @@ def _client(workdir: Path) -> ControlClient:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Pause, resume, drain, leave or checkpoint."""
+    """Ask the node for one of `COMMANDS`."""
     with _client(arguments.workdir) as client:
         words = client.command(arguments.command)
         _show(arguments, {"command": arguments.command, "words": words}, words)
         if getattr(arguments, "wait", False):
-            _wait(client, until="paused" if arguments.command == "pause" else "stopped")
+            _wait(client, until=COMMANDS[arguments.command].done_in)
     return 0
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-API_VERSION = 2
+API_VERSION = 3
 """Grows with every change that an older command or node would misunderstand."""
 MAX_REQUEST_BYTES = 4096
 """Requests are a few numbers."""

@@ -9,6 +9,7 @@ import grpc
 
 from adloco_p2p.control import endpoint as endpoints
 from adloco_p2p.control.api import API_VERSION, MAX_REPLY_BYTES, plain
+from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.decode import decode_events
 from adloco_p2p.errors import NoNodeError, SwarmError
@@ -59,10 +60,10 @@ class ControlClient:
             for batch in self._stub.Watch(request, metadata=self._metadata):
                 yield decode_events(batch.events), batch.are_past
 
-    def command(self, name: str) -> str:
-        """Ask for pause, resume, drain, leave or checkpoint; returns what happens now, in words."""
+    def command(self, name: Command) -> str:
+        """Ask for it; returns what happens now, in words."""
         with self._explained():
-            request = control_pb2.CommandRequest(api_version=API_VERSION, command=control_pb2.CommandName.Value(name.upper()))
+            request = control_pb2.CommandRequest(api_version=API_VERSION, command=name)
             return str(self._stub.Command(request, timeout=TIMEOUT_SECONDS, metadata=self._metadata).words)
 
     def set_bandwidth(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from grpc import aio
 from adloco_p2p.control import endpoint as endpoints
 from adloco_p2p.control.api import API_VERSION, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 from adloco_p2p.control.endpoint import Endpoint, Listen
-from adloco_p2p.core.model.commands import COMMANDS, Command
+from adloco_p2p.core.model.commands import Command, known_command
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc
 
@@ -20,9 +20,6 @@ MAX_WATCHERS = 16
 """Each keeps a queue of events."""
 STOP_SECONDS = 2.0
 """Calls that are under way when the node ends may take so long to end."""
-
-_COMMANDS: dict[int, Command] = {control_pb2.CommandName.Value(name.upper()): name for name in COMMANDS}
-assert len(_COMMANDS) + 1 == len(control_pb2.CommandName.keys()), "control.proto names other commands than the core has"
 
 
 class Controlled(Protocol):
@@ -130,9 +127,10 @@ class _Servicer(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
 
     async def Command(self, request: Any, context: aio.ServicerContext) -> Any:  # noqa: N802
         await _check_version(request, context)
-        if request.command not in _COMMANDS:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"command {request.command}: not known here")
-        return control_pb2.CommandReply(words=self._node.command(_COMMANDS[request.command]))
+        command = known_command(request.command)
+        if command is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"command {request.command!r}: not known here")
+        return control_pb2.CommandReply(words=self._node.command(command))
 
     async def SetBandwidth(self, request: Any, context: aio.ServicerContext) -> Any:  # noqa: N802
         await _check_version(request, context)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adloco_p2p.core.model.commands import Command
+from adloco_p2p.core.model.commands import COMMANDS, Command
 from adloco_p2p.core.model.telemetry import Stamped, Stopped
 from adloco_p2p.runtime.adapters import event_broadcast
 from adloco_p2p.runtime.adapters.control_adapter import describe
@@ -130,6 +130,6 @@ def test_the_status_is_kept_whoever_watches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["starting", "running", "pausing", "paused", "stopping", "finished"])
-@pytest.mark.parametrize("command", ["pause", "resume", "drain", "leave", "checkpoint"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_answered_in_words_in_every_state(command: Command, state: str) -> None:
     assert len(describe(command, Status(state=state)).split()) >= 3
