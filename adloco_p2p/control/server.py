@@ -129,7 +129,7 @@ class _Servicer(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         await _check_version(request, context)
         command = known_command(request.command)
         if command is None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"command {request.command!r}: not known here")
+            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"command {request.command!r}: not known here")
         return control_pb2.CommandReply(words=self._node.command(command))
 
     async def SetBandwidth(self, request: Any, context: aio.ServicerContext) -> Any:  # noqa: N802
