@@ -73,6 +73,7 @@ class LocalPeer:
             checkpoint_seconds=self._checkpoint_seconds(),
             is_delayed=self.run.outer.overlap != "none",
             task_period=self.run.evaluation.tasks.every_rounds if self.run.evaluation.tasks.names else 0,
+            vector_bytes=round(self.engine.num_parameters * self.run.averaging.bytes_per_value),
         )
 
     @property

@@ -192,6 +192,7 @@ class World:
                 checkpoint_period=parts.checkpoint_period,
                 is_delayed=is_delayed,
                 task_period=parts.task_period,
+                vector_bytes=links.vector_bytes,
             ),
             capacity=self._capacity,
             genesis=self.genesis,

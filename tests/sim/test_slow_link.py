@@ -7,22 +7,24 @@ from random import Random
 import pytest
 
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, WorkRules
-from adloco_p2p.sim.faults import everyday_faults
-from adloco_p2p.sim.links import VECTOR_BYTES
+from adloco_p2p.sim.faults import Faults, everyday_faults
+from adloco_p2p.sim.identities import name_of
+from adloco_p2p.sim.links import VECTOR_BYTES, Links
 from adloco_p2p.sim.world import Parts, World, small_rules
-from benchmarks.slow_link import Links, Pace, pace_with_slow_link
+from benchmarks.slow_link import Links as RatedLinks
+from benchmarks.slow_link import Pace, pace_with_slow_link
 
 
 @cache
 def alone_in_short_rounds() -> Pace:
-    return pace_with_slow_link(0, rounds=16, compute_seconds=12.0, links=Links(slow_seconds=None))
+    return pace_with_slow_link(0, rounds=16, compute_seconds=12.0, links=RatedLinks(slow_seconds=None))
 
 
 def test_where_its_exchange_takes_longer_than_the_round_it_is_benched_and_costs_the_others_at_most_a_tenth() -> None:
     """45 MB at 2 MB/s among hosts with 12, in rounds of 12 s: in every average it halves their pace. One try is counted."""
     alone = alone_in_short_rounds()
-    sparing = pace_with_slow_link(0, rounds=36, compute_seconds=12.0, links=Links())
-    waiting = pace_with_slow_link(0, rounds=16, compute_seconds=12.0, links=Links(), tolerance=None)
+    sparing = pace_with_slow_link(0, rounds=36, compute_seconds=12.0, links=RatedLinks())
+    waiting = pace_with_slow_link(0, rounds=16, compute_seconds=12.0, links=RatedLinks(), tolerance=None)
     assert sparing.samples_per_second >= 0.9 * alone.samples_per_second
     assert waiting.samples_per_second <= 0.5 * alone.samples_per_second
     assert sparing.slow_in_average == 1 and "is benched" in sparing.reason
@@ -30,12 +32,12 @@ def test_where_its_exchange_takes_longer_than_the_round_it_is_benched_and_costs_
 
 
 def test_without_link_periods_averages_end_without_it_once_its_link_is_known() -> None:
-    leaving = pace_with_slow_link(0, rounds=16, compute_seconds=12.0, links=Links(), tolerance=None, quorum=0.7)
+    leaving = pace_with_slow_link(0, rounds=16, compute_seconds=12.0, links=RatedLinks(), tolerance=None, quorum=0.7)
     assert leaving.samples_per_second >= 0.75 * alone_in_short_rounds().samples_per_second
 
 
 def test_in_long_rounds_it_is_in_every_fourth_average() -> None:
-    links = Links(fast_seconds=1.875, slow_seconds=11.25)
+    links = RatedLinks(fast_seconds=1.875, slow_seconds=11.25)
     alone = pace_with_slow_link(0, rounds=12, compute_seconds=36.0, links=replace(links, slow_seconds=None))
     sparing = pace_with_slow_link(0, rounds=16, compute_seconds=36.0, links=links)
     assert sparing.samples_per_second >= 0.9 * alone.samples_per_second
@@ -70,3 +72,21 @@ def slow_world(seed: int, *, slow_seconds: float = 5.0, tolerance: float | None 
     )
     world.limit_seconds = 1500.0
     return world
+
+
+class HomeLinks(Links):
+    """600 MB, 150M parameters in float32, behind 20 Mbit/s: an average takes more than five minutes."""
+
+    vector_bytes = 600_000_000
+
+
+def test_the_first_average_of_a_large_model_behind_home_links_needs_one_attempt() -> None:
+    rules = replace(small_rules(3, 2), instances=InstanceRules(count=1), batch=BatchRules(initial_batch=8, test="constant"))
+    rates = {name_of(index): 2.5e6 for index in range(3)}
+    parts = Parts(links=lambda _: HomeLinks(uplink=2.5e6, rates=rates, random=Random(0)))
+    world = World(0, peers=3, rounds=2, faults=replace(Faults(), faults_end_at=0.0), rules=rules, parts=parts, is_traced=True)
+    world.limit_seconds = 3600.0
+    world.run()
+    assert world.trace is not None
+    assert not any("AttemptFailed" in line for line in world.trace)
+    assert world.time < 60.0 + 2 * 2 * 600e6 * 2 / 3 / 2.5e6

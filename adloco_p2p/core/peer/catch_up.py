@@ -175,4 +175,4 @@ class CatchingUp:
 
     @property
     def _patience_seconds(self) -> float:
-        return self._adaptive_timeout.timeout_seconds(expected_seconds=0.0)
+        return self._adaptive_timeout.patience_seconds

@@ -94,6 +94,8 @@ class Cadence:
     """Outer updates may come one round late."""
     task_period: int = 0
     """Rounds from one scoring of the run's tasks to the next; 0: none."""
+    vector_bytes: int = 0
+    """Of a pseudo-gradient as it travels; see `AdaptiveTimeout`."""
 
     def evaluates(self, round: int) -> bool:
         return self.evaluation_period > 0 and (round + 1) % self.evaluation_period == 0
@@ -117,7 +119,7 @@ class Peer:
         self._book = self._state.book
         self._branches = self._state.branches
         self._checkpoints = Checkpoints(self._state, is_on_schedule=cadence.saves, least_seconds=cadence.checkpoint_seconds)
-        self._adaptive_timeout = AdaptiveTimeout()
+        self._adaptive_timeout = AdaptiveTimeout(vector_bytes=cadence.vector_bytes)
         self._failed_attempts = FailedAttempts()
         self._fetching = Fetching(self._state, kept_vote=agreement.kept_vote)
         self._reporting = Reporting(self._state, submit=self._submit, task_period=cadence.task_period)

@@ -31,3 +31,11 @@ def test_the_least_timeout_is_within_the_longest() -> None:
         assert timeout.timeout_seconds(expected_seconds=expected) <= timeout.longest_seconds(
             expected_seconds=expected, uplinks=()
         )
+
+
+def test_the_first_attempt_has_the_time_of_its_bytes_on_a_link_of_8_mbit_per_second() -> None:
+    timeout = AdaptiveTimeout(vector_bytes=600_000_000)  # 150M parameters in float32
+    assert timeout.timeout_seconds(expected_seconds=0.0) == 60.0 + 2 * 600.0
+    assert timeout.patience_seconds == 60.0  # nothing travels
+    timeout.observe(480.0)
+    assert timeout.timeout_seconds(expected_seconds=0.0) == timeout.patience_seconds == 5.0 + 3 * 480.0
