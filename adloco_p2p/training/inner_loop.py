@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import SupportsFloat, TypeVar
 
@@ -47,57 +48,72 @@ def run_inner_steps(
     should_stop: Callable[[], bool],
     on_progress: OnProgress,
 ) -> InnerResult | None:
-    """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass. `shell`: of the first device of
-    `team`. `micro_batch_limit` is of each device. `is_measured`: whether something asks for the gradient noise. `make_room`
-    takes off the device what these steps do not need: where its memory is short in spite of the probed limit, smaller
-    micro-batches are tried first, and no value depends on it.
+    """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass: a smaller contribution, but a
+    valid one (its weight is its samples). None where nothing was done.
 
-    Returns what was done, which after a stop is a smaller contribution but a valid one (its weight is its samples); none where
-    nothing was done. The caller decides whether it counts or is discarded. The time of `should_stop` does not count as
-    training.
-    Raises DeviceError where one sample, or the optimizer's step, does not fit.
+    `shell`: of the first device of `team`. `micro_batch_limit` is of each device. `is_measured`: whether something asks for the
+    gradient noise. `make_room` takes off the device what these steps do not need: where its memory is short in spite of the
+    probed limit, smaller micro-batches are tried first, and no value depends on it. The time of `should_stop` does not count as
+    training. Raises DeviceError where one sample, or the optimizer's step, does not fit.
     """
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share
     clock = _TrainingClock()
     micro_batch = min(-(-share.micro_batch_size // team.num_devices), micro_batch_limit)
-    loss_sum = torch.zeros((), dtype=sum_dtype(shell.device), device=shell.device)
-    measured: list[StepNoise] = []
-    tokens = steps = 0
+    done = _Done(torch.zeros((), dtype=sum_dtype(shell.device), device=shell.device), micro_batch, micro_batch_limit)
     shell.bind(instance.local)
     shell.module.train()
-    while steps < share.inner_steps and not clock.without(should_stop):
+    while done.steps < share.inner_steps and not clock.without(should_stop):
         batch = batches.take()
         # all of them at once, without waiting; the CPU does nothing more with them
         rows = _with_room(partial(batch.rows.to, shell.device), make_room, what="the rows of an inner step")
-        is_measured_now = is_measured and steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
+        is_measured_now = is_measured and done.steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
         step_loss, noise, fitting = _accumulate_what_fits(
-            team, rows, micro_batch=micro_batch, is_measured=is_measured_now, make_room=make_room
+            team, rows, micro_batch=done.micro_batch, is_measured=is_measured_now, make_room=make_room
         )
-        if fitting < micro_batch:
-            micro_batch = micro_batch_limit = fitting
-        measured += [] if noise is None else [noise]
         torch.nn.utils.clip_grad_norm_(shell.parameters, schedule.inner.clip_norm)
-        rate = schedule.learning_rate(steps, instance.adoption_steps)
+        rate = schedule.learning_rate(done.steps, instance.adoption_steps)
         _with_room(partial(instance.inner_step, shell.gradient, rate), make_room, what="a step of the inner optimizer")
-        loss_sum += step_loss
-        tokens += batch.num_predicted_tokens
-        steps += 1
-        on_progress(steps, step_loss / max(1, batch.num_predicted_tokens), batch.num_predicted_tokens)
-    if steps == 0:
-        return None
-    loss = float(loss_sum) / max(1, tokens)  # waits for the device
-    return InnerResult(
-        samples=steps * share.effective_batch,
-        tokens=tokens,
-        inner_steps=steps,
-        batch_samples=share.effective_batch,
-        accumulation_steps=-(-share.effective_batch // (micro_batch * team.num_devices)),
-        loss=loss,
-        seconds=clock.seconds,
-        half_batch=_statistics(measured) if math.isfinite(loss) else None,
-        micro_batch_limit=micro_batch_limit,
-        has_diverged=not (math.isfinite(loss) and is_sound(instance.local)),
-    )
+        done.add(step_loss, noise, tokens=batch.num_predicted_tokens, fitting=fitting)
+        on_progress(done.steps, step_loss / max(1, batch.num_predicted_tokens), batch.num_predicted_tokens)
+    return done.result(share, team, instance, clock) if done.steps else None
+
+
+@dataclass(slots=True)
+class _Done:
+    """The inner steps of a round so far."""
+
+    loss_sum: torch.Tensor
+    """Over all tokens, on the device."""
+    micro_batch: int
+    """That fits."""
+    micro_batch_limit: int
+    steps: int = 0
+    tokens: int = 0
+    measured: list[StepNoise] = field(default_factory=list)
+
+    def add(self, loss: torch.Tensor, noise: StepNoise | None, *, tokens: int, fitting: int) -> None:
+        """One more step, whose micro-batches were at last `fitting`."""
+        if fitting < self.micro_batch:
+            self.micro_batch = self.micro_batch_limit = fitting
+        self.measured += [] if noise is None else [noise]
+        self.loss_sum += loss
+        self.tokens += tokens
+        self.steps += 1
+
+    def result(self, share: HostShare, team: Team, instance: Instance, clock: "_TrainingClock") -> InnerResult:
+        loss = float(self.loss_sum) / max(1, self.tokens)  # waits for the device
+        return InnerResult(
+            samples=self.steps * share.effective_batch,
+            tokens=self.tokens,
+            inner_steps=self.steps,
+            batch_samples=share.effective_batch,
+            accumulation_steps=-(-share.effective_batch // (self.micro_batch * team.num_devices)),
+            loss=loss,
+            seconds=clock.seconds,
+            half_batch=_statistics(self.measured) if math.isfinite(loss) else None,
+            micro_batch_limit=self.micro_batch_limit,
+            has_diverged=not (math.isfinite(loss) and is_sound(instance.local)),
+        )
 
 
 def _statistics(measured: Sequence[StepNoise]) -> HalfBatchStatistics | None:
