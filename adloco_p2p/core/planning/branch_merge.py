@@ -16,7 +16,7 @@ the winners'. All states of one fork weigh at most a quarter, in however many me
 once.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adloco_p2p.core.model.branches import ROUNDS_OPEN, BranchState, PendingBranch
@@ -68,25 +68,18 @@ def settle(
     instances = [*(plan.instance for plan in previous.instances), *(target for fork in forks for target in fork.targets)]
     change = _Change(instances=instances, forks=forks, merges=merges, states=())
     carried = {item.branch_state.key: _carried(item, previous, received, change, staying) for item in previous.branches}
-    busy = {source for merge in merges for source in merge.sources}
     verdict = verdict_on_branches(previous, received, rules) if rules.guard else None
-    ripe: dict[InstanceId, list[PendingBranch]] = {}
-    for _, item in sorted(carried.items()):
-        group = ripe.setdefault(item.target, [])
-        is_mergeable = item.target not in busy and len(group) < MAX_INSTANCES - 1 and _room(item) > LEAST_SHARE
-        if is_mergeable and _all_hold(item, previous, received, staying):
-            group.append(item)
-    ripe = {target: group for target, group in sorted(ripe.items()) if group}
+    held = {key: item for key, item in sorted(carried.items()) if _all_hold(item, previous, received, staying)}
+    ripe = _ripe(held.values(), busy={source for merge in merges for source in merge.sources})
     healing = _measured(verdict, ripe) if rules.guard else [_merge_of(target, group) for target, group in ripe.items()]
     done = {source for merge in healing for source in merge.sources}
-    open_ones, reasons = [], []
-    for key, item in sorted(carried.items()):
-        is_refused = verdict is not None and not verdict.is_accepted and verdict.worst == key
-        why = verdict.numbers if verdict is not None and is_refused else _why_drop(item, previous.round + 1, is_last=is_last)
-        if why and key not in done:
-            reasons.append(f"dropped {_branch_words(item)}: {why}")
-        elif key not in done:
-            open_ones.append(item)
+    why_dropped = {
+        key: _refusal(verdict, key) or _why_drop(item, previous.round + 1, is_last=is_last)
+        for key, item in sorted(carried.items())
+        if key not in done
+    }
+    reasons = [f"dropped {_branch_words(carried[key])}: {why}" for key, why in why_dropped.items() if why]
+    open_ones = [carried[key] for key, why in why_dropped.items() if not why]
     states = [item.branch_state for item in carried.values()]
     healed = replace(change, forks=(), merges=healing, states=states)
     open_ones = [_changed(item, healed) for item in open_ones]
@@ -99,6 +92,22 @@ def settle(
         probe=_next_probe(ripe, open_ones, done) if rules.guard and may_probe else None,
         reasons=tuple(reasons),
     )
+
+
+def _ripe(held: Iterable[PendingBranch], busy: Collection[InstanceId]) -> dict[InstanceId, list[PendingBranch]]:
+    """What can be merged now, by target: `held` by all its hosts, in order; `busy` targets merge otherwise."""
+    ripe: dict[InstanceId, list[PendingBranch]] = {}
+    for item in held:
+        group = ripe.get(item.target, [])
+        if item.target not in busy and len(group) < MAX_INSTANCES - 1 and _room(item) > LEAST_SHARE:
+            ripe[item.target] = [*group, item]
+    return dict(sorted(ripe.items()))
+
+
+def _refusal(verdict: BranchVerdict | None, key: InstanceId) -> str:
+    """Why the measured merge drops this branch; empty where it does not."""
+    is_refused = verdict is not None and not verdict.is_accepted and verdict.worst == key
+    return verdict.numbers if verdict is not None and is_refused else ""
 
 
 def _measured(verdict: BranchVerdict | None, ripe: Mapping[InstanceId, Sequence[PendingBranch]]) -> list[Merge]:

@@ -346,50 +346,60 @@ def _merges(
     rules: Rules,
 ) -> tuple[tuple[Merge, ...], Merge | None, str]:
     """Merges to do before the round, the probe to measure after it, and why."""
-    round = previous.round + 1
-    plans = [draft.plan for draft in drafts]
-    merges: tuple[Merge, ...] = ()
-    whys = []
-    if previous.pending is not None and not is_of_branches(previous.pending):
-        probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
-        hosts = {share.peer for plan in probed for share in plan.hosts}
-        verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
-        judged_merge = judge(previous.pending, verdicts, rules=rules.merge)
-        merges = (judged_merge,) if judged_merge else ()
-        whys.append(judged_merge.reason if judged_merge else "no peer measured the merge that was to be tried")
-        plans = [plan for plan in plans if plan.instance not in _ended(merges)]
+    merges, whys = _judged_merges(previous, received, rules)
+    plans = [draft.plan for draft in drafts if draft.plan.instance not in _ended(merges)]
     if not merges and (orphans := _end_of_orphans(plans)) is not None:
         merges, whys = (orphans,), [*whys, orphans.reason]
         plans = [plan for plan in plans if plan.instance not in _ended(merges)]
-        if round < end:
+        if previous.round + 1 < end:
             return merges, None, "; ".join(whys)
+    chosen, probe, why = _chosen_merge(previous, plans, claims, is_forking=is_forking, end=end, rules=rules)
+    return (*merges, chosen) if chosen is not None else merges, probe, "; ".join([*whys, why])
+
+
+def _judged_merges(previous: RoundPlan, received: Mapping[PeerId, Report], rules: Rules) -> tuple[tuple[Merge, ...], list[str]]:
+    """The merge that was measured, where the verdicts are for it, and why."""
+    if previous.pending is None or is_of_branches(previous.pending):
+        return (), []
+    probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
+    hosts = {share.peer for plan in probed for share in plan.hosts}
+    verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
+    merge = judge(previous.pending, verdicts, rules=rules.merge)
+    if merge is None:
+        return (), ["no peer measured the merge that was to be tried"]
+    return (merge,), [merge.reason]
+
+
+def _chosen_merge(
+    previous: RoundPlan,
+    plans: Sequence[InstancePlan],
+    claims: Mapping[InstanceId, Claims],
+    *,
+    is_forking: bool,
+    end: int,
+    rules: Rules,
+) -> tuple[Merge | None, Merge | None, str]:
+    """One of the `plans` that is due now: to do, or to measure first, and why."""
+    round = previous.round + 1
     if len(plans) < 2:
-        return merges, None, "; ".join([*whys, "one instance, nothing to merge"])
+        return None, None, "one instance, nothing to merge"
     if round >= end:
         last = last_merge(plans, claims, rules.merge)
-        return (*merges, last), None, "; ".join([*whys, last.reason])
+        return last, None, last.reason
     held = reported_on(plans, claims)
     # the end of a run that counts samples moves as batches grow or hosts go, so another probe may still be pending
     if previous.probe is None and is_probed_for_the_end(round, len(held), end, rules.merge):
-        return (
-            merges,
-            final_merge(held, rules=rules.merge),
-            "; ".join([*whys, "the merge at the end of the run is measured first"]),
-        )
+        return None, final_merge(held, rules=rules.merge), "the merge at the end of the run is measured first"
     if is_forking:
-        return merges, None, "; ".join([*whys, "no merge of fresh copies"])
-    if rules.merge.guard and (previous.probe is not None or round > end - 4):
-        return (
-            merges,
-            None,
-            "; ".join(
-                [*whys, "a merge is being measured" if previous.probe else "too near the end to measure a merge of a pair"]
-            ),
-        )
+        return None, None, "no merge of fresh copies"
+    if rules.merge.guard and previous.probe is not None:
+        return None, None, "a merge is being measured"
+    if rules.merge.guard and round > end - 4:
+        return None, None, "too near the end to measure a merge of a pair"
     chosen, why = choose_merge(held, round=round, rules=rules.merge)
-    if chosen is None or rules.merge.guard:
-        return merges, chosen, "; ".join([*whys, f"to be measured first: {why}" if chosen else why])
-    return (*merges, chosen), None, "; ".join([*whys, why])
+    if chosen is None or not rules.merge.guard:
+        return chosen, None, why
+    return None, chosen, f"to be measured first: {why}"
 
 
 def _still_pending(probe: Merge | None, merges: Sequence[Merge]) -> Merge | None:
