@@ -10,11 +10,11 @@ from typing import SupportsFloat, TypeVar
 import torch
 
 from adloco_p2p.core.model.events import InnerResult
-from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics
+from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, half_batch_statistics
 from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
-from adloco_p2p.numerics.grad_stats import half_batch_statistics, sum_dtype
+from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.numerics.outer_optimizer import is_sound
 from adloco_p2p.training.accumulation import StepNoise
 from adloco_p2p.training.data_parallel import Team

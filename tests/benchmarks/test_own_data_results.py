@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.model.instance_plan import NoiseSample
+from adloco_p2p.core.model.gradient_statistics import NoiseSample
 from benchmarks.own_data import ROWS, key_of, merge_weights, run_of
 from tests.core.core_values import instance_plan
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
-from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan, NoiseSample
+from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, NoiseSample, PseudoGradientStatistics
+from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
 from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.report_form import bits_of
 from adloco_p2p.core.model.roster_entry import Capacity

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
+from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics, half_batch_statistics
 from adloco_p2p.decode import decode
-from adloco_p2p.numerics.grad_stats import half_batch_statistics, half_products, inner_product
+from adloco_p2p.numerics.grad_stats import half_products, inner_product
 from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, statistics_of
 from tests.numerics.gradients import gradient_noise
 

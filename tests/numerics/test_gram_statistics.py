@@ -8,14 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics, noise_from_products
 from adloco_p2p.core.model.rules import BatchRules
 from adloco_p2p.core.model.scalars import LARGEST_SCALAR
 from adloco_p2p.core.planning.batch_sizing import demanded_batch, pool_round
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.rule import Gram
 from adloco_p2p.numerics.aggregation.statistics import gram_statistics
-from adloco_p2p.numerics.grad_stats import noise_from_products
 from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, weighted_average
 from tests.core.core_values import PLACES, instance_plan, instance_report, peer
 

@@ -10,9 +10,9 @@ import torch
 
 from adloco_p2p.config.run_config import ModelConfig, Scalar
 from adloco_p2p.core.model.events import InnerResult
+from adloco_p2p.core.model.gradient_statistics import half_batch_statistics
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
-from adloco_p2p.numerics.grad_stats import half_batch_statistics
 from adloco_p2p.training.accumulation import accumulate_gradient
 from adloco_p2p.training.evaluate import heldout_loss, perplexity
 from adloco_p2p.training.hosting import Hosting

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MaxLen
 
 from adloco_p2p.core.model.complaints import KnownComplaint, Place
+from adloco_p2p.core.model.gradient_statistics import NoiseSample
 from adloco_p2p.core.model.scalars import (
     MAX_HOSTS,
     MAX_INSTANCES,
     Count,
-    Finite,
     HexDigest,
     InstanceId,
     NonNegative,
@@ -27,26 +27,6 @@ MAX_COMPLAINTS = 16 * MAX_HOSTS
 """Of the hosts of one instance, one per host and round, that a plan remembers."""
 MAX_HISTORY = 32
 """Rounds of statistics that a plan carries per instance."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseSample:
-    """Gradient noise of one instance in one round, pooled over its hosts. Every field is about the mean over the whole
-    effective batch `batch_samples`, so that a request is `batch_samples` times a ratio of these fields."""
-
-    round: Count
-    source: Literal["pseudo_gradient", "micro_batch"]
-    batch_samples: PositiveCount
-    mean_sqnorm: NonNegative
-    """V: squared norm of the mean."""
-    noise: NonNegative
-    """Variance of the mean: s2/M, or trSigma/B."""
-    signal: Finite
-    """V minus noise: squared norm of the true vector, unbiased; may be negative."""
-    inner_variance: NonNegative
-    """Variance of the inner product with the mean, divided by the number of contributions."""
-    orthogonal_noise: NonNegative
-    """The part of `noise` that is orthogonal to the mean."""
 
 
 def is_due(every: int, round: int) -> bool:

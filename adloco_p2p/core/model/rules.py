@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
+from adloco_p2p.core.model.gradient_statistics import BatchTest
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Fraction
 from adloco_p2p.core.model.words import plural
 
@@ -21,7 +22,7 @@ PositiveFloat = Annotated[float, Gt(0)]
 class BatchRules:
     """How the global batch of an instance is chosen (method sections 3 and 4)."""
 
-    test: Literal["constant", "schedule", "norm", "inner_product", "augmented"] = "norm"
+    test: BatchTest = "norm"
     """Which condition the batch must satisfy; `constant` never changes the batch, `schedule` reads no statistics and follows
     `ramp`."""
     ramp: Literal["linear", "doubling", "seesaw"] = "linear"

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, fsum
 from statistics import median
 
-from adloco_p2p.core.model.instance_plan import MAX_HISTORY, InstancePlan, NoiseSample
+from adloco_p2p.core.model.gradient_statistics import NoiseSample
+from adloco_p2p.core.model.instance_plan import MAX_HISTORY, InstancePlan
 from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.rules import BatchRules
 from adloco_p2p.core.model.scalars import PeerId

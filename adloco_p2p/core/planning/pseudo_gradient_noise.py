@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from math import ceil, fsum, sqrt
 from statistics import median
 
-from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
-from adloco_p2p.core.model.instance_plan import InstancePlan, NoiseSample
+from adloco_p2p.core.model.gradient_statistics import NoiseSample, PseudoGradientStatistics
+from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.words import plural

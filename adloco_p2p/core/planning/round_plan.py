@@ -17,7 +17,8 @@ from statistics import median_low
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words, work_at
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, is_majority, silent_rounds
-from adloco_p2p.core.model.instance_plan import InstancePlan, NoiseSample
+from adloco_p2p.core.model.gradient_statistics import NoiseSample
+from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.measurers import PAIR
 from adloco_p2p.core.model.plan import GENESIS_PARENT, RosterChange, RoundPlan, keepers_of

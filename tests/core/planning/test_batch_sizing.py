@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
-from adloco_p2p.core.model.instance_plan import NoiseSample
+from adloco_p2p.core.model.gradient_statistics import NoiseSample, PseudoGradientStatistics
 from adloco_p2p.core.model.rules import BatchRules
 from adloco_p2p.core.planning.batch_sizing import demanded_batch, is_untestable, next_request, pool_round
 from tests.core.core_values import (

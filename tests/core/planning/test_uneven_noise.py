@@ -9,8 +9,7 @@ from math import fsum, sqrt
 import pytest
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
-from adloco_p2p.core.model.instance_plan import NoiseSample
+from adloco_p2p.core.model.gradient_statistics import NoiseSample, PseudoGradientStatistics
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import bits_of
