@@ -1,4 +1,4 @@
-"""The configuration of one machine. Never hashed, never sent."""
+"""The configuration of one machine. Never hashed; of its settings `nickname` alone is sent."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from adloco_p2p.core.model.rules import NaturalInt, PositiveInt
+from adloco_p2p.core.model.scalars import Label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class PeerConfig:
     """The least time between two saves; none: as much as keeps the mean rate of writing at 32 MB a second."""
     checkpoints_kept: Annotated[int, Ge(2)] = 2
     """The newest ones; at least two, so that a torn one has one before it."""
+    nickname: Label = ""
+    """Shown to the others of a run beside this peer's id; none, until you choose one. Nobody checks that it is yours alone."""
     host_maddrs: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     """Addresses to listen on."""
     announce_maddrs: tuple[str, ...] = ()

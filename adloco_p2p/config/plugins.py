@@ -30,7 +30,7 @@ def packages_of(run: RunConfig) -> dict[str, str]:
 def check_packages(run: RunConfig) -> None:
     """Raise ConfigError where this machine lacks a package of the run, or has another version, and where no entry point of the
     run can come from one. Runs none of their code."""
-    installed = {name: _installed_version(name) for name in run.packages}
+    installed = {name: installed_version(name) for name in run.packages}
     _check_needed(run, installed)
     wrong = {name: version for name, version in run.packages.items() if installed[name] != version}
     if wrong:
@@ -94,7 +94,7 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def _installed_version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

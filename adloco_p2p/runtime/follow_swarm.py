@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from adloco_p2p.config.peer_config import PeerConfig
@@ -19,6 +19,7 @@ from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.telemetry import PeerCard
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
 from adloco_p2p.runtime.adapters.run_history import ledger_events_of
@@ -27,6 +28,7 @@ from adloco_p2p.runtime.follow_run import PERIOD_SECONDS, Say, rest, served, unt
 from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run
 from adloco_p2p.swarm.discovery.join_link import split_initial_peers
 from adloco_p2p.swarm.discovery.manifest import fetch_manifest
+from adloco_p2p.swarm.discovery.peer_cards import PeerCards
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.identity import is_signed
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
@@ -100,6 +102,9 @@ class _ObserverNode:
             on_message=self._on_message,
             on_refused=lambda *_: None,
         )
+        self.cards: dict[str, PeerCard] = {}
+        """What members announce about themselves."""
+        self._cards = PeerCards(swarm_node.p2p, lambda card: self.cards.update({card.peer: card}))
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._messenger = NetworkMessenger(self._wire, roster=tuple, fail=self._fail)
 
@@ -127,10 +132,14 @@ class _ObserverNode:
 
     async def refresh_connections(self, discovery: Discovery) -> None:
         """Refresh the connections to the peers of the run, until cancelled."""
+        pause = RECONNECT_SECONDS / 16  # soon: the page shows the names of the peers
         while True:
-            await asyncio.sleep(RECONNECT_SECONDS)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RECONNECT_SECONDS)
             connections = await connect_to_run(self._swarm_node, discovery, self._run.digest, should_retry=False)
             self.observer.meet(connections.connected)
+            members = self.observer.ledger.members()
+            await self._cards.look([each for each in connections.records if each.peer in members], connections.connected)
 
     async def _on_message(self, sender: PeerId, message: WireMessage) -> None:
         self._send(self.observer.receive(sender, message, time.monotonic()))
@@ -148,7 +157,9 @@ async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameter
     """Draw the status whenever it has changed, until cancelled."""
     observer, from_ledger, shown = node.observer, ledger_events_of(run), None
 
-    def drawn(entries: Sequence[LedgerEntry], alive: frozenset[PeerId], known: int | None) -> tuple[Document, PeerDocuments]:
+    def drawn(
+        entries: Sequence[LedgerEntry], alive: frozenset[PeerId], known: int | None, cards: Mapping[str, PeerCard]
+    ) -> tuple[Document, PeerDocuments]:
         from_ledger.follow(entries)
         shown = document(
             from_ledger.status,
@@ -161,6 +172,7 @@ async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameter
             is_alive=alive.__contains__,
             source="Read from the swarm without taking part in it. Every plan was checked against signed reports and votes.",
             own=None,
+            cards=cards,
         )
         return shown, peer_documents(from_ledger.lines, from_ledger.credited, None)
 
@@ -169,9 +181,10 @@ async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameter
         ledger = observer.ledger
         alive = frozenset(peer for peer in ledger.members() if observer.is_alive(peer, begun))
         known = parameters.result() if parameters.done() else None
-        if shown != (ledger.head, alive, known):
-            shown = (ledger.head, alive, known)
-            page.show(*await asyncio.to_thread(drawn, tuple(ledger.entries), alive, known))
+        cards = dict(node.cards)
+        if shown != (ledger.head, alive, known, cards):
+            shown = (ledger.head, alive, known, cards)
+            page.show(*await asyncio.to_thread(drawn, tuple(ledger.entries), alive, known, cards))
         await rest(begun)
 
 

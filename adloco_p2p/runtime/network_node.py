@@ -11,6 +11,7 @@ from typing import Any
 
 from adloco_p2p.config.local_files import check_run_of_others, check_sources, unpinned
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.plugins import installed_version
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
@@ -19,7 +20,7 @@ from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
 from adloco_p2p.core.model.ledger_entry import Evidence, Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.plan import roster_of
-from adloco_p2p.core.model.scalars import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId, as_label
 from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import ConfigError, SwarmError
@@ -254,7 +255,13 @@ async def _train(
 ) -> Stop:
     """Connect to the others, then run the loop to the end."""
     local.workdir.enter("connecting to the others")
-    discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
+    discovery = Discovery(
+        swarm_node.dht,
+        swarm_node.identity,
+        wall_clock=swarm_node.clock,
+        nickname=local.peer_config.nickname,
+        version=as_label(installed_version("adloco-peer") or ""),
+    )
     contacts = (await connect_to_run(swarm_node, discovery, local.run.digest, should_retry=False)).connected
     with contextlib.closing(Journal.open(local.workdir.journal_path)) as journal:
         peer = NetworkPeer(swarm_node, local, discovery, manifest, contacts, journal, ticket=ticket, say=say)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from adloco_p2p.core.model.instance_plan import HostShare
-from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan, RosterLine, TaskScores
+from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, PeerCard, Plan, RosterLine, TaskScores
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, RoundResult
@@ -50,6 +50,8 @@ class PeerRow:
     instances: tuple[int, ...]
     upload_bytes_per_second: float | None = None
     """Of its last averages."""
+    card: PeerCard | None = None
+    """What the peer announces about itself."""
     role: str = ""
     """`keeper`, or how long its probation lasts, or since when it is on the bench; empty for a full member that hosts."""
 
@@ -484,6 +486,7 @@ def peer_rows(status: Status) -> list[PeerRow]:
                 instances=_hosted(plan, roster_entry.peer),
                 role=_role(roster_entry),
                 upload_bytes_per_second=roster_entry.upload_bytes_per_second or None,
+                card=status.peer_cards.get(roster_entry.peer),
             )
             for roster_entry in ordered
         ),

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from adloco_p2p.core.ledger.contributions import Contribution
-from adloco_p2p.core.model.telemetry import Plan, Stamped
+from adloco_p2p.core.model.telemetry import PeerCard, Plan, Stamped
 from adloco_p2p.views import derived, overview, units
 from adloco_p2p.views.comparison import ComparedRun, summarise_runs
 from adloco_p2p.views.cost_model import round_bytes
@@ -44,11 +44,13 @@ def document(
     source: str,
     own: Status | None,
     export: str = "",
+    cards: Mapping[str, PeerCard] | None = None,
 ) -> Document:
     """`plans`: oldest first. `is_signed`: they and the contributions are from a ledger. `export`: the command that writes the
     model that this machine has. `is_alive`: whether a peer showed a sign of life lately; none without a connection
-    to the swarm. `source`: the origin of the data, for the reader. `own`: the status of this machine's node."""
-    peers = _peers(status, contributions, _states(status, own, is_alive))
+    to the swarm. `source`: the origin of the data, for the reader. `own`: the status of this machine's node.
+    `cards`: what peers announce about themselves, where that is known by other means than `own`."""
+    peers = _peers(status, contributions, _states(status, own, is_alive), cards or (own.peer_cards if own is not None else {}))
     return {
         "run": {
             "digest": status.run,
@@ -221,7 +223,9 @@ def _states(status: Status, own: Status | None, is_alive: Callable[[str], bool] 
     return {row.peer: row.state for row in derived.peer_rows(own)}
 
 
-def _peers(status: Status, contributions: Sequence[Contribution], states: Mapping[str, str]) -> list[Document]:
+def _peers(
+    status: Status, contributions: Sequence[Contribution], states: Mapping[str, str], cards: Mapping[str, PeerCard]
+) -> list[Document]:
     """Those who contributed, the largest first; then the others of the roster."""
     total = sum(row.samples for row in contributions)
     seated = {row.peer: row for row in derived.peer_rows(status)}
@@ -235,6 +239,8 @@ def _peers(status: Status, contributions: Sequence[Contribution], states: Mappin
                 "role": roster_entry.role if roster_entry is not None else "",
                 "state": "left" if roster_entry is None else states.get(peer, "seated"),
                 "samples_per_second": rounded(roster_entry.samples_per_second) if roster_entry else None,
+                "upload_bytes_per_second": rounded(roster_entry.upload_bytes_per_second) if roster_entry else None,
+                **_card(cards.get(peer)),
                 "instances": list(roster_entry.instances) if roster_entry else [],
                 "samples": gift.samples if gift else 0,
                 "tokens": gift.tokens if gift else 0,
@@ -244,6 +250,16 @@ def _peers(status: Status, contributions: Sequence[Contribution], states: Mappin
             }
         )
     return found
+
+
+def _card(card: PeerCard | None) -> Document:
+    """What the peer announces about itself."""
+    return {
+        "nickname": text(card.nickname) if card is not None else "",
+        "version": text(card.version) if card is not None else "",
+        "reach": text(card.reach) if card is not None else "",
+        "round_trip_seconds": rounded(card.round_trip_seconds) if card is not None else None,
+    }
 
 
 def _traffic(status: Status, own: Status | None, *, parameters: int | None, bytes_per_value: float) -> Document:

@@ -27,8 +27,8 @@ MAX_ENDING_CHARS = 64
 """Of the words beside the progress of the run."""
 LEAST_LINES = 2
 """Of a section: a title and something under it."""
-PEERS_WIDTH = 76
-"""Of the peers' table where it stands beside the decisions."""
+PEERS_WIDTH = (78, 108)
+"""Of the peers' table where it stands beside the decisions, at least and at most; in between, a little more than half."""
 MARGIN = 1
 """Columns left free on either side."""
 WIDE = 140
@@ -134,16 +134,18 @@ def _narrow(status: Status, width: int, lines: _Lines, members: Sequence[MemberR
 
 def _wide(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow]) -> list[RenderableType]:
     """Peers beside decisions."""
-    right = width - PEERS_WIDTH - 2 * GAP
+    least, most = PEERS_WIDTH
+    left = max(least, min(most, width * 11 // 20))
+    right = width - left - 2 * GAP
     rows = derived.instance_rows(status)
     peers, section = _peers(status, members)
     notes, decisions = _notes(status, width), _decisions(status, right)
     wanted = [len(rows) + 2, _with_title(notes), max(len(peers) + 2, _with_title(decisions))]
     taken = [lines.take(want, others_want=sum(wanted[index + 1 :])) for index, want in enumerate(wanted)]
     pair = Table.grid(padding=0)
-    for column in (PEERS_WIDTH, 2 * GAP, right):
+    for column in (left, 2 * GAP, right):
         pair.add_column(width=column)
-    pair.add_row(Group(*section(PEERS_WIDTH, taken[2])), "", Group(*_list("Decisions", decisions, taken[2])))
+    pair.add_row(Group(*section(left, taken[2])), "", Group(*_list("Decisions", decisions, taken[2])))
     return [
         *table_section(f"Instances ({len(rows)})", INSTANCE_COLUMNS, rows, width, taken[0]),
         *([pair] if taken[2] >= 3 else []),

@@ -12,6 +12,7 @@ from functools import singledispatch
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import in_words, settings_at
+from adloco_p2p.core.model.scalars import MAX_ROSTER
 from adloco_p2p.core.model.telemetry import InstanceLine, Log, Stamped, shared
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, Incident, Life, RoundResult
@@ -81,6 +82,8 @@ class Status:
     """By round."""
     peer_states: Mapping[str, str] = field(default_factory=dict)
     """The last membership event of a peer: joined, left, suspected, returned."""
+    peer_cards: Mapping[str, telemetry.PeerCard] = field(default_factory=dict)
+    """By peer, at most MAX_ROSTER, those that came last."""
     traffic: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Bytes sent and received by kind, where they were counted: averaging with its failed attempts, gossip, state."""
     last_checkpoint: int | None = None
@@ -369,6 +372,13 @@ def _warning(event: telemetry.Warning, status: Status) -> Status:
 def _member(event: telemetry.Joined | telemetry.Left | telemetry.Suspected | telemetry.Returned, status: Status) -> Status:
     status = replace(status, peer_states={**status.peer_states, event.peer: event.event})
     return _incident(status, "silent peer", f"{event.peer} fell silent") if isinstance(event, telemetry.Suspected) else status
+
+
+@fold.register
+def _peer_card(event: telemetry.PeerCard, status: Status) -> Status:
+    others = {peer: card for peer, card in status.peer_cards.items() if peer != event.peer}
+    kept = [*others.items(), (event.peer, event)][-MAX_ROSTER:]
+    return replace(status, peer_cards=dict(kept))
 
 
 @fold.register

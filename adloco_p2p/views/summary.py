@@ -5,12 +5,14 @@ from dataclasses import asdict
 from typing import Any
 
 from adloco_p2p.views import derived, overview, units
+from adloco_p2p.views.derived import PeerRow
 from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.views.status import Status
 
 MAX_DECISIONS = 10
 """Newest decisions that a summary names."""
-_PEERS = ("peer", "is_self", "state", "role", "samples_per_second", "share", "last_report")
+_PEERS = ("peer", "is_self", "state", "role", "samples_per_second", "share", "last_report", "upload_bytes_per_second")
+_CARD = ("nickname", "version", "reach", "round_trip_seconds")
 _INSTANCES = (
     *("instance", "phase", "step", "num_steps", "loss", "heldout_loss"),
     *("requested_batch", "effective_batch", "mode", "reason", "num_hosts"),
@@ -38,7 +40,7 @@ def summary(status: Status) -> dict[str, Any]:
         "metrics": [_metric(measure) for measure in measures(status)],
         "join_link": status.join_link,
         "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
-        "peers": [{name: asdict(row)[name] for name in _PEERS} | {"instances": list(row.instances)} for row in peers],
+        "peers": [_peer(row) for row in peers],
         "traffic": asdict(derived.bandwidth(status)),
         "decisions": [
             {"round": made.round, "kind": made.kind, "subject": derived.subject(made), "reason": made.reason}
@@ -49,6 +51,12 @@ def summary(status: Status) -> dict[str, Any]:
             *({"key": f"ban {peer}", "message": f"{peer} is {words}"} for peer, words in overview.ban_words(status).items()),
         ],
     }
+
+
+def _peer(row: PeerRow) -> dict[str, Any]:
+    card = asdict(row.card) if row.card is not None else {}
+    fields = {name: value for name, value in asdict(row).items() if name in _PEERS}
+    return fields | {"instances": list(row.instances)} | {name: card.get(name) for name in _CARD}
 
 
 def _metric(measure: Measure) -> dict[str, Any]:
@@ -96,17 +104,7 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
         )
         for row in fields["instances"]
     ]
-    found += [
-        _line(
-            "this peer" if row["is_self"] else "peer",
-            units.short_peer(units.one_line(row["peer"])),
-            row["state"],
-            row["role"],
-            f"{units.count(row['samples_per_second'])} samples/s",
-            f"{units.percent(row['share'])} of the work" if row["share"] is not None else "",
-        )
-        for row in fields["peers"]
-    ]
+    found += [peer_line for row in fields["peers"] for peer_line in _peer_lines(row)]
     scores = next(metric for metric in fields["metrics"] if metric["name"] == "adloco_task_score")
     found += [
         _line("task", task, f"{metric} {sample['value']:.4f}", f"claimed by {units.short_peer(units.one_line(peer))}")
@@ -117,6 +115,27 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
         found.append(_line("address", fields["join_link"]))
     found += [_line("warning", units.one_line(item["message"])) for item in fields["conditions"]]
     return found
+
+
+def _peer_lines(row: Mapping[str, Any]) -> list[str]:
+    """Its place in the run, and under that what is known of its link and what it announces."""
+    place = _line(
+        "this peer" if row["is_self"] else "peer",
+        units.short_peer(units.one_line(row["peer"])),
+        units.one_line(row["nickname"] or ""),
+        row["state"],
+        row["role"],
+        f"{units.count(row['samples_per_second'])} samples/s",
+        f"{units.percent(row['share'])} of the work" if row["share"] is not None else "",
+    )
+    link = _line(
+        "",
+        f"uplink {units.link_rate(row['upload_bytes_per_second'])}/s" if row["upload_bytes_per_second"] else "",
+        f"round trip {units.milliseconds(row['round_trip_seconds'])}" if row["round_trip_seconds"] is not None else "",
+        f"reach {units.one_line(row['reach'])}" if row["reach"] else "",
+        f"version {units.one_line(row['version'])}" if row["version"] else "",
+    )
+    return [place, link] if link else [place]
 
 
 def traffic_words(traffic: Mapping[str, Any]) -> list[str]:

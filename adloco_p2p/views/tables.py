@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from adloco_p2p.core.model.telemetry import PeerCard
 from adloco_p2p.views import units
 from adloco_p2p.views.derived import InstanceRow, PeerRow
 from adloco_p2p.views.members import MemberRow
@@ -80,6 +81,7 @@ INSTANCE_COLUMNS: tuple[Column[InstanceRow], ...] = (
 PEER_COLUMNS: tuple[Column[PeerRow], ...] = (
     Column(header="peer", width=10, priority=0, cell=lambda row, _: Text(units.short_peer(units.one_line(row.peer)))),
     Column(header="", width=4, priority=1, cell=lambda row, _: Text("this" if row.is_self else "", "dim")),
+    Column(header="name", width=12, priority=7, cell=lambda row, width: Text(_of_card(row, width, lambda card: card.nickname))),
     Column(header="state", width=9, priority=2, cell=lambda row, _: Text(row.state, _STATE_STYLES[row.state])),
     Column(
         header="samples/s",
@@ -89,7 +91,7 @@ PEER_COLUMNS: tuple[Column[PeerRow], ...] = (
         cell=lambda row, _: Text(units.count(row.samples_per_second)),
     ),
     Column(header="share", width=5, priority=4, is_right=True, cell=lambda row, _: Text(units.percent(row.share))),
-    Column(header="last report", width=11, priority=7, is_right=True, cell=lambda row, _: Text(_optional(row.last_report))),
+    Column(header="last report", width=11, priority=11, is_right=True, cell=lambda row, _: Text(_optional(row.last_report))),
     Column(
         header="uplink/s",
         width=8,
@@ -97,9 +99,14 @@ PEER_COLUMNS: tuple[Column[PeerRow], ...] = (
         is_right=True,
         cell=lambda row, _: Text(units.link_rate(row.upload_bytes_per_second)),
     ),
+    Column(header="rtt", width=6, priority=8, is_right=True, cell=lambda row, _: Text(_round_trip(row))),
+    Column(header="reach", width=6, priority=9, cell=lambda row, width: Text(_of_card(row, width, lambda card: card.reach))),
     Column(
-        header="hosts instances",
-        width=15,
+        header="version", width=8, priority=10, cell=lambda row, width: Text(_of_card(row, width, lambda card: card.version))
+    ),
+    Column(
+        header="hosts",
+        width=7,
         priority=6,
         is_elastic=True,
         cell=lambda row, width: Text(units.shorten(" ".join(str(instance) for instance in row.instances), width)),
@@ -172,6 +179,14 @@ def _batch(row: InstanceRow) -> str:
     if row.requested_batch <= row.effective_batch:
         return str(row.effective_batch)
     return f"{row.effective_batch} of {row.requested_batch}"
+
+
+def _of_card(row: PeerRow, width: int, field: Callable[[PeerCard], str]) -> str:
+    return units.one_line(field(row.card))[:width] if row.card is not None else ""
+
+
+def _round_trip(row: PeerRow) -> str:
+    return "" if row.card is None or row.card.round_trip_seconds is None else units.milliseconds(row.card.round_trip_seconds)
 
 
 def _optional(number: int | None) -> str:

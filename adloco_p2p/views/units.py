@@ -68,6 +68,11 @@ def duration(seconds: float | None) -> str:
     return f"{days}d{hours:02d}h"
 
 
+def milliseconds(seconds: float) -> str:
+    """0.0123 -> 12 ms."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 9.9995 else duration(seconds)
+
+
 def loss(nats: float | None) -> str:
     """Nats per token to three decimals; a diverged loss keeps its name."""
     return MISSING if nats is None else f"{nats:.3f}"

@@ -106,7 +106,15 @@ def _swarm_targets() -> list[Target]:
     run_record = RunRecord(
         run=key, name="a run", author=peer, num_peers=3, announcer=peer, protocol=PROTOCOL_VERSION, expiration=1e9
     )
-    peer_record = PeerRecord(run=key, peer=peer, addresses=(ADDRESS,), protocol=PROTOCOL_VERSION, expiration=1e9)
+    peer_record = PeerRecord(
+        run=key,
+        peer=peer,
+        addresses=(ADDRESS,),
+        nickname="Ann",
+        version="1.0",
+        protocol=PROTOCOL_VERSION,
+        expiration=1e9,
+    )
     hello = Hello(purpose=Purpose.AVERAGE, key=key, size=1000, part_bytes=4096)
     chunks = b"".join((1000).to_bytes(4, "little") + hashlib.sha256(bytes([n])).digest() for n in range(3))
     return [

@@ -78,7 +78,7 @@ def test_no_code_of_a_package_runs_before_the_check(installed: Path) -> None:
 
 def test_an_entry_point_of_a_package_that_the_run_does_not_name_is_refused(installed: Path) -> None:
     with pytest.raises(ConfigError, match="comes from adloco-example here, which the run does not name"):
-        check_packages(replace(run_with(), packages={"numpy": plugins._installed_version("numpy") or ""}))
+        check_packages(replace(run_with(), packages={"numpy": plugins.installed_version("numpy") or ""}))
 
 
 def test_nobody_is_asked_to_install_a_package_that_no_entry_point_needs() -> None:

@@ -125,6 +125,9 @@ def _events(rounds: int, with_heldout: bool, samples: int | None) -> Iterator[Ma
     clock += 2.0
     for peer in OTHERS:
         yield {"event": "joined", "time": clock, "peer": peer, "round": 0}
+    for peer, nickname, reach, seconds in ((THIS, "ann", "direct", None), (OTHERS[0], "lab-7", "relay", 0.0834)):
+        card = {"nickname": nickname, "version": "0.2.0", "reach": reach, "round_trip_seconds": seconds}
+        yield {"event": "peer_card", "time": clock, "peer": peer, **card}
     yield _plan(0, clock)
     for round_ in range(rounds):
         yield from _boundary(round_, clock)

@@ -12,6 +12,7 @@ import pytest
 from adloco_p2p.core.ledger.contributions import Contribution, credited, leaderboard
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.telemetry import PeerCard
 from adloco_p2p.views import derived, overview, page
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document, plans_of, rounded
@@ -80,6 +81,16 @@ def test_a_ledger_becomes_curves_peers_and_reasons() -> None:
     assert found["now"]["tokens"] == LENGTH * ledger.head.samples
     assert {row["peer"]: row["state"] for row in found["peers"]} == {peer(0): "alive", peer(1): "silent", peer(2): "alive"}
     assert math.isclose(sum(row["share"] for row in found["peers"]), 1.0, abs_tol=1e-4)
+
+
+def test_cards_of_members_are_those_of_the_node_or_of_the_observer() -> None:
+    card = PeerCard(peer=peer(1), nickname="ann", version="0.2.0", reach="relay", round_trip_seconds=0.08)
+    found, _ = ledger_document(2, rounds=3, cards={peer(1): card, peer(7): replace(card, peer=peer(7), nickname="stranger")})
+    rows = {row["peer"]: row for row in found["peers"]}
+    assert rows[peer(1)]["nickname"] == "ann" and rows[peer(1)]["round_trip_seconds"] == 0.08
+    assert rows[peer(0)]["nickname"] == "" and "stranger" not in json.dumps(found)
+    made = shown(events(), own=replay(events()))
+    assert {row["nickname"] for row in made["peers"]} == {"ann", "lab-7", ""}
 
 
 def test_losses_are_weighted_by_the_samples_that_count() -> None:

@@ -30,7 +30,7 @@ def test_the_columns_of_rounds_line_up() -> None:
 def test_progress_and_phases_print_nothing() -> None:
     status = replay(events())
     quiet = {event["event"] for event in events() if line(stamped(event).event, status) is None}
-    assert quiet == {"plan", "phase", "progress", "checkpoint"}
+    assert quiet == {"plan", "phase", "progress", "checkpoint", "peer_card"}
 
 
 def test_a_joiner_prints_once_what_it_waits_for() -> None:

@@ -1,12 +1,14 @@
 """The status as fields and as lines."""
 
+import itertools
 import json
 
 from adloco_p2p.v1 import control_pb2
+from adloco_p2p.views import units
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.summary import lines, summary, traffic_words
 from tests.views.golden import status_at
-from tests.views.synthetic import THIS, apply, events, replay
+from tests.views.synthetic import OTHERS, THIS, apply, events, replay
 
 BUSY = ("progress", 14, 2)
 
@@ -53,6 +55,26 @@ def test_a_node_that_starts_is_shown_doing_so() -> None:
     fields = summary(apply(Status(), {"event": "starting", "time": 1e9, "phase": "reading the text"}))
     assert fields["state"] == "starting"
     assert fields["phase"] == "reading the text"
+
+
+def test_a_peer_is_described_by_what_it_announces_and_by_the_way_to_it() -> None:
+    fields = summary(status_at(*BUSY))
+    assert {field.name for field in control_pb2.PeerStatus.DESCRIPTOR.fields} == set(fields["peers"][0])
+    row = next(row for row in fields["peers"] if row["peer"] == OTHERS[0])
+    assert [row[name] for name in ("nickname", "version", "reach", "round_trip_seconds")] == ["lab-7", "0.2.0", "relay", 0.0834]
+    silent = next(row for row in fields["peers"] if row["peer"] == OTHERS[1])
+    assert silent["nickname"] is None
+    named, below = next(
+        (line, after) for line, after in itertools.pairwise(lines(fields)) if line.startswith("peer") and "lab-7" in line
+    )
+    assert units.short_peer(OTHERS[0]) in named
+    assert below.split() == ["round", "trip", "83", "ms", "reach", "relay", "version", "0.2.0"]
+
+
+def test_a_card_from_a_file_prints_no_control_characters() -> None:
+    card = {"nickname": "\x1b[31m\u202e", "version": "", "reach": "direct", "round_trip_seconds": None}
+    status = apply(status_at(*BUSY), {"event": "peer_card", "time": 1e9, "peer": OTHERS[0], **card})
+    assert all(line.isascii() and line.isprintable() for line in lines(summary(status)))
 
 
 def test_shares_are_those_of_the_plan() -> None:

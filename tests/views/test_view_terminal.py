@@ -156,8 +156,14 @@ def test_every_peer_has_its_uplink_at_80_columns_where_it_was_measured() -> None
     plan = next(event for event in events() if event["event"] == "plan")
     roster = [{**entry, "upload_bytes_per_second": 2e6 if entry["peer"] == OTHERS[1] else 0.0} for entry in plan["roster"]]
     lines = screen(replay([events()[0], {**plan, "roster": roster}]), 80, 24).splitlines()
-    assert [line.split()[-1] for line in lines if " uplink/s " in line] == ["instances"]
+    assert [line.split()[-1] for line in lines if " uplink/s " in line] == ["hosts"]
     assert sum("2.00 MB" in line for line in lines) == 1
+
+
+def test_a_peer_has_its_name_beside_its_id_at_80_columns_and_its_link_where_there_is_room() -> None:
+    narrow, wide = (screen(status_at(*BUSY), *size).splitlines() for size in ((80, 24), (200, 60)))
+    assert [line.split()[2] for line in narrow if line.split()[1:2] == ["this"]] == ["ann"]
+    assert any(units.short_peer(OTHERS[0]) in line and "lab-7" in line and "83 ms  relay   0.2.0" in line for line in wide)
 
 
 def test_the_reason_of_a_batch_shows_how_much_more_would_help() -> None:

@@ -15,6 +15,22 @@ def is_digest(text: str) -> bool:
     return len(text) == 64 and all(char in "0123456789abcdef" for char in text)
 
 
+MAX_LABEL_CHARS = 24
+
+
+def is_label(text: str) -> bool:
+    """letters, digits, inner spaces and . _ + - of ASCII, with a letter or digit first; or nothing"""
+    return not text or (
+        text.isascii() and text[0].isalnum() and not text.endswith(" ") and all(c.isalnum() or c in " ._+-" for c in text)
+    )
+
+
+def as_label(text: str) -> str:
+    """As much of the text as can be shown; nothing where none of it can."""
+    cut = text[:MAX_LABEL_CHARS].rstrip()
+    return cut if is_label(cut) else ""
+
+
 HexDigest = Annotated[Digest, Predicate(is_digest)]
 """In values of other peers: no arbitrary text."""
 LARGEST_COUNT = 1 << 62
@@ -23,6 +39,9 @@ PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
 """In values of other peers: bounded so that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
 MAX_TEXT_CHARS = 400
 Text = Annotated[str, MaxLen(MAX_TEXT_CHARS)]
+Label = Annotated[str, MaxLen(MAX_LABEL_CHARS), Predicate(is_label)]
+"""A short name that a peer gives itself: no control characters, nothing that turns the reading direction, no foreign letters
+that look like others, and never like a shortened peer id, which begins with dots."""
 MAX_ROSTER = 4096
 """Peers that a plan may count."""
 MAX_HOSTS = 256

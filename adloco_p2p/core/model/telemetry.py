@@ -386,6 +386,20 @@ class Joined(Log):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerCard(Log):
+    """What a member announces about itself, and the round trip to it. The record was signed by the member; nobody has checked
+    that it is true."""
+
+    peer: PeerId
+    nickname: str
+    version: str
+    reach: str
+    """`direct` (addresses of its own), `relay` (only through others), or `client` (accepts no connections)."""
+    round_trip_seconds: float | None
+    """From this peer; None for itself, and without a connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ruled(Log):
     """A plan carries a statement of a signer, or evidence."""
 

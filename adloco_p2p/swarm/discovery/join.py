@@ -9,7 +9,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
-from adloco_p2p.swarm.discovery.run_records import Discovery, RunRecord
+from adloco_p2p.swarm.discovery.run_records import Discovery, PeerRecord, RunRecord
 from adloco_p2p.swarm.p2p.addresses import leads_out
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
@@ -57,6 +57,7 @@ class RunConnections:
     """Sorted."""
     unreached: Mapping[PeerId, str]
     """Why not, in words."""
+    records: tuple[PeerRecord, ...]
 
 
 async def connect_to_run(swarm_node: SwarmNode, discovery: Discovery, run: Digest, *, should_retry: bool) -> RunConnections:
@@ -73,6 +74,7 @@ async def connect_to_run(swarm_node: SwarmNode, discovery: Discovery, run: Diges
     return RunConnections(
         connected=tuple(sorted(connected & {record.peer for record in records})),
         unreached={peer: problem for peer, problem in dialled.items() if problem is not None},
+        records=records,
     )
 
 

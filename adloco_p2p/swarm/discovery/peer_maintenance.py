@@ -10,6 +10,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.clock_survey import survey
 from adloco_p2p.swarm.discovery.join import connect_to_run
+from adloco_p2p.swarm.discovery.peer_cards import PeerCards, card_of
 from adloco_p2p.swarm.discovery.reachability import ping
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
@@ -38,12 +39,13 @@ class PeerMaintenance:
     def __init__(
         self, swarm_node: SwarmNode, discovery: Discovery, *, run: Digest, roster: Callable[[], Sequence[PeerId]], write: Write
     ) -> None:
-        """`write` takes events: `clock`, and `warning` where a condition begins and ends."""
+        """`write` takes events: `clock`, `peer_card`, and `warning` where a condition begins and ends."""
         self._swarm_node = swarm_node
         self._discovery = discovery
         self._run = run
         self._roster = roster
         self._write = write
+        self._cards = PeerCards(swarm_node.p2p, write)
         self._warned: set[str] = set()
         self._unreached: frozenset[PeerId] = frozenset()
         self._random = random.SystemRandom()
@@ -52,10 +54,15 @@ class PeerMaintenance:
         """This peer and the run, again before the records end."""
         announced: tuple[str, ...] | None = None
         announced_at = 0.0
+        shown: telemetry.PeerCard | None = None
         while True:
             addresses = await self._swarm_node.addresses()
             if addresses != announced or time.monotonic() - announced_at > ANNOUNCE_SECONDS:
-                await self._discovery.announce_peer(self._run, addresses)
+                record = await self._discovery.announce_peer(self._run, addresses)
+                own = shown if record is None else card_of(record, None)
+                if own is not None and own != shown:
+                    self._write(own)
+                    shown = own
                 await self._discovery.announce_run(self._run, name=name, author=author, num_peers=len(self._roster()))
                 announced, announced_at = addresses, time.monotonic()
             await asyncio.sleep(ADDRESS_CHECK_SECONDS)
@@ -73,6 +80,7 @@ class PeerMaintenance:
                 self._warn(key, "connected, or gone", is_active=False)
             for key, why in missed.items():
                 self._warn(key, f"cannot be reached from here: {why}", is_active=True)
+            await self._cards.look([record for record in known.records if record.peer in roster], known.connected)
             pause = min(2 * pause, RECONNECT_SECONDS)
 
     async def out_of_reach(self, peers: Sequence[PeerId]) -> tuple[PeerId, ...]:

@@ -20,7 +20,7 @@ from hivemind.dht.node import DHTNode
 
 from adloco_p2p.config.run_config import PROTOCOL_VERSION
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.scalars import Count, Digest, HexDigest, PeerId
+from adloco_p2p.core.model.scalars import Count, Digest, HexDigest, Label, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError, RemoteProtocolError
 from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESS_CHARS, MAX_ADDRESSES, parse_peer_address
@@ -60,12 +60,15 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRecord:
-    """The addresses of one peer of a run, as the peer announces them."""
+    """The addresses of one peer of a run, its name and its version, as the peer announces them."""
 
     run: HexDigest
     peer: PeerName
     addresses: Annotated[tuple[Address, ...], MaxLen(MAX_ADDRESSES)]
     """Full addresses, all of this peer; none in client mode."""
+    nickname: Label
+    version: Label
+    """Of its package; for people."""
     protocol: Count
     expiration: Annotated[float, Ge(0)]
     """Seconds since the epoch."""
@@ -77,23 +80,35 @@ Record = TypeVar("Record", RunRecord, PeerRecord)
 class Discovery:
     """Announces and finds. The caller repeats `announce_*` before the record ends."""
 
-    def __init__(self, dht: DHTNode, identity: Identity, *, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        dht: DHTNode,
+        identity: Identity,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        nickname: str = "",
+        version: str = "",
+    ) -> None:
         self._dht = dht
         self._identity = identity
+        self._nickname, self._version = nickname, version
         self._wall_clock = wall_clock
 
     async def announce_peer(
         self, run: Digest, addresses: Sequence[str], *, lifetime_seconds: float = RECORD_LIFETIME_SECONDS
-    ) -> bool:
-        """Announce the addresses of this peer of `run` in the DHT. False where no node stored them."""
+    ) -> PeerRecord | None:
+        """Announce the addresses of this peer of `run` in the DHT. None where no node stored them."""
         record = PeerRecord(
             run=run,
             peer=self._identity.peer_id,
             addresses=tuple(addresses[:MAX_ADDRESSES]),
+            nickname=self._nickname,
+            version=self._version,
             protocol=PROTOCOL_VERSION,
             expiration=self._wall_clock() + lifetime_seconds,
         )
-        return await self._store(_peers_key(run), record.peer, _PEER_CONTEXT, record, record.expiration)
+        is_stored = await self._store(_peers_key(run), record.peer, _PEER_CONTEXT, record, record.expiration)
+        return record if is_stored else None
 
     async def announce_run(self, run: Digest, *, name: str, author: PeerId, num_peers: int) -> bool:
         """Announce in the DHT that `run` is being trained. False where no node stored it."""

@@ -101,6 +101,8 @@ const percent = (value) => (value === null || value === undefined ? "-" : `${(10
 const short = (peer) => (peer.length <= 14 ? peer : `..${peer.slice(-12)}`);
 const plural = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 
+const milliseconds = (seconds) => (seconds === null ? "-" : `${count(1000 * seconds)} ms`);
+
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "-";
   if (seconds < 60) return `${seconds.toFixed(1)} s`;
@@ -472,10 +474,12 @@ function drawPeers(run) {
   const hidden = run.num_peers - run.peers.length;
   const credit = run.run.is_signed ? "Tokens credited by the signed reports in the ledger, at most what the plan assigned to that peer; reports of the newest rounds are in no plan yet." : "Tokens of the one node whose events these are.";
   at("peers-note").textContent = `${credit}${hidden > 0 ? ` ${plural(hidden, "more peer")} not shown.` : ""}`;
-  table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last round"], ["samples/s"], ["hosts instance"]], run.peers.map((peer) => {
+  table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last round"], ["samples/s"], ["hosts"], ["uplink"], ["round trip"], ["reach", "left"], ["version", "left"]], run.peers.map((peer) => {
+    const name = element("div", { class: "nickname" }, peer.nickname);
     const line = row([
-      [element("a", { href: addressOf(peer.peer), "data-peer": peer.peer }, short(peer.peer)), "peer"], [stateWords(peer), `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
+      [element("div", {}, element("a", { href: addressOf(peer.peer), "data-peer": peer.peer }, short(peer.peer)), peer.nickname ? name : null), "peer"], [stateWords(peer), `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
       [meter(peer.share), "bar"], [peer.rounds], [peer.last_round ?? "-"], [count(peer.samples_per_second)], [peer.instances.join(" ") || "-"],
+      [linkRate(peer.upload_bytes_per_second || null)], [milliseconds(peer.round_trip_seconds)], [peer.reach || "-", "left"], [peer.version || "-", "left"],
     ]);
     line.firstChild.setAttribute("title", peer.peer);
     return line;
@@ -492,12 +496,13 @@ async function drawPeer(run) {
   if (wanted !== view.peer) return;
   const peer = reply.ok ? await reply.json() : { peer: wanted, rounds: [], num_rounds: 0, events: [] };
   const known = run.peers.find((candidate) => candidate.peer === wanted);
-  at("peer-title").textContent = `Peer ${short(wanted)}`;
+  at("peer-title").textContent = `Peer ${short(wanted)}${known && known.nickname ? ` (${known.nickname})` : ""}`;
   at("peer-id").textContent = wanted;
   at("peer-facts").textContent = !reply.ok ? "This run has no such peer." : known ? [
     stateWords(known), `${count(known.tokens)} tokens (${percent(known.share)} of all) in ${plural(known.rounds, "round")}`,
     known.samples_per_second === null ? "" : `${count(known.samples_per_second)} samples/s`,
-    uplink(peer), known.instances.length ? `hosts instance ${known.instances.join(", ")}` : "",
+    uplink(peer), known.round_trip_seconds === null ? "" : `round trip ${milliseconds(known.round_trip_seconds)}`,
+    known.reach ? `reach ${known.reach}` : "", known.version ? `version ${known.version}` : "", known.instances.length ? `hosts instance ${known.instances.join(", ")}` : "",
   ].filter(Boolean).join("; ") : "";
   at("peer-card").hidden = false;
   at("peer-events").replaceChildren(...peer.events.map((event) => element("li", {}, `round ${event.round}: ${event.words}`)));

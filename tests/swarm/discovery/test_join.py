@@ -22,7 +22,7 @@ class Announced:
 
     async def find_peers(self, run: Digest) -> list[PeerRecord]:
         return [
-            PeerRecord(run=run, peer=peer, addresses=(ADDRESSES[peer],), protocol=1, expiration=1.0)
+            PeerRecord(run=run, peer=peer, addresses=(ADDRESSES[peer],), nickname="", version="", protocol=1, expiration=1.0)
             for peer in (KNOWN, ANSWERS, SILENT)
         ]
 

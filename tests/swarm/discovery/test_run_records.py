@@ -6,7 +6,7 @@ import pytest
 
 from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.model.scalars import MAX_LABEL_CHARS, Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.run_records import MAX_DHT_RECORD_BYTES, Discovery, PeerRecord
@@ -89,6 +89,7 @@ def test_records_that_are_not_what_they_claim_are_passed_over(tmp_path):
                 "type": "a string",
                 "third party": _signed(mallory, "peer record", dataclasses.replace(mine, addresses=record.addresses)),
                 "run": _signed(mallory, "peer record", dataclasses.replace(mine, run=OTHER_RUN)),
+                "name": _signed(mallory, "peer record", dataclasses.replace(mine, nickname="evil\u202ename")),
             }
             for number, value in enumerate(bad.values()):
                 stored = await host.dht.store(key, value, record.expiration + number, subkey=f"{mallory.peer_id}{number}")
@@ -144,5 +145,13 @@ def test_a_well_signed_manifest_must_still_be_a_configuration(author):
 
 
 def test_the_largest_records_fit_into_the_dht():
-    record = PeerRecord(run=RUN, peer=PeerId("p" * 64), addresses=("a" * 400,) * 16, protocol=PROTOCOL_VERSION, expiration=1e9)
+    record = PeerRecord(
+        run=RUN,
+        peer=PeerId("p" * 64),
+        addresses=("a" * 400,) * 16,
+        nickname="n" * MAX_LABEL_CHARS,
+        version="v" * MAX_LABEL_CHARS,
+        protocol=PROTOCOL_VERSION,
+        expiration=1e9,
+    )
     assert len(canonical.encode(record)) + 100 < MAX_DHT_RECORD_BYTES

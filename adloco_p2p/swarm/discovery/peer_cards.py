@@ -1,0 +1,79 @@
+"""The members as people see them: name, version and reachability, as each announces them, and the round trip from here."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from hivemind.p2p import P2P
+
+from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.telemetry import PeerCard
+from adloco_p2p.errors import SwarmError
+from adloco_p2p.swarm.discovery.reachability import ping
+from adloco_p2p.swarm.discovery.run_records import PeerRecord
+
+LOOK_SECONDS = 60.0
+"""Between two looks at one peer, so that one that changes its name with every record fills no event file."""
+MAX_LOOKS = 8
+"""Peers that are asked for their round trip at once, those of the longest time ago."""
+CHANGE_RATIO = 1.5
+"""A round trip that differs by less is not written again."""
+
+
+class PeerCards:
+    """Writes the card of a peer when it has changed."""
+
+    def __init__(self, p2p: P2P, write: Callable[[PeerCard], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._p2p = p2p
+        self._write = write
+        self._clock = clock
+        self._cards: dict[PeerId, PeerCard] = {}
+        self._looked_at: dict[PeerId, float] = {}
+
+    async def look(self, records: Sequence[PeerRecord], connected: Collection[PeerId]) -> None:
+        """`records`: of members alone, because names of strangers are not shown."""
+        now = self._clock()
+        known = {record.peer for record in records}
+        self._cards = {peer: card for peer, card in self._cards.items() if peer in known}
+        self._looked_at = {peer: looked for peer, looked in self._looked_at.items() if peer in known}
+        due = sorted(records, key=lambda record: self._looked_at.get(record.peer, -math.inf))[:MAX_LOOKS]
+        due = [record for record in due if now - self._looked_at.get(record.peer, -math.inf) >= LOOK_SECONDS]
+        times = await asyncio.gather(*(self._round_trip(record.peer, connected) for record in due))
+        for record, seconds in zip(due, times, strict=True):
+            self._looked_at[record.peer] = now
+            self._show(card_of(record, seconds))
+
+    async def _round_trip(self, peer: PeerId, connected: Collection[PeerId]) -> float | None:
+        if peer not in connected:
+            return None
+        try:
+            return (await ping(self._p2p, peer)).round_trip_seconds
+        except SwarmError:
+            return None
+
+    def _show(self, card: PeerCard) -> None:
+        before = self._cards.get(card.peer)
+        if before is None or _differs(before, card):
+            self._cards[card.peer] = card
+            self._write(card)
+
+
+def card_of(record: PeerRecord, round_trip_seconds: float | None) -> PeerCard:
+    direct = [address for address in record.addresses if "/p2p-circuit" not in address]
+    return PeerCard(
+        peer=record.peer,
+        nickname=record.nickname,
+        version=record.version,
+        reach="direct" if direct else "relay" if record.addresses else "client",
+        round_trip_seconds=None if round_trip_seconds is None else round(round_trip_seconds, 4),
+    )
+
+
+def _differs(before: PeerCard, after: PeerCard) -> bool:
+    old, new = before.round_trip_seconds, after.round_trip_seconds
+    if (before.nickname, before.version, before.reach) != (after.nickname, after.version, after.reach):
+        return True
+    if old is None or new is None:
+        return old is not new
+    return max(old, new) > CHANGE_RATIO * min(old, new)
