@@ -52,6 +52,10 @@ class Runs:
     def find(self, row: Row, seed: int) -> Record | None:
         return self.records.get(self.key(row, seed))
 
+    def of_seeds(self, row: Row, seeds: Sequence[int]) -> dict[int, Record]:
+        """The records of the seeds that were run."""
+        return {seed: record for seed in seeds if (record := self.find(row, seed)) is not None}
+
     def count(self) -> None:
         """The tables of counts, where they are not of this text."""
         if self.records.get(COUNTED, {}).get("text") != self.text:
@@ -101,7 +105,7 @@ def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str
         "| row | seeds | final loss, nats per token | per byte | minus DiLoCo | rounds | inner steps | MB sent per peer |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    found = {row.name: {seed: record for seed in seeds if (record := runs.find(row, seed)) is not None} for row in rows}
+    found = {row.name: runs.of_seeds(row, seeds) for row in rows}
     losses = {name: {seed: record["loss"] for seed, record in some.items()} for name, some in found.items()}
     first = rows[0].name
     for name, some in found.items():
