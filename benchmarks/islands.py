@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.method.clock import PROFILES, Profile
-from benchmarks.method.figures import estimate, paired
+from benchmarks.method.figures import estimate, losses_of, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import Row, adloco
 from benchmarks.method.run import BASE, run_row
@@ -190,10 +190,10 @@ def table(runs: Mapping[str, Mapping[int, Record]]) -> list[str]:
     ]
     for hosts in SIZES:
         first, *_ = (arm.row.name for arm in arms(hosts))
-        base = _losses(runs[first])
+        base = losses_of(runs[first].values())
         for name in (arm.row.name for arm in arms(hosts)):
             if found := list(runs[name].values()):
-                above = None if name == first else paired(_losses(runs[name]), base)
+                above = None if name == first else paired(losses_of(found), base)
                 lines.append(f"| {name} | {' | '.join(_cells(found))} | {above.shown(3) if above else ''} |")
     return lines
 
@@ -207,10 +207,6 @@ def _cells(found: Sequence[Record]) -> list[str]:
         f"{found[0]['utilisation']:.0%}",
         estimate([record["loss"] for record in found]).shown(3),
     ]
-
-
-def _losses(found: Mapping[int, Record]) -> dict[int, float]:
-    return {seed: record["loss"] for seed, record in found.items()}
 
 
 def main() -> None:

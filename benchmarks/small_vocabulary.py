@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import fmean
 
-from benchmarks.method.figures import estimate
+from benchmarks.method.figures import losses_of, paired
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
 from benchmarks.package_text import LENGTH, prepared
 from benchmarks.sizes import RESULTS, SHIPPED_ETA
@@ -135,8 +135,10 @@ def price_table(runs: Runs, seeds: Sequence[int]) -> list[str]:
     named = {row.name: row for row in tuned_rows(runs)}
     for pair in PRICES:
         test, ramp = (runs.of_seeds(named[name], seeds) for name in pair)
-        if not (common := sorted(test.keys() & ramp.keys())):
+        above = paired(losses_of(test.values()), losses_of(ramp.values()))
+        if above is None:
             continue
+        common = sorted(test.keys() & ramp.keys())
         sides = [[some[seed] for seed in common] for some in (test, ramp)]
         rounds, sent, losses = ([fmean(record[what] for record in side) for side in sides] for what in PRICED)
         cells = (
@@ -144,7 +146,6 @@ def price_table(runs: Runs, seeds: Sequence[int]) -> list[str]:
             f"{sent[0] / 1e6:.0f} : {sent[1] / 1e6:.0f}",
             f"{losses[0]:.3f} : {losses[1]:.3f}",
         )
-        above = estimate([test[seed]["loss"] - ramp[seed]["loss"] for seed in common])
         lines.append(f"| {' | '.join(pair)} | {len(common)} | {' | '.join(cells)} | {above.shown(3)} |")
     return lines
 

@@ -81,7 +81,7 @@ def test_the_ramp_of_each_price_takes_about_the_rounds_that_it_is_planned_for(ru
 def test_a_price_is_compared_on_the_seeds_that_both_rows_have(runs: Runs) -> None:
     named = {row.name: row for row in tuned_rows(runs)}
     for name, seed, loss in ((TEST, 1, 2.0), (TEST, 2, 2.5), (STEEP, 2, 2.25), (STEEP, 3, 9.0), (LINEAR, 1, 1.0)):
-        runs.keep(runs.key(named[name], seed), {"loss": loss, "rounds": 50, "bytes_per_peer": 80_000_000})
+        runs.keep(runs.key(named[name], seed), {"seed": seed, "loss": loss, "rounds": 50, "bytes_per_peer": 80_000_000})
     assert price_table(runs, [1, 2, 3])[2:] == [
         f"| {TEST} | {STEEP} | 1 | 50 : 50 | 80 : 80 | 2.500 : 2.250 | 0.250 |",
     ]
