@@ -12,12 +12,13 @@ from benchmarks.method.rows import TUNING_SEED
 from benchmarks.method.run import BASE, settings_of
 from benchmarks.package_text import LENGTH
 from benchmarks.small_vocabulary import (
-    FIXED,
+    CAPPED,
     GENTLE,
     LINEAR,
     PARAMETERS,
     SAMPLES,
     SCALE,
+    SEESAW,
     START,
     STEEP,
     TEST,
@@ -60,12 +61,12 @@ def test_growing_batches_start_as_the_constant_one_and_differ_in_what_their_name
         assert batches.pop(f"DiLoCo B {batch} H {H}") == (batch, pytest.approx(0.02 * (batch / START) ** 0.5, rel=0.01))
     assert set(batches.values()) == {(START, 0.02)}
     assert {run.inner.kind for run in found.values()} == {"muon"}
-    assert {name: (run.batch.test, run.batch.eta) for name, run in found.items() if name in (TEST, GENTLE)} == {
-        TEST: ("norm", 1.7),
-        GENTLE: ("norm", 2.5),
-    }
-    assert {name: found[name].batch.max_batch for name in batches if name != FIXED} == {
-        name: 128 if name == STEEP else 64 for name in batches if name != FIXED
+    tests = {name: (run.batch.eta, run.batch.max_batch) for name, run in found.items() if run.batch.test == "norm"}
+    assert tests == {TEST: (1.7, 64), GENTLE: (2.5, 64), CAPPED: (1.7, 36)}
+    assert {name: run.batch.max_batch for name, run in found.items() if run.batch.test == "schedule"} == {
+        LINEAR: 64,
+        STEEP: 128,
+        SEESAW: 64,
     }
 
 
