@@ -11,14 +11,15 @@ the same emulated time, so that each ends with its learning rate decayed. Core, 
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.method.clock import PROFILES, Profile
-from benchmarks.method.figures import estimate, paired
+from benchmarks.method.figures import estimate, losses_of, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import Row, adloco
 from benchmarks.method.run import BASE, run_row
-from benchmarks.method.store import Record, append_record, command_line, key_of, pack, records_by_key
+from benchmarks.method.store import Record, command_line, key_of, pack, records_by_key, train_missing
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 KEPT = RESULTS / "islands.jsonl.gz"
@@ -163,18 +164,9 @@ def _key(arm: Arm, seed: int) -> str:
 
 def train(arguments: argparse.Namespace) -> None:
     """All rows of one seed before the next seed."""
-    done = set(records_by_key(KEPT, [arguments.output]))
-    for seed in arguments.seeds:
-        for arm in (arm for hosts in arguments.hosts for arm in arms(hosts)):
-            if (key := _key(arm, seed)) in done:
-                continue
-            record = run_row(arm.row, seed, samples=arm.samples)
-            append_record(arguments.output, {"key": key, **record})
-            print(
-                f"seed {seed}  {arm.row.name:50s} loss {record['loss']:.4f}  steps {record['inner_steps']:5d}"
-                f"  {record['seconds']:.0f} s emulated, {record['processor_seconds']:.0f} s here",
-                flush=True,
-            )
+    wanted = [(arm, seed) for seed in arguments.seeds for hosts in arguments.hosts for arm in arms(hosts)]
+    jobs = ((_key(arm, seed), partial(run_row, arm.row, seed, samples=arm.samples)) for arm, seed in wanted)
+    train_missing(KEPT, arguments.output, jobs)
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
@@ -198,10 +190,10 @@ def table(runs: Mapping[str, Mapping[int, Record]]) -> list[str]:
     ]
     for hosts in SIZES:
         first, *_ = (arm.row.name for arm in arms(hosts))
-        base = _losses(runs[first])
+        base = losses_of(runs[first].values())
         for name in (arm.row.name for arm in arms(hosts)):
             if found := list(runs[name].values()):
-                above = None if name == first else paired(_losses(runs[name]), base)
+                above = None if name == first else paired(losses_of(found), base)
                 lines.append(f"| {name} | {' | '.join(_cells(found))} | {above.shown(3) if above else ''} |")
     return lines
 
@@ -215,10 +207,6 @@ def _cells(found: Sequence[Record]) -> list[str]:
         f"{found[0]['utilisation']:.0%}",
         estimate([record["loss"] for record in found]).shown(3),
     ]
-
-
-def _losses(found: Mapping[int, Record]) -> dict[int, float]:
-    return {seed: record["loss"] for seed, record in found.items()}
 
 
 def main() -> None:

@@ -25,11 +25,11 @@ from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.finetune import ME, work_of
 from benchmarks.method.clock import Machine
-from benchmarks.method.figures import Estimate, estimate, paired
+from benchmarks.method.figures import Estimate, estimate, losses_of, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
 from benchmarks.method.run import BASE, indexed, run_row
-from benchmarks.method.store import Record, append_record, command_line, key_of, pack, records_by_key
+from benchmarks.method.store import Record, Store, command_line, key_of, pack
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 KEPT = RESULTS / "muon.jsonl.gz"
@@ -87,13 +87,12 @@ def row_of(size: str, batch: str, kind: str, rate: str) -> Row:
     return adloco(name, "batch.eta=1.7", "inner.batch_scaling=sqrt", *own)
 
 
-class Cells:
-    """Records by key, trained where they are missing. New ones go to the first of the files beside the kept ones."""
+class Cells(Store):
+    """Trained where they are missing."""
 
     def __init__(self, *files: Path) -> None:
-        self._files = files
+        super().__init__(KEPT, *files)
         self._base = BASE.read_text("utf-8")
-        self.records = records_by_key(KEPT, files)
 
     def find(self, row: Row, seed: int, samples: int) -> Record | None:
         return self.records.get(key_of(row, seed, samples=samples, base=self._base))
@@ -106,7 +105,7 @@ class Cells:
     def _add(self, row: Row, seed: int, samples: int) -> Record:
         started = time.monotonic()
         record = run_row(row, seed, samples=samples)
-        self._keep(key_of(row, seed, samples=samples, base=self._base), record)
+        self.keep(key_of(row, seed, samples=samples, base=self._base), record)
         print(f"seed {seed}  {row.name}  {samples} samples  loss {record['loss']:.4f}  {time.monotonic() - started:.0f} s")
         return record
 
@@ -121,11 +120,7 @@ class Cells:
             return
         for kind, machine in timed_steps(size).items():
             record = {"step": machine.step_seconds, "sample": machine.sample_seconds}
-            self._keep(f"step {size} {kind}", {"row": f"{size}, {kind}: a step", **record})
-
-    def _keep(self, key: str, record: Record) -> None:
-        self.records[key] = {"key": key, **record}
-        append_record(self._files[0], self.records[key])
+            self.keep(f"step {size} {kind}", {"row": f"{size}, {kind}: a step", **record})
 
     def best_rate(self, size: str, batch: str, kind: str) -> str | None:
         """Of those that were tried on the tuning seed, all of which must be there."""
@@ -255,7 +250,7 @@ def _line(cells: Cells, size: str, batch: str, seeds: list[int]) -> str | None:
         name: {seed: record for seed in seeds if (record := cells.find(row, seed, number)) is not None}
         for name, (row, number) in wanted.items()
     }
-    losses = {name: {seed: record["loss"] for seed, record in records.items()} for name, records in found.items()}
+    losses = {name: losses_of(records.values()) for name, records in found.items()}
     if not all(losses.values()):
         return None
     means = {name: estimate(list(some.values())).shown(3) for name, some in losses.items()}

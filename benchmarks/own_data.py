@@ -15,7 +15,7 @@ import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import distributions
 from pathlib import Path
 from statistics import fmean
@@ -44,7 +44,7 @@ from benchmarks.method.device import Setting
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.run import BASE
-from benchmarks.method.store import Record, append_record, command_line, digest_of, records_by_key
+from benchmarks.method.store import Record, command_line, digest_of, records_by_key, train_missing
 from benchmarks.method.store import pack as keep
 from benchmarks.method.world import World
 from benchmarks.ngram import NgramTable, rows_of
@@ -218,6 +218,11 @@ def merge_weights(plans: Sequence[InstancePlan]) -> dict[str, list[float]]:
     return {way: [amount / sum(found) for amount in found] for way, found in amounts.items()}
 
 
+def count() -> Record:
+    """The tables of counts, and of which text."""
+    return {"text": rows_of_kinds()[1], "losses": ngram_losses()}
+
+
 def ngram_losses() -> dict[str, list[float]]:
     """On each kind, of tables of as many rows of all kinds as a run reads; by how many tokens they are of."""
     parts, _ = rows_of_kinds()
@@ -250,16 +255,8 @@ def key_of(name: str, seed: int) -> str:
 
 def train(arguments: argparse.Namespace) -> None:
     """The tables of counts, then all rows of one seed before the next seed."""
-    done = records_by_key(KEPT, [arguments.output])
-    if COUNTED not in done:
-        append_record(arguments.output, {"key": COUNTED, "text": rows_of_kinds()[1], "losses": ngram_losses()})
-    for seed in arguments.seeds:
-        for name in ROWS:
-            if (key := key_of(name, seed)) in done:
-                continue
-            record = run_row(name, seed)
-            append_record(arguments.output, {"key": key, **record})
-            print(f"seed {seed}  {name:42s} {record['final']}  {record['processor_seconds']:.0f} s", flush=True)
+    jobs = [(key_of(name, seed), partial(run_row, name, seed)) for seed in arguments.seeds for name in ROWS]
+    train_missing(KEPT, arguments.output, [(COUNTED, count), *jobs])
 
 
 def tabulate(arguments: argparse.Namespace) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.method.figures import estimate, paired
+from benchmarks.method.figures import estimate, losses_of, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import TUNING_SEED, Row
 from benchmarks.method.run import BASE, run_row
-from benchmarks.method.store import Act, Record, append_record, command_line, key_of, records_by_key
+from benchmarks.method.store import Act, Record, Store, command_line, key_of
 from benchmarks.method.store import pack as keep
 from benchmarks.package_text import kneser_ney_losses, ngram_losses, prepared
 
@@ -40,17 +40,21 @@ class Scale:
         return self.tuning_samples if seed == TUNING_SEED else self.samples
 
 
-class Runs:
-    """Records by key. New ones go to the first of the files beside the kept ones."""
+class Runs(Store):
+    """Of one size, each with its text."""
 
     def __init__(self, scale: Scale, *files: Path, text: str | None = None) -> None:
         """`text`: the digest of what is trained on, which is part of every key; none: that of the last tables of counts."""
-        self.scale, self._files = scale, files
-        self.records = records_by_key(scale.kept, files)
+        super().__init__(scale.kept, *files)
+        self.scale = scale
         self.text = text or self.records[COUNTED]["text"]
 
     def find(self, row: Row, seed: int) -> Record | None:
         return self.records.get(self.key(row, seed))
+
+    def of_seeds(self, row: Row, seeds: Sequence[int]) -> dict[int, Record]:
+        """The records of the seeds that were run."""
+        return {seed: record for seed in seeds if (record := self.find(row, seed)) is not None}
 
     def count(self) -> None:
         """The tables of counts, where they are not of this text."""
@@ -71,10 +75,6 @@ class Runs:
         self.keep(self.key(row, seed), {**record, "text": self.text})
         shown = [setting for setting in row.settings if not setting.startswith(("model.", "data."))]
         print(f"seed {seed}  {row.name:24s} {record['loss']:.4f}  {time.monotonic() - started:.0f} s  {shown}", flush=True)
-
-    def keep(self, key: str, record: Record) -> None:
-        self.records[key] = {"key": key, **record}
-        append_record(self._files[0], self.records[key])
 
     def keep_all(self) -> None:
         """What is of this text, beside the page."""
@@ -101,8 +101,8 @@ def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str
         "| row | seeds | final loss, nats per token | per byte | minus DiLoCo | rounds | inner steps | MB sent per peer |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    found = {row.name: {seed: record for seed in seeds if (record := runs.find(row, seed)) is not None} for row in rows}
-    losses = {name: {seed: record["loss"] for seed, record in some.items()} for name, some in found.items()}
+    found = {row.name: runs.of_seeds(row, seeds) for row in rows}
+    losses = {name: losses_of(some.values()) for name, some in found.items()}
     first = rows[0].name
     for name, some in found.items():
         if not some:

@@ -6,13 +6,13 @@ python -m benchmarks.method run --group main --seeds 1          one seed of one 
 """
 
 import argparse
-import time
+from functools import partial
 from pathlib import Path
 
 from benchmarks.method.report import write
 from benchmarks.method.rows import GROUPS, TUNING_SEED
 from benchmarks.method.run import BASE, run_row
-from benchmarks.method.store import append_record, command_line, key_of, records_by_key
+from benchmarks.method.store import command_line, key_of, records_by_key, train_missing
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 KEPT = RESULTS / "method.jsonl.gz"
@@ -34,24 +34,15 @@ def main() -> None:
 def train(arguments: argparse.Namespace) -> None:
     """All rows of one seed before the next seed, so that an early end leaves whole tables. Tuning has its own seed."""
     base = BASE.read_text("utf-8")
-    done = set(records_by_key(arguments.output, []) if arguments.again else records_by_key(KEPT, [arguments.output]))
-    jobs = [(TUNING_SEED, row) for row in GROUPS["tuning"]() if "tuning" in arguments.group]
-    jobs += [
+    wanted = [(TUNING_SEED, row) for row in GROUPS["tuning"]() if "tuning" in arguments.group]
+    wanted += [
         (seed, row) for seed in arguments.seeds for group in arguments.group if group != "tuning" for row in GROUPS[group]()
     ]
-    for seed, row in jobs:
-        key = key_of(row, seed, samples=arguments.samples, base=base)
-        if key in done:
-            continue
-        started = time.monotonic()
-        record = run_row(row, seed, samples=arguments.samples)
-        append_record(arguments.output, {"key": key, **record})
-        done.add(key)
-        print(
-            f"seed {seed}  {row.name:40s} loss {record['loss']:.4f}  rounds {record['rounds']:4d}"
-            f"  steps {record['inner_steps']:5d}  {time.monotonic() - started:.0f} s",
-            flush=True,
-        )
+    jobs = (
+        (key_of(row, seed, samples=arguments.samples, base=base), partial(run_row, row, seed, samples=arguments.samples))
+        for seed, row in wanted
+    )
+    train_missing(arguments.output if arguments.again else KEPT, arguments.output, jobs)
 
 
 def tabulate(arguments: argparse.Namespace) -> None:

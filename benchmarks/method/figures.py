@@ -1,6 +1,6 @@
 """From records of runs to the figures of a table. Pure arithmetic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
@@ -37,6 +37,11 @@ def estimate(values: Sequence[float]) -> Estimate:
     if len(values) == 1:
         return Estimate(mean=values[0], half_width=None)
     return Estimate(mean=mean(values), half_width=STUDENT_95[len(values) - 2] * stdev(values) / sqrt(len(values)))
+
+
+def losses_of(records: Iterable[Record]) -> dict[int, float]:
+    """Final losses by seed."""
+    return {record["seed"]: record["loss"] for record in records}
 
 
 def paired(left: Mapping[int, float], right: Mapping[int, float]) -> Estimate | None:

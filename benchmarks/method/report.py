@@ -18,6 +18,7 @@ from benchmarks.method.figures import (
     at_loss,
     estimate,
     front,
+    losses_of,
     paired,
     timed,
     with_end,
@@ -93,18 +94,14 @@ def _of(records: Sequence[Record], rows: Sequence[Row], samples: int) -> dict[st
     return {name: [record for record in some if record] for name, some in found.items() if any(some)}
 
 
-def _losses(records: Sequence[Record]) -> dict[int, float]:
-    return {record["seed"]: record["loss"] for record in records}
-
-
 def _costs(records: Sequence[Record], cost: Callable[[Record], float]) -> Estimate:
     return estimate([cost(record) for record in records])
 
 
 def differences(runs: Runs) -> dict[str, Estimate]:
     """Final losses minus that of DiLoCo with the same start, paired by seed: rows of different seeds compare."""
-    start = _losses(runs.get(SAME_START, ()))
-    found = {name: paired(_losses(records), start) for name, records in runs.items()}
+    start = losses_of(runs.get(SAME_START, ()))
+    found = {name: paired(losses_of(records), start) for name, records in runs.items()}
     return {name: difference for name, difference in found.items() if difference is not None}
 
 
@@ -134,7 +131,7 @@ def main_table(runs: Runs, bases: Runs | None = None) -> list[str]:
 
 
 def _minus(records: Sequence[Record], others: Sequence[Record]) -> str:
-    difference = paired(_losses(records), _losses(others))
+    difference = paired(losses_of(records), losses_of(others))
     return difference.shown(3) if difference else ""
 
 
@@ -174,10 +171,10 @@ def overlap_table(runs: Runs) -> list[str]:
         f"| row | seeds | final loss | minus no overlap | rounds | computing | h, {STEADY.name} |",
         "|---|---|---|---|---|---|---|",
     ]
-    plain = {name.partition(",")[0]: _losses(records) for name, records in runs.items() if "overlap none" in name}
+    plain = {name.partition(",")[0]: losses_of(records) for name, records in runs.items() if "overlap none" in name}
     for name, records in runs.items():
         others = {} if "overlap none" in name else plain.get(name.partition(",")[0], {})
-        difference = paired(_losses(records), others)
+        difference = paired(losses_of(records), others)
         cells = [
             name,
             str(len(records)),

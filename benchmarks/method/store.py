@@ -54,6 +54,18 @@ def records_by_key(kept: Path, others: Iterable[Path]) -> dict[str, Record]:
     return {record["key"]: record for path in (kept, *others) for record in read_records(path)}
 
 
+class Store:
+    """Records by key. New ones go to the first of the files beside the kept ones."""
+
+    def __init__(self, kept: Path, *files: Path) -> None:
+        self._files = files
+        self.records = records_by_key(kept, files)
+
+    def keep(self, key: str, record: Record) -> None:
+        self.records[key] = {"key": key, **record}
+        append_record(self._files[0], self.records[key])
+
+
 def train_missing(kept: Path, output: Path, jobs: Iterable[tuple[str, Callable[[], Record]]]) -> None:
     """Train what neither file has, by key and in this order. Each record is written as soon as it is there."""
     done = set(records_by_key(kept, [output]))

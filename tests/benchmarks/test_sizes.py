@@ -62,7 +62,9 @@ def test_the_table_by_hand(runs: Runs) -> None:
     runs.keep(COUNTED, {"text": "some text", "bytes_per_token": 2.0, "losses": {"1": 6.0, "2": 5.0, "3": 4.5}})
     first, second = tuned_rows(runs)[:2]
     for row, seed, loss in ((first, 1, 4.0), (first, 2, 5.0), (second, 2, 5.25)):
-        runs.keep(runs.key(row, seed), {"loss": loss, "rounds": 10, "inner_steps": 320, "bytes_per_peer": 8_000_000})
+        runs.keep(
+            runs.key(row, seed), {"seed": seed, "loss": loss, "rounds": 10, "inner_steps": 320, "bytes_per_peer": 8_000_000}
+        )
     lines = run_table(runs, tuned_rows(runs), [1, 2, 3])
     assert lines[2:] == [
         f"| {FIXED} | 2 | 4.500 +- 6.353 | 2.250 |  | 10 | 320 | 8 |",

@@ -6,11 +6,28 @@ from pathlib import Path
 import pytest
 
 from adloco_p2p.config.load import load_run
+from adloco_p2p.core.planning.batch_ramp import ramp_batches
 from adloco_p2p.training.model import build_model
 from benchmarks.method.rows import TUNING_SEED
 from benchmarks.method.run import BASE, settings_of
 from benchmarks.package_text import LENGTH
-from benchmarks.small_vocabulary import FIXED, LARGER, LARGEST, PARAMETERS, SAMPLES, SCALE, START, H, rows, tuned_rows, tuning
+from benchmarks.small_vocabulary import (
+    CAPPED,
+    GENTLE,
+    LINEAR,
+    PARAMETERS,
+    SAMPLES,
+    SCALE,
+    SEESAW,
+    START,
+    STEEP,
+    TEST,
+    H,
+    price_table,
+    rows,
+    tuned_rows,
+    tuning,
+)
 from benchmarks.text_runs import Runs
 
 
@@ -28,13 +45,44 @@ def test_runs_of_constant_batches_are_whole_rounds() -> None:
         assert samples % (START * H) == 0
 
 
-def test_all_rows_but_the_larger_constant_batch_start_alike(tmp_path: Path) -> None:
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    """With a made-up tuning."""
     runs = Runs(replace(SCALE, kept=tmp_path / "kept.jsonl.gz"), tmp_path / "own.jsonl", text="some text")
     for rate, row in tuning().items():
         runs.keep(runs.key(row, TUNING_SEED), {"loss": 1.0 if rate == "2e-2" else 2.0})
+    return runs
+
+
+def test_growing_batches_start_as_the_constant_one_and_differ_in_what_their_names_say(runs: Runs) -> None:
     found = {row.name: load_run(BASE, list(row.settings)).value for row in tuned_rows(runs)}
     batches = {name: (run.batch.initial_batch, run.inner.learning_rate) for name, run in found.items()}
-    assert batches.pop(LARGER) == (32, pytest.approx(0.02 * 2**0.5, rel=0.01))
+    for batch in (32, 64):
+        assert batches.pop(f"DiLoCo B {batch} H {H}") == (batch, pytest.approx(0.02 * (batch / START) ** 0.5, rel=0.01))
     assert set(batches.values()) == {(START, 0.02)}
     assert {run.inner.kind for run in found.values()} == {"muon"}
-    assert {run.batch.max_batch for name, run in found.items() if name not in {FIXED, LARGER}} == {LARGEST}
+    tests = {name: (run.batch.eta, run.batch.max_batch) for name, run in found.items() if run.batch.test == "norm"}
+    assert tests == {TEST: (1.7, 64), GENTLE: (2.5, 64), CAPPED: (1.7, 36)}
+    assert {name: run.batch.max_batch for name, run in found.items() if run.batch.test == "schedule"} == {
+        LINEAR: 64,
+        STEEP: 128,
+        SEESAW: 64,
+    }
+
+
+def test_the_ramp_of_each_price_takes_about_the_rounds_that_it_is_planned_for(runs: Runs) -> None:
+    """Of 165 of DiLoCo: 2.1 and 3.4 times fewer."""
+    for row in tuned_rows(runs):
+        if row.name in (LINEAR, STEEP):
+            rules = load_run(BASE, list(row.settings)).value.batch
+            rounds = len(ramp_batches(rules, samples=SAMPLES, inner_steps=H, final_fraction=0.1))
+            assert SAMPLES / (START * H) / rounds == pytest.approx(3.4 if row.name == STEEP else 2.1, rel=0.05)
+
+
+def test_a_price_is_compared_on_the_seeds_that_both_rows_have(runs: Runs) -> None:
+    named = {row.name: row for row in tuned_rows(runs)}
+    for name, seed, loss in ((TEST, 1, 2.0), (TEST, 2, 2.5), (STEEP, 2, 2.25), (STEEP, 3, 9.0), (LINEAR, 1, 1.0)):
+        runs.keep(runs.key(named[name], seed), {"seed": seed, "loss": loss, "rounds": 50, "bytes_per_peer": 80_000_000})
+    assert price_table(runs, [1, 2, 3])[2:] == [
+        f"| {TEST} | {STEEP} | 1 | 50 : 50 | 80 : 80 | 2.500 : 2.250 | 0.250 |",
+    ]
