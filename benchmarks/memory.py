@@ -65,14 +65,17 @@ def measure_tensors() -> None:
         peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
         show("inner steps", peer, served, kept)
         contribution = peer.pseudo_gradient(ONE)
+        served = served[-1:]  # `StateServer.keep_newest`
         average = contribution.clone()
         show("averaging, average there", peer, served, kept, average)
+        returned = average.clone()  # `ReturnedParts`
+        show("in a retry of the same", peer, served, kept, average, returned)
+        del returned
         kept = (contribution, average)  # both as float32: `test_what_is_kept_is_what_was_sent_and_no_copy_of_it`
         peer.apply_outer(ONE, average, round=0)
         del contribution, average
         served.append(peer.state(ONE))
         show("outer step made", peer, served, kept)
-        served = served[-2:]
         saved = peer.snapshot(ONE)
         show("checkpoint being written", peer, served, kept, saved)
         del saved

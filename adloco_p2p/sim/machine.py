@@ -291,8 +291,10 @@ class Machine:
                 contribution = process.contributions.get((effect.instance, effect.round))
                 if contribution is None:
                     raise Violation(f"{self.peer} averages a pseudo-gradient that it does not have: {effect}")
+                process.keep_newest(effect.instance)
                 self.around.averaging.join(self, process, effect, contribution)
             case RepairAverage():
+                process.keep_newest(effect.instance)
                 self.around.averaging.repair(self, process, effect)
             case CancelAverage(instance=instance, round=number, attempt=attempt):
                 self.around.averaging.cancel(process, (instance, number, attempt))

@@ -52,6 +52,12 @@ class Process:
             del offers[older]
         return digest
 
+    def keep_newest(self, instance: InstanceId) -> None:
+        """An average begins: serve no state but the newest."""
+        offers = self.offers.get(instance, {})
+        for older in list(offers)[:-1]:
+            del offers[older]
+
     def forget(self, instance: InstanceId) -> None:
         """The instance is here no longer. Its offered state is served on: hosts that are a little behind may need it."""
         self.contributions = {key: held for key, held in self.contributions.items() if key[0] != instance}

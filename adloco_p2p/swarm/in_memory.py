@@ -162,6 +162,11 @@ class MemoryPort:
         for old in list(offers)[:-STATES_KEPT]:
             del offers[old]
 
+    def keep_newest(self, instance: InstanceId) -> None:
+        offers = self.swarm.states.get((self.me, instance), {})
+        for old in list(offers)[:-1]:
+            del offers[old]
+
     def retire(self, instance: InstanceId) -> None:
         """A state stays until `withdraw`; it is little."""
 

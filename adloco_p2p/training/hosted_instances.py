@@ -54,7 +54,7 @@ class HostedInstances(ABC):
         self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
         self._residual: dict[InstanceId, torch.Tensor] = {}
         """The loss of earlier pseudo-gradients on their way into an average (error feedback), [P]; checkpointed, dropped with
-        the instance."""
+        the instance. Values, as outer parameters are."""
         self._outer_dtype, self._momentum_dtype = STATE_DTYPES[run.outer.state]
         self._training: set[InstanceId] = set()
         """The instances whose inner steps are under way: at most one on each device."""
@@ -316,7 +316,10 @@ class HostedInstances(ABC):
         if len(residual) == self.num_parameters:
             self._residual[instance] = residual
         else:
-            self._residual.setdefault(instance, torch.zeros(self.num_parameters))[part].copy_(residual)
+            before = self._residual.get(instance)
+            whole = torch.zeros(self.num_parameters) if before is None else before.clone()
+            whole[part] = residual
+            self._residual[instance] = whole
         if is_late and instance in self._pseudo_gradients:
             self._pseudo_gradients[instance].add_(residual, alpha=self._run.averaging.feedback)
 
@@ -378,7 +381,7 @@ class HostedInstances(ABC):
         save = partial(saved_tensors, hosted, has_fragments=has_fragments)
         tensors = self._with_room(save, device=self._place_of(instance), keep=instance)
         if instance in self._residual:
-            tensors["residual"] = self._residual[instance].clone()
+            tensors["residual"] = self._residual[instance]
         meta: dict[str, object] = {
             "optimizer_steps": hosted.optimizer_steps,
             "adoption_steps": hosted.adoption_steps,

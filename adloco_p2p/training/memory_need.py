@@ -8,10 +8,11 @@
 | outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16; 12 mixed; 8 as bfloat16 |
 | with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8; 6 mixed; 4 as bfloat16 |
 | as encoded, the last average, kept for repairs, and with `averaging.recheck` what this peer sent into it | host | twice the codec's |
-| as encoded, up to four averages before it, as many as fit into 256 MiB with it | host | four times the codec's |
-| what a coarse codec lost in earlier rounds, but at the outer step; where a round began that did not wait | host | 4; 4 |
+| as encoded, up to four averages before it, as many as fit into 64 MiB with it | host | four times the codec's |
+| what a coarse codec lost in earlier rounds, saved without a copy; where a round began that did not wait | host | 4; 4 |
 
-And for some time, of these only the largest:
+And for some time, of these only the largest. The older of the two boundaries goes when averaging begins, unless the guard may go
+back to it, or a joiner's download is not over; the outer step makes the newer one.
 
 | moment | where | bytes |
 |---|---|---|
@@ -19,8 +20,8 @@ And for some time, of these only the largest:
 | and unless they travel as float32 what this peer sends and the average as encoded; what a coarse codec loses | host | twice the codec's; 4 |
 | and what other hosts send, as encoded; at most 256 MiB unless parts wait for a decision | host | the codec's |
 | and in a retry by the same members the averaged parts that had come back, as encoded | host | the codec's |
-| outer step: the next outer parameters and momentum, and unless it is kept above the average; what was lost | host | 8; 4; 4 |
-| checkpoint: a copy of the inner optimizer's state; of what was lost; with fragments of the local parameters | host | 8; 4; 4 |
+| outer step: unless it is kept above the average; what a coarse codec lost, in place of the above | host | 4; 4 |
+| checkpoint: a copy of the inner optimizer's state; with fragments of the local parameters | host | 8; 4 |
 
 Between two averages the memory of an encoded average is kept, too, unless it was float32. The last round of a run with fragments
 averages everything.
@@ -64,14 +65,14 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str], fro
     size = layout.num_parameters
     optimizer = _optimizer_bytes(run, layout, matrices)
     state = _STATE_BYTES[run.outer.state]
-    copied = optimizer + size * _FLOAT * (_has_residual(run) + (run.averaging.fragments > 1))
+    copied = optimizer + size * _FLOAT * (run.averaging.fragments > 1)
     return MemoryNeed(
         num_parameters=size,
         process=PROCESS_BYTES,
         device=frozen_bytes + 2 * _FLOAT * size + optimizer,
         device_more=_FLOAT * size + optimizer,
         host=round(_lasting(run, state) * size) + _older_bytes(run, size) + max(_moment_bytes(run, state, size), copied),
-        checkpoint=state * size + copied,
+        checkpoint=(state + _FLOAT * _has_residual(run)) * size + copied,
     )
 
 
@@ -103,8 +104,9 @@ def _moment_bytes(run: RunConfig, state: int, size: int) -> int:
     lost, sent = _FLOAT * codec.needs_feedback, round(_coded(run) * size)
     held = sent if rule.needs_gram or not codec.returns_mean else min(sent, HELD_BYTES)
     returned = sent
-    averaging = (2 * _FLOAT + lost) * size + held + returned + sent * (not codec.is_verbatim)
-    outer_step = state + _FLOAT * (not codec.is_verbatim) + lost - _FLOAT * _has_residual(run)
+    freed = 0 if run.guard.enabled else state
+    averaging = (2 * _FLOAT + lost - freed) * size + held + returned + sent * (not codec.is_verbatim)
+    outer_step = state - freed + _FLOAT * (not codec.is_verbatim) + lost - _FLOAT * _has_residual(run)
     return max(averaging, outer_step * size)
 
 

@@ -187,6 +187,9 @@ class FakeNetwork:
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[str]) -> None:
         self.calls.note("offer", instance, round)
 
+    def keep_newest(self, instance: InstanceId) -> None:
+        self.calls.note("keep newest", instance)
+
     def retire(self, instance: InstanceId) -> None:
         self.calls.note("retire", instance)
 

@@ -260,6 +260,25 @@ def test_state_is_fetched_as_it_was_offered(swarm: Swarm) -> None:
     play(swarm, scenario)
 
 
+def test_when_an_average_begins_only_the_newest_state_is_served(swarm: Swarm) -> None:
+    async def scenario(members: list[Member]) -> None:
+        donor, joiner = members[0].states, members[1].states
+        newer, older = (vector(10), vector(11)), (vector(12), vector(13))
+        for number, state in ((4, older), (5, newer)):
+            donor.offer(INSTANCE, number, state_digest(*state), state)
+        from_peers = (members[0].me,)
+        fetched = await joiner.fetch(instance=INSTANCE, round=4, digest=state_digest(*older), from_peers=from_peers)
+        assert torch.equal(fetched[0], older[0])
+        donor.keep_newest(INSTANCE)
+        donor.keep_newest(InstanceId(INSTANCE + 1))  # nothing of it was ever offered
+        fetched = await joiner.fetch(instance=INSTANCE, round=5, digest=state_digest(*newer), from_peers=from_peers)
+        assert torch.equal(fetched[0], newer[0])
+        with pytest.raises(StateTransferFailed):
+            await joiner.fetch(instance=INSTANCE, round=4, digest=state_digest(*older), from_peers=from_peers)
+
+    play(swarm, scenario)
+
+
 def test_a_state_without_a_donor_is_an_error(swarm: Swarm) -> None:
     async def scenario(members: list[Member]) -> None:
         with pytest.raises(StateTransferFailed):

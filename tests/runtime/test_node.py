@@ -28,7 +28,9 @@ def test_effects_are_performed_in_order() -> None:
     peer = FakePeer(rules(rounds=2))
     assert run(peer).is_finished
     assert peer.events.rounds() == [(0, 0), (1, 0)]
-    device = [name for name in peer.calls.names if not name.startswith(("broadcast", "average", "save", "complete"))]
+    device = [
+        name for name in peer.calls.names if not name.startswith(("broadcast", "average", "keep newest", "save", "complete"))
+    ]
     rounds = [
         [f"run_inner 0 {number}", "apply_outer 0", f"offer 0 {number + 1}", "evaluate 0", "snapshot 0", "transition"]
         for number in range(2)
@@ -38,6 +40,7 @@ def test_effects_are_performed_in_order() -> None:
     assert disk == [name for boundary in (1, 2, 2) for name in (f"save_instance {boundary} 0", f"complete {boundary} 0")]
     averaged = peer.calls.names.index("average pseudo-gradient 0")
     assert peer.calls.names.index("run_inner 0 0") < averaged < peer.calls.names.index("apply_outer 0")
+    assert peer.calls.names[:averaged].count("keep newest 0") == 1  # what is averaged takes the memory of an older state
 
 
 def test_every_boundary_is_saved_though_one_instance_is_ahead_of_the_other() -> None:

@@ -181,7 +181,9 @@ def test_what_a_codec_loses_waits_for_the_fragments_next_turn() -> None:
     train_round(peer, effect(round=0), lost=0.25)
     half = peer.num_averaged(0)
     assert (of(peer._residual[ONE][:half]), of(peer._residual[ONE][half:])) == (0.25, 0.0)
+    saved, _ = peer.snapshot(ONE)
     train_round(peer, effect(round=1), lost=0.5)
+    assert (of(saved["residual"][:half]), of(saved["residual"][half:])) == (0.25, 0.0)
     assert (of(peer._residual[ONE][:half]), of(peer._residual[ONE][half:])) == (0.25, 0.5)
 
 

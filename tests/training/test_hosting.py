@@ -167,12 +167,15 @@ def test_what_a_codec_lost_survives_a_restart(codec: Literal["int8", "topk2", "s
         train_round(peer, effect(round=0), lost=lost)
     tensors, meta = peers[0].snapshot(ONE)
     assert of(tensors["residual"]) == 0.25
+    assert tensors["residual"] is peers[0]._residual[ONE]  # no copy: a checkpoint's memory is counted
     resumed = hosting(run)
     resumed.restore(ONE, tensors, meta)
     for peer in (*peers, resumed):
         peer.run_inner(effect(round=1), should_stop=never, on_progress=silent)
     assert torch.equal(resumed.pseudo_gradient(ONE), peers[0].pseudo_gradient(ONE))
     assert torch.equal(resumed.pseudo_gradient(ONE), peers[1].pseudo_gradient(ONE) + 0.5 * 0.25)
+    train_round(peers[0], effect(round=2), lost=0.5)
+    assert of(tensors["residual"]) == 0.25
 
 
 def test_what_a_codec_lost_stays_behind_where_an_instance_becomes_another() -> None:

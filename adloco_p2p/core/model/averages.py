@@ -9,7 +9,7 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 RESULTS_KEPT = ROUNDS_KEPT + 2
 """Averages before the newest one that a peer keeps for repairs, as far as they and the newest one fit in ..."""
-KEPT_BYTES = 1 << 28
+KEPT_BYTES = 1 << 26
 HELD_BYTES = 1 << 28
 """Contributions that a reducer holds for a retry although their means are made."""
 

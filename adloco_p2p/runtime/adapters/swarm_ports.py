@@ -157,6 +157,9 @@ class NetworkStates:
         outer, momentum = state
         self._loop.call_soon_threadsafe(self._server.offer, instance, round, digest, outer, momentum)
 
+    def keep_newest(self, instance: InstanceId) -> None:
+        self._server.keep_newest(instance)
+
     def retire(self, instance: InstanceId) -> None:
         self._loop.call_soon_threadsafe(self._server.retire, instance)
         self._loop.call_soon_threadsafe(self._partial.pop, instance, None)

@@ -241,6 +241,7 @@ class Node:
                     self._cancel_fetch(effect.instance)
                 self._worker.submit(effect)
             case Average() | RepairAverage():
+                self._ports.states.keep_newest(effect.instance)  # what is averaged takes its memory
                 key = (effect.instance, effect.round, effect.attempt)
                 self._averagings[key] = self._spawn(self._average(effect))
             case CancelAverage():

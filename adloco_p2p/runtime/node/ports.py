@@ -166,6 +166,10 @@ class StateExchange(Protocol):
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[Vector]) -> None:
         """From now on serve this state, of the boundary before `round`. Called from a device's thread. The vectors are kept."""
 
+    def keep_newest(self, instance: InstanceId) -> None:
+        """An average of this instance begins: of the states that are served, let all go but the newest. Called from the event
+        loop."""
+
     def retire(self, instance: InstanceId) -> None:
         """This peer hosts the instance no longer; a peer that is a little behind may still fetch it. Called from a device's
         thread."""

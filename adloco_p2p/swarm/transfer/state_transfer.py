@@ -91,7 +91,8 @@ class StateServer:
         """Serve the instance's state at the boundary before `round`, both flat [P] on the CPU.
 
         The tensors are kept by reference and must not be written to while they are offered: until two later rounds of the
-        instance were offered, or `withdraw`, and until the downloads that then run have ended. Costs nothing until asked for.
+        instance were offered, or one and then `keep_newest`, or `withdraw`, and until the downloads that then run have ended.
+        Costs nothing until asked for.
         """
         offers = self._offers.setdefault(instance, {})
         for other in [other for other, offer in offers.items() if other == round or offer.root == root]:
@@ -102,6 +103,13 @@ class StateServer:
         self._retired.pop(instance, None)
         for retired in [retired for retired, since in self._retired.items() if round >= since + MAX_OFFERED_ROUNDS]:
             self.withdraw(retired)
+
+    def keep_newest(self, instance: InstanceId) -> None:
+        """Of this instance, serve no state but the newest: the memory of the one before is needed. Downloads that run keep
+        theirs to the end."""
+        offers = self._offers.get(instance, {})
+        for older in list(offers)[:-1]:
+            del offers[older]
 
     def retire(self, instance: InstanceId) -> None:
         """No more states of this instance will come. What is there is served until the boundaries that are offered of others
