@@ -14,8 +14,9 @@ from adloco_p2p.cli import main, make_parser
 from adloco_p2p.cli.examples import EXAMPLES, FIRST
 from adloco_p2p.cli.parser import Parser
 from adloco_p2p.commands import trained_model
-from adloco_p2p.commands.train import _ended
+from adloco_p2p.commands.train import _ended, shortest
 from adloco_p2p.core.model.events import Stop
+from adloco_p2p.storage.admission_files import keep_address
 
 ROOT = str(Path(__file__).parents[1])
 
@@ -54,6 +55,43 @@ def test_a_peer_that_holds_no_model_gets_no_hint_to_export_it(
     monkeypatch.setattr(trained_model, "open_saved", lambda workdir: object())
     _ended(Stop(reason="complete", is_finished=True), arguments)
     assert f"adloco-peer export --workdir {arguments.workdir}" in capsys.readouterr().out
+
+
+LONG = "adloco://ab,/ip4/192.0.2.1/tcp/1/p2p/a"
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["join", "--initial-peers", LONG, "--workdir", "me"], "adloco-peer join --workdir me"),
+        (
+            ["join", "--workdir", "me", "--initial-peers", LONG, "/ip4/x", "--peer-set", "nickname=ann"],
+            "adloco-peer join --workdir me --peer-set nickname=ann",
+        ),
+        (["start", "--initial-peers", LONG, "--workdir", "me"], f"adloco-peer start --initial-peers {LONG} --workdir me"),
+    ],
+)
+def test_a_peer_goes_on_by_the_shortest_command_that_works(
+    words: list[str], left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = make_parser().parse_args(words)
+    arguments.command_line = shlex.join(["adloco-peer", *words])
+    assert shortest(arguments) == arguments.command_line  # as long as the directory does not know the run's address
+    (tmp_path / "me").mkdir()
+    keep_address(tmp_path / "me", LONG)
+    assert shortest(arguments) == left
+    assert make_parser().parse_args(shlex.split(left)[1:]).workdir == Path("me")
+
+
+def test_a_joiner_without_a_link_goes_on_where_its_directory_has_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["join", "--workdir", str(tmp_path / "new")]) == 2
+    assert "--initial-peers is needed" in capsys.readouterr().err and not (tmp_path / "new").exists()
+    keep_address(tmp_path, "adloco://cut")  # the link is what is read, and found to be cut
+    assert main(["join", "--workdir", str(tmp_path)]) == 2
+    assert "adloco://cut" in capsys.readouterr().err
 
 
 def test_every_verb_has_examples_and_every_argument_is_explained() -> None:

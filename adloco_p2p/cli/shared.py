@@ -15,7 +15,12 @@ def run_config(parser: argparse.ArgumentParser) -> None:
 
 def run_of_others(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--initial-peers", nargs="+", action="extend", required=True, metavar="ADDR", help="addresses of peers, or join links"
+        "--initial-peers",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="ADDR",
+        help="addresses of peers, or join links; not needed to go on in a directory",
     )
     parser.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
 

@@ -10,7 +10,7 @@ from adloco_p2p.commands.console import say
 from adloco_p2p.commands.signing import Signer, peer_named, signer_of, state
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.course import in_words
+from adloco_p2p.core.model.course import in_words, until, work_at
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.roster_entry import FULL_STANDING, RosterEntry
 from adloco_p2p.core.model.scalars import MAX_ROSTER, PeerId
@@ -44,7 +44,8 @@ def invite(arguments: argparse.Namespace) -> int:
         return 0
     for link in links:
         say(link)
-    say(f"# each lets in everybody who has it: {seats} {'seat' if seats == 1 else 'seats'} until round {last_round}")
+    end = until(last_round, work_at(signer.run.work, signer.ledger.plans[-1].course, signer.round))
+    say(f"# each lets in everybody who has it: {plural(seats, 'seat')} {end}")
     return 0
 
 

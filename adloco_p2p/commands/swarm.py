@@ -181,7 +181,7 @@ def _conclude(
             say(f"{member.name} never joined; where the run was over before that, give it more --rounds")
     code = 3 if failed else 0
     if not finished:
-        say(f"saved; continue with the same command: {arguments.command_line}")
+        say(f"saved; continue with: {arguments.command_line}")
         return code
     first = shlex.quote(str(finished[0]))
     nexts = [

@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import itertools
+import shlex
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.core.model.events import Stop
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.adapters.imports import collecting_nothing
+from adloco_p2p.storage.admission_files import read_address
 
 if TYPE_CHECKING:
     from adloco_p2p.commands.trained_model import Saved
@@ -117,6 +120,8 @@ def keep(arguments: argparse.Namespace) -> int:
 
 
 def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
+    if not arguments.initial_peers:
+        arguments.initial_peers = [_known_address(arguments.workdir)]
     with closing(_open_workdir(arguments, config)) as workdir:
         workdir.keep_to(is_offline=False)
         with collecting_nothing():
@@ -135,6 +140,17 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
             )
         )
     return _ended(stop, arguments)
+
+
+def _known_address(workdir: Path) -> str:
+    """The link to the run that the directory has taken part in. Raises ConfigError."""
+    link = read_address(workdir)
+    if not link:
+        raise ConfigError(
+            f"--initial-peers is needed: {workdir} holds no run to go on with; give the link that its author gave you",
+            code="E200",
+        )
+    return link
 
 
 def bootstrap(arguments: argparse.Namespace) -> int:
@@ -178,8 +194,18 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
     elif stop.is_finished:
         say("done. This peer came when the run had ended and holds no model of it; peers that trained, or kept, can export it")
     else:
-        say(f"saved; continue with the same command: {arguments.command_line}")
+        say(f"saved; continue with: {shortest(arguments)}")
     return 0
+
+
+def shortest(arguments: argparse.Namespace) -> str:
+    """The command that goes on: without the long link, where the directory knows it."""
+    words = shlex.split(arguments.command_line)
+    if arguments.verb in ("train:join", "train:keep") and "--initial-peers" in words and read_address(arguments.workdir):
+        begin = words.index("--initial-peers")
+        rest = itertools.dropwhile(lambda word: not word.startswith("-"), words[begin + 1 :])
+        words = [*words[:begin], *rest]
+    return shlex.join(words)
 
 
 def is_complete(workdir: Path) -> bool:

@@ -8,6 +8,7 @@ import shlex
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_events_of, with_newest_rounds
+from adloco_p2p.storage.admission_files import read_address
 from adloco_p2p.storage.event_log import read_events
 from adloco_p2p.storage.workdir import read_run
 from adloco_p2p.views.comparison import ComparedRun
@@ -92,7 +94,7 @@ class LocalRun:
         """The swarm by its ledger, and this node by its own events."""
         run, from_ledger = self._run, self._from_ledger
         own_events = list(read_events(self._workdir / "events.jsonl"))
-        own = replay(own_events)
+        own = replace(replay(own_events), join_link=read_address(self._workdir))
         journal = self._workdir / "journal.bin"
         entries = chain(journal_records(journal), genesis_of(run)) if journal.exists() else []
         length = run.tokens_per_sample
@@ -111,6 +113,7 @@ class LocalRun:
             status,
             plans,
             contributions=contributions,
+            credited=from_ledger.credited,
             is_signed=bool(entries),
             sequence_length=length,
             parameters=own.parameters or None,

@@ -16,6 +16,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.course import until
 from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
 from adloco_p2p.core.model.ledger_entry import Evidence, Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
@@ -237,8 +238,8 @@ def _say_link(link: str, *, workdir: Workdir, run: RunConfig, identity: Identity
     whole = with_invitation(link, token.to_text())
     say(f"join link: {whole}")
     say(
-        f"the link lets in everybody who has it: {invited.seats} seats until round {invited.last_round}; more links, and an"
-        f" end of this one: adloco-peer invite --workdir {workdir.path}"
+        f"the link lets in everybody who has it: {invited.seats} seats {until(invited.last_round, run.work)}; more links, and"
+        f" an end of this one: adloco-peer invite --workdir {workdir.path}"
     )
     return whole
 

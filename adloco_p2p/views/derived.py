@@ -499,6 +499,7 @@ def peer_rows(status: Status) -> list[PeerRow]:
                 share=None,
                 last_report=None,
                 instances=(),
+                card=status.peer_cards.get(peer),
             )
             for peer in strangers
         ),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from adloco_p2p.core.ledger.contributions import Contribution
+from adloco_p2p.core.ledger.contributions import Contribution, CreditedSamples
 from adloco_p2p.core.model.telemetry import PeerCard, Plan, Stamped
 from adloco_p2p.views import derived, overview, units
 from adloco_p2p.views.comparison import ComparedRun, summarise_runs
@@ -17,6 +17,7 @@ from adloco_p2p.views.ledger_events import LedgerLine
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.records import Decision, RoundResult
 from adloco_p2p.views.status import ORDERS, Status
+from adloco_p2p.views.throughput import throughput
 
 MAX_POINTS = 500
 """Of one curve; of a longer one every n-th round is shown, and the last one always."""
@@ -36,6 +37,7 @@ def document(
     plans: Sequence[LedgerLine],
     *,
     contributions: Sequence[Contribution],
+    credited: Sequence[CreditedSamples] = (),
     is_signed: bool,
     sequence_length: int,
     parameters: int | None,
@@ -46,10 +48,10 @@ def document(
     export: str = "",
     cards: Mapping[str, PeerCard] | None = None,
 ) -> Document:
-    """`plans`: oldest first. `is_signed`: they and the contributions are from a ledger. `export`: the command that writes the
-    model that this machine has. `is_alive`: whether a peer showed a sign of life lately; none without a connection
-    to the swarm. `source`: the origin of the data, for the reader. `own`: the status of this machine's node.
-    `cards`: what peers announce about themselves, where that is known by other means than `own`."""
+    """`plans`: oldest first. `credited`: the reports of a checked ledger. `is_signed`: plans and contributions are from one.
+    `export`: the command that writes the model that this machine has. `is_alive`: whether a peer showed a sign of
+    life lately; none without a connection to the swarm. `source`: the origin of the data, for the reader. `own`: the status of
+    this machine's node. `cards`: what peers announce about themselves, where that is known by other means than `own`."""
     peers = _peers(status, contributions, _states(status, own, is_alive), cards or (own.peer_cards if own is not None else {}))
     return {
         "run": {
@@ -83,6 +85,12 @@ def document(
             for claim in [*status.task_scores.values()][::-1]
         ],
         "num_alive": sum(peer["state"] == "alive" for peer in peers),
+        "throughput": []
+        if own is None
+        else [
+            {"round": each.round, "tokens_per_second": rounded(each.tokens_per_second), "computing": rounded(each.computing)}
+            for each in _thinned(throughput(own, credited, sequence_length=sequence_length))
+        ],
         "traffic": _traffic(status, own, parameters=parameters, bytes_per_value=bytes_per_value),
         "ledger": [_line(line) for line in plans[: -MAX_LINES - 1 : -1]],
         "num_plans": len(plans),

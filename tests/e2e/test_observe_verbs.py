@@ -85,6 +85,8 @@ def test_the_page_of_a_directory_shows_the_same(whole: Path, capsys: pytest.Capt
     page: dict[str, Any] = json.loads(json.dumps(shown, allow_nan=False))
     found = board(whole, capsys)
     assert page["now"]["tokens"] == found["tokens"] and page["now"]["is_finished"]
+    assert page["now"]["join"].startswith("adloco-peer join --initial-peers 'adloco://")
+    assert page["throughput"] and all(0 < each["computing"] <= 1 for each in page["throughput"])
     assert [(row["peer"], row["tokens"]) for row in page["peers"]] == [(row["peer"], row["tokens"]) for row in found["peers"]]
     rounds = {(event["round"], event["instance"]): event for event in events(whole, "round")}
     points = {(point["round"], item["id"]): point for item in page["instances"] for point in item["points"]}

@@ -202,7 +202,7 @@ def test_one_interrupt_ends_the_round_and_the_same_command_goes_on(
 ) -> None:
     workdir, ended = stopped
     assert ended.code == 0 and ended.errors == ""
-    assert f"continue with the same command: adloco-peer start {config} --workdir {workdir}" in ended.output
+    assert f"continue with: adloco-peer start {config} --workdir {workdir}" in ended.output
     assert max(digests(workdir)) == (2, 2), "the round was ended for all its instances"
     assert sorted(checkpoints(workdir)) == [2, 3]
     again = run(["start", config, "--workdir", copy, *MACHINE], folder=tmp_path)

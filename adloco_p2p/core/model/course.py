@@ -82,6 +82,12 @@ def work_at(work: WorkRules, course: Course, round: int) -> WorkRules:
     return replace(work, rounds=settings.rounds, samples=settings.samples if settings.rounds is None else None)
 
 
+def until(last_round: int, work: WorkRules) -> str:
+    """In words, how long something holds that holds up to a round."""
+    is_to_the_end = work.rounds is not None and last_round >= work.rounds - 1
+    return "until the run ends" if is_to_the_end else f"until round {last_round}"
+
+
 def is_paused_at(course: Course, round: int) -> bool:
     """Whether there is no plan of this round before a signer resumes the run."""
     return course.paused_from is not None and round >= course.paused_from

@@ -16,8 +16,8 @@ from adloco_p2p.views.keyboard import release
 
 EXIT_INTERRUPTED = 130
 """Exit code after a second signal."""
-CTRL_C = "Ctrl-C (again: at once)"
-"""Why the node stops, and the way out for a user who cannot wait for the end of the round."""
+CTRL_C = "on request (Ctrl-C: at once)"
+"""Why the node stops after Ctrl-C or the key `q`, and the way out for a user who cannot wait for the end of the round."""
 
 
 def install(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], *, terminate: Callable[[], None] | None = None) -> None:

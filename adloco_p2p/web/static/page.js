@@ -376,6 +376,25 @@ function drawComputing(run) {
   ]);
 }
 
+// Of all peers; only a node on this machine has a clock.
+function drawSpeed(run) {
+  const points = run.throughput;
+  at("speed-card").hidden = points.length < 2;
+  if (points.length < 2) return;
+  const rounds = points.map((point) => point.round);
+  for (const [id, field, words, ys] of [
+    ["throughput", "tokens_per_second", (value) => `${count(value)} tokens/s`, [0]],
+    ["swarm-computing", "computing", (value) => `computing ${percent(value)} of the time`, [0, 1]],
+  ]) {
+    const chart = frame(at(id), {
+      height: 160, left: 44, xs: rounds, ys: [...ys, ...points.map((point) => point[field])], isLogarithmic: false, xText: whole,
+      yText: field === "computing" ? percent : count, label: field === "computing" ? "part of every round in which its hosts computed" : "tokens per second of all peers by round",
+    });
+    chart.svg.append(curve(points, (point) => [chart.x(point.round), chart.y(point[field])], "curve s2"));
+    readable(chart, at(id), at(`${id}-readout`), rounds, (place) => [`round ${place}: ${words(points.find((point) => point.round === place)[field])}`]);
+  }
+}
+
 function drawDurations(run) {
   const bins = run.own === null ? [] : run.own.durations;
   if (!bins.length) return;
@@ -667,6 +686,7 @@ function drawCharts() {
   drawCompared(run);
   drawBatch(run);
   drawFamily(run);
+  drawSpeed(run);
   drawComputing(run);
   drawDurations(run);
   drawPeerCharts();

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.ledger.orders import course_after
-from adloco_p2p.core.model.course import Change, Course, Settings, in_words, is_paused_at, settings_at, work_at
+from adloco_p2p.core.model.course import Change, Course, Settings, in_words, is_paused_at, settings_at, until, work_at
 from adloco_p2p.core.model.ledger_entry import Action, Statement
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.rules import InstanceRules, Rules, WorkRules
@@ -92,3 +92,9 @@ def test_what_signers_ordered_is_said_in_words() -> None:
         "a signer pauses the run before round 20; a signer ends the run after round 57;"
         " 12,000 samples in all and learning rate times 0.5 by a signer's order"
     )
+
+
+def test_what_holds_beyond_the_last_round_holds_until_the_run_ends() -> None:
+    work = WorkRules(rounds=24)
+    assert [until(last, work) for last in (22, 23, 1007)] == ["until round 22", "until the run ends", "until the run ends"]
+    assert until(1007, replace(work, rounds=None, samples=4096)) == "until round 1007"
