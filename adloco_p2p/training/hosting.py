@@ -276,8 +276,8 @@ class Hosting(HostedInstances):
             limit=limit,
         )
 
-    def _heldout_loss(self, outer: torch.Tensor, *, device: int = 0) -> float:
-        return self._mean(self._losses(outer, device=device))
+    def _heldout_loss(self, outer: torch.Tensor) -> float:
+        return self._mean(self._losses(outer, device=0))
 
     def _mean(self, losses: Sequence[float]) -> float:
         return sum(weight * loss for (weight, _), loss in zip(self._heldout, losses, strict=True))
