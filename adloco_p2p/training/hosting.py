@@ -153,6 +153,9 @@ class Hosting(HostedInstances):
                 should_stop=should_stop,
                 on_progress=on_progress,
             )
+        if self._run.model.lora.rank and devices[0].device.type == "cpu":
+            # activations are most of the memory; what is averaged would break it to pieces, and the next ones take new memory
+            devices[0].shell.free_cache()
         if result is not None:
             for device in devices:
                 own = self._limit_of(device)

@@ -161,7 +161,7 @@ class ModelShell:
         return losses.view(targets.shape)
 
     def free_cache(self) -> None:
-        """Give memory of failed attempts, and of searching, back, so that others find it whole."""
+        """Give memory that is not used back, of failed attempts, searching or inner steps, so that others find it whole."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         elif platform.libc_ver()[0] == "glibc":

@@ -19,6 +19,7 @@ from adloco_p2p.numerics.layout import flatten, layout_of, unflatten_
 from adloco_p2p.training.adapters import draw_adapter_, merged, save_adapter
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.pretrained import stored_dtype, weights_digest
+from adloco_p2p.training.shell import ModelShell
 from tests.training.small_run import LENGTH, ONE, RUN, TWO, VOCAB_SIZE, effect, hosting, train_round
 
 ARCHITECTURES: dict[str, dict[str, object]] = {
@@ -246,6 +247,20 @@ def test_instances_share_one_frozen_base_and_learn(tmp_path: Path) -> None:
     assert peer.evaluate(TWO) == first
     now = dict(peer._shell.module.named_parameters())
     assert all(torch.equal(now[name], value) for name, value in frozen.items())
+
+
+@pytest.mark.parametrize("has_adapters", [True, False])
+def test_activations_are_given_back_before_what_is_averaged_is_made(
+    has_adapters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only beside a frozen base: new memory every round costs a small model some percent of its round."""
+    peer = hosting(lora_run(save_base(tmp_path / "base")) if has_adapters else RUN)
+    peer.start([ONE])
+    assert peer.micro_batch_limit > 0
+    freed: list[bool] = []
+    monkeypatch.setattr(ModelShell, "free_cache", lambda _: freed.append(ONE in peer._pseudo_gradients))
+    train_round(peer, effect())
+    assert freed == ([False] if has_adapters else [])
 
 
 def num_bfloat16_values() -> int:
