@@ -22,7 +22,14 @@ def pace(step_seconds: float) -> None:
 
     compute = Hosting.run_inner
 
-    def run_inner(self: Hosting, effect: Any, *, should_stop: Callable[[], bool], on_progress: OnProgress) -> Any:
+    def run_inner(
+        self: Hosting,
+        effect: Any,
+        *,
+        should_stop: Callable[[], bool],
+        is_enough: Callable[[int], bool],
+        on_progress: OnProgress,
+    ) -> Any:
         begun = time.monotonic()
 
         def paced_progress(step: int, loss: object, tokens: int) -> None:
@@ -30,7 +37,7 @@ def pace(step_seconds: float) -> None:
             while (left := begun + step * step_seconds - time.monotonic()) > 0 and not should_stop():
                 time.sleep(min(left, 0.1))
 
-        return compute(self, effect, should_stop=should_stop, on_progress=paced_progress)
+        return compute(self, effect, should_stop=should_stop, is_enough=is_enough, on_progress=paced_progress)
 
     Hosting.run_inner = run_inner  # type: ignore[assignment, method-assign]
 

@@ -48,7 +48,8 @@ class Device(Protocol):
     def pseudo_gradient(self, effect: RunInner) -> object:
         """Of the outer parameters as they are now, when the inner steps begin."""
 
-    def inner_result(self, effect: RunInner, seconds: float) -> InnerResult: ...
+    def inner_result(self, effect: RunInner, seconds: float, num_steps: int) -> InnerResult:
+        """Of so many inner steps, which were done."""
 
     def reduce(self, effect: Average, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> object:
         """The average, by the run's rule or the stricter one: peer -> weight and pseudo-gradient."""
@@ -137,12 +138,12 @@ class HashDevice:
         self._begun[instance] = hashed("gradient", *parts)
         return self._begun[instance]
 
-    def inner_result(self, effect: RunInner, seconds: float) -> InnerResult:
+    def inner_result(self, effect: RunInner, seconds: float, num_steps: int) -> InnerResult:
         share, is_liar = effect.share, self._traits.is_liar
         return InnerResult(
-            samples=share.samples * (1_000_000 if is_liar else 1),
-            tokens=share.samples * TOKENS_PER_SAMPLE,
-            inner_steps=share.inner_steps,
+            samples=share.effective_batch * num_steps * (1_000_000 if is_liar else 1),
+            tokens=share.effective_batch * num_steps * TOKENS_PER_SAMPLE,
+            inner_steps=num_steps,
             batch_samples=share.effective_batch,
             accumulation_steps=share.accumulation_steps,
             loss=LOSS,

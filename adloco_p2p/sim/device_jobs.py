@@ -12,6 +12,7 @@ from adloco_p2p.core.model.events import (
     DiscardRound,
     DropInstance,
     Effect,
+    EndInner,
     Evaluate,
     Evaluated,
     Event,
@@ -48,6 +49,8 @@ class _InnerSteps:
     seconds: float
     num_steps: int
     is_stopped: bool = False
+    vector: object | None = None
+    """Once they have begun."""
 
     def end_of_step(self, now: float) -> float:
         """When the step ends that the device does at `now`; their begin where they only wait."""
@@ -55,6 +58,10 @@ class _InnerSteps:
             return self.begin
         step = self.seconds / self.num_steps
         return max(now, self.begin + ceil((now - self.begin) / step) * step)
+
+    def first(self, num_steps: int) -> "_InnerSteps":
+        """Only so many of them."""
+        return replace(self, seconds=self.seconds * num_steps / self.num_steps, num_steps=num_steps)
 
 
 class DeviceJobs:
@@ -70,7 +77,9 @@ class DeviceJobs:
         self._is_ahead = False
         """The device does inner steps that did not wait for the last outer step, and nothing else waits for it."""
         self._inner: dict[InstanceId, _InnerSteps] = {}
-        """Of each instance the last ones that were asked for."""
+        """Of each instance the last ones that were asked for, ..."""
+        self._asked: dict[InstanceId, RunInner] = {}
+        """... and their effects."""
 
     def begin(self, effect: Effect) -> None:
         process, now = self._process, self._around.queue.now
@@ -86,7 +95,11 @@ class DeviceJobs:
             self._is_ahead = effect.is_ahead
             process.device_free_at = begin + seconds
             inner = self._inner[effect.plan.instance] = _InnerSteps(begin, seconds, effect.share.inner_steps)
+            self._asked[effect.plan.instance] = effect
             self._around.queue.at(begin, self._begin_inner, effect, inner)
+            return
+        if isinstance(effect, EndInner):
+            self._end_inner(effect)
             return
         if isinstance(effect, DiscardRound):
             self._stop_inner(effect.instance)
@@ -111,14 +124,28 @@ class DeviceJobs:
         if process.device_free_at == inner.begin + inner.seconds:
             process.device_free_at = inner.end_of_step(now)
 
+    def _end_inner(self, effect: EndInner) -> None:
+        """After the present step, as `_stop_inner` does; those that only wait go on."""
+        now, inner, asked = self._around.queue.now, self._inner.get(effect.instance), self._asked.get(effect.instance)
+        if inner is None or inner.vector is None or asked is None or asked.round != effect.round:
+            return
+        num_steps = max(effect.least_steps, ceil((now - inner.begin) / (inner.seconds / inner.num_steps)))
+        if num_steps >= inner.num_steps:
+            return
+        done = self._inner[effect.instance] = inner.first(num_steps)
+        inner.is_stopped = True
+        if self._process.device_free_at == inner.begin + inner.seconds:
+            self._process.device_free_at = done.begin + done.seconds
+        self._around.queue.at(max(now, done.begin + done.seconds), self._finish_inner, asked, inner.vector, done)
+
     def _begin_inner(self, effect: RunInner, inner: _InnerSteps) -> None:
         if self._process.has_crashed or inner.is_stopped:
             return
         instance, number = effect.plan.instance, effect.round
         if self._process.device.state(instance) is None:
             raise Violation(f"{self._peer} trains instance {instance} in round {number} and has no state of it")
-        vector = self._process.device.pseudo_gradient(effect)
-        self._around.queue.after(inner.seconds, self._finish_inner, effect, vector, inner)
+        inner.vector = self._process.device.pseudo_gradient(effect)
+        self._around.queue.after(inner.seconds, self._finish_inner, effect, inner.vector, inner)
 
     def _finish_inner(self, effect: RunInner, vector: object, inner: _InnerSteps) -> None:
         process = self._process
@@ -131,7 +158,7 @@ class DeviceJobs:
             key: held for key, held in process.contributions.items() if key[0] != instance or key[1] >= kept
         }
         process.contributions[instance, effect.round] = vector
-        result = process.device.inner_result(effect, inner.seconds)
+        result = process.device.inner_result(effect, inner.seconds, inner.num_steps)
         self._machine.feed(InnerFinished(instance=instance, round=effect.round, result=result, epoch=effect.epoch), process)
 
     # --- short jobs --------------------------------------------------------------------------------------------------

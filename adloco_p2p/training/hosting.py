@@ -26,7 +26,7 @@ from adloco_p2p.training.device import configure_devices, is_bfloat16
 from adloco_p2p.training.device_shell import DeviceShell, draws_chance, own_randomness
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.hosted_instances import HostedInstances
-from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
+from adloco_p2p.training.inner_loop import IsEnough, OnProgress, never_enough, run_inner_steps
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, inner_optimizer
 from adloco_p2p.training.input_worker import InputWorker
 from adloco_p2p.training.learning_rate import learning_rate_schedule
@@ -107,7 +107,14 @@ class Hosting(HostedInstances):
                 one.limit = MicroBatchLimit(self._probe(one.shell))
         return one.limit
 
-    def run_inner(self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: OnProgress) -> InnerResult | None:
+    def run_inner(
+        self,
+        effect: RunInner,
+        *,
+        should_stop: Callable[[], bool],
+        is_enough: IsEnough = never_enough,
+        on_progress: OnProgress,
+    ) -> InnerResult | None:
         """Train one instance for a round, from its outer parameters; see `run_inner_steps` for stopping, results and errors.
 
         `should_stop` may end the round before: apply, evaluate and snapshot it.
@@ -151,6 +158,7 @@ class Hosting(HostedInstances):
                 is_measured=self._run.batch.is_tested,
                 make_room=partial(self._make_room, place, instance_id),
                 should_stop=should_stop,
+                is_enough=is_enough,
                 on_progress=on_progress,
             )
         if self._run.model.lora.rank and devices[0].device.type == "cpu":

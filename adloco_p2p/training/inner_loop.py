@@ -29,9 +29,17 @@ products and, where the batch is one micro-batch, splitting it; every fourth kee
 (benchmarks/statistics_cost.py), and a round still averages H / 4 of these noisy scalars. Only where a batch test asks."""
 
 Result = TypeVar("Result")
+IsEnough = Callable[[int], bool]
+"""(inner steps done) -> whether they are enough."""
 OnProgress = Callable[[int, SupportsFloat, int], None]
 """(inner steps done, mean loss of the last one, its predicted tokens), after every inner step. The loss lies on the device:
 reading it waits for the device, so a caller that throttles reads only what it shows."""
+
+
+def never_enough(steps: int) -> bool:
+    """Inner steps are done as planned."""
+    del steps
+    return False
 
 
 def run_inner_steps(
@@ -46,10 +54,11 @@ def run_inner_steps(
     is_measured: bool,
     make_room: Callable[[], None],
     should_stop: Callable[[], bool],
+    is_enough: IsEnough,
     on_progress: OnProgress,
 ) -> InnerResult | None:
-    """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass: a smaller contribution, but a
-    valid one (its weight is its samples). None where nothing was done.
+    """Do the inner steps of `share`, or as many as `is_enough` and `should_stop`, asked before each, let pass: a smaller
+    contribution, but a valid one (its weight is its samples). None where nothing was done.
 
     `shell`: of the first device of `team`. `micro_batch_limit` is of each device. `is_measured`: whether something asks for the
     gradient noise. `make_room` takes off the device what these steps do not need: where its memory is short in spite of the
@@ -62,7 +71,7 @@ def run_inner_steps(
     done = _Done(torch.zeros((), dtype=sum_dtype(shell.device), device=shell.device), micro_batch, micro_batch_limit)
     shell.bind(instance.local)
     shell.module.train()
-    while done.steps < share.inner_steps and not clock.without(should_stop):
+    while done.steps < share.inner_steps and not is_enough(done.steps) and not clock.without(should_stop):
         batch = batches.take()
         # all of them at once, without waiting; the CPU does nothing more with them
         rows = _with_room(partial(batch.rows.to, shell.device), make_room, what="the rows of an inner step")

@@ -23,7 +23,7 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.numerics.layout import gathered, scatter_
 from adloco_p2p.numerics.outer_optimizer import is_sound
 from adloco_p2p.training.hosted_instances import HostedInstances
-from adloco_p2p.training.inner_loop import OnProgress
+from adloco_p2p.training.inner_loop import IsEnough, OnProgress, never_enough
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, State
 
 LOOK_SECONDS = 0.05
@@ -59,6 +59,8 @@ class _Round:
     seconds: float = 0.0
     is_discarded: bool = False
     """The node waits for it no longer."""
+    ends_early: bool = False
+    """Its next step is its last one."""
     end: torch.Tensor | None = None
     """Parameters [P] after the last step, once the program has done it."""
 
@@ -190,7 +192,7 @@ class OwnLoop(HostedInstances):
             current.loss_sum = current.loss_sum + value * samples
             current.last_loss = value
             self._handover.changed.notify_all()
-        if current.steps < current.share.inner_steps:
+        if current.steps < current.share.inner_steps and not current.ends_early:
             return True
         self._end_round(current)
         return False
@@ -242,8 +244,16 @@ class OwnLoop(HostedInstances):
     def micro_batch_limit(self) -> int:
         return UNLIMITED_SAMPLES
 
-    def run_inner(self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: OnProgress) -> InnerResult | None:
-        """Wait until the program has done the round's inner steps, or gave fewer. None where the peer stops before."""
+    def run_inner(
+        self,
+        effect: RunInner,
+        *,
+        should_stop: Callable[[], bool],
+        is_enough: IsEnough = never_enough,
+        on_progress: OnProgress,
+    ) -> InnerResult | None:
+        """Wait until the program has done the round's inner steps, gave fewer, or has done one more than are
+        enough. None where the peer stops before."""
         assert not effect.is_ahead, "combinations.py: a program's rounds wait for the outer step"
         instance = self._get(effect.plan.instance)
         if not instance.is_at_boundary:  # a round that never got an average
@@ -259,6 +269,7 @@ class OwnLoop(HostedInstances):
                 if should_stop():
                     done.is_discarded = True
                     return None
+                done.ends_early = done.steps > 0 and is_enough(done.steps)
                 if done.steps > told:
                     told = done.steps
                     on_progress(told, done.last_loss, done.tokens)

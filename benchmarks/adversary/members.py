@@ -155,6 +155,22 @@ def ends_every_attempt(machine: Machine, peer: PeerId, message: object, *, suspe
     return sent
 
 
+def contributes_other_steps(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """With every heartbeat it states another number of inner steps that it contributes, which ends an attempt."""
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    now, sent = machine.clock(), list(at_once(message))
+    for plan in machine.process.agreement.ledger.plans[-2:]:
+        for item in plan.instances:
+            steps = item.least_steps + int(10 * now) % max(1, item.hosts[0].inner_steps - item.least_steps)
+            failed = AttemptFailed(
+                instance=item.instance, round=plan.round, attempt=int(now) % 3, suspects=(), partial_steps=steps
+            )
+            sent += [(tenth / 10, failed) for tenth in range(0, 10, 3)]
+    del peer
+    return sent
+
+
 def ends_every_attempt_for_one_host(machine: Machine, peer: PeerId, message: object) -> Sent:
     """The others learn of it from that host, whose report ends the attempt for them."""
     if machine.process is None:

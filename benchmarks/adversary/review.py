@@ -295,6 +295,7 @@ REVIEW: tuple[Scenario, ...] = (
         finding="B8",
         play=by_member(partial(members.ends_every_attempt, is_led=True)),
     ),
+    Scenario(name="contributing other steps", finding="B8", play=by_member(members.contributes_other_steps)),
     Scenario(name="ending it by suspects", finding="B8", play=by_member(partial(members.ends_every_attempt, suspects=1))),
     Scenario(name="livelock of ballots", finding="B8", play=by_member(members.overtakes_ballots)),
     Scenario(name="evicting the living", finding="B9", play=by_member(members.evicts_the_living)),

@@ -167,7 +167,8 @@ class TorchDevice:
         gradient = self._engine._shell.gradient.clone() if self._setting.is_last_gradient else None
         return Contribution(self._me, vector, gradient)
 
-    def inner_result(self, effect: RunInner, seconds: float) -> InnerResult:
+    def inner_result(self, effect: RunInner, seconds: float, num_steps: int) -> InnerResult:
+        assert num_steps == effect.share.inner_steps, "no host of these worlds begins late"
         return replace(self._results.pop(effect.plan.instance), seconds=seconds)
 
     def reduce(self, effect: Average, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> Mean:

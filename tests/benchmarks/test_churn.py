@@ -4,6 +4,7 @@ import pytest
 
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model.scalars import PeerId
+from benchmarks.churn import Churn, played
 from benchmarks.churn_account import (
     BETWEEN,
     COMPUTES,
@@ -58,3 +59,11 @@ def test_each_second_of_a_host_has_one_purpose() -> None:
     assert part == pytest.approx(
         {**dict.fromkeys(seconds, 0.0), COMPUTES: 11.0, USELESS: 4.0, DOWN: 1.0, BETWEEN: 1.0, WAITS_PUNCTUAL: 1.0}
     )
+
+
+def test_a_host_that_restarts_within_half_a_round_keeps_its_seat() -> None:
+    """Each plan waits for it, and all are there in time: no host is without work, and most of the pace is left."""
+    killed, quiet = (played(3, rounds=12, round_seconds=60.0, vector_seconds=7.7, churn=each) for each in (Churn(), None))
+    assert killed.num_kills >= 8
+    assert killed.purposes.get(BETWEEN, 0.0) < 1.0
+    assert killed.samples_per_second / quiet.samples_per_second / killed.alive > 0.75

@@ -62,7 +62,12 @@ class FakeEngine:
         self.calls.note("place", instance, *devices)
 
     def run_inner(
-        self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, float, int], None]
+        self,
+        effect: RunInner,
+        *,
+        should_stop: Callable[[], bool],
+        is_enough: Callable[[int], bool],
+        on_progress: Callable[[int, float, int], None],
     ) -> InnerResult | None:
         self.calls.note("run_inner", effect.plan.instance, effect.round)
         while self.is_endless:

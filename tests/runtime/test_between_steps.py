@@ -13,6 +13,7 @@ from adloco_p2p.core.model.events import (
     DeviceEnd,
     DiscardRound,
     Durable,
+    EndInner,
     Evaluate,
     Evaluated,
     Event,
@@ -46,16 +47,23 @@ class Stepping(FakeEngine):
     until: str = ""
 
     def run_inner(
-        self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, float, int], None]
+        self,
+        effect: RunInner,
+        *,
+        should_stop: Callable[[], bool],
+        is_enough: Callable[[int], bool],
+        on_progress: Callable[[int, float, int], None],
     ) -> InnerResult | None:
         for step in range(3):
+            if is_enough(step):
+                break
             if should_stop():
                 return None
             self.calls.note("step", step)
         deadline = time.monotonic() + WAIT_LIMIT_SECONDS
         while self.until and self.until not in self.calls.names:
             assert not should_stop() and time.monotonic() < deadline, self.calls.names
-        return super().run_inner(effect, should_stop=should_stop, on_progress=on_progress)
+        return super().run_inner(effect, should_stop=should_stop, is_enough=is_enough, on_progress=on_progress)
 
     def probe_merge(self, merge: Merge) -> ProbeVerdict:
         return ProbeVerdict(sources=merge.sources, target=merge.target, source_losses=(2.0, 2.0), merged_loss=1.9)
@@ -147,6 +155,17 @@ def test_inner_steps_that_are_discarded_end_after_the_present_one(is_ahead: bool
     assert names == ["discard 0"] * 2 and events == [], "the first one ends nothing that was asked for after it"
     names, _ = performed(inner(1, is_ahead=is_ahead), DiscardRound(instance=TWO))
     assert names == [*STEPS, "discard 1"]
+
+
+@pytest.mark.parametrize(("number", "least", "steps"), [(1, 0, 1), (1, 2, 2), (0, 0, 3)])
+def test_inner_steps_end_early_where_that_is_asked_of_their_round(number: int, least: int, steps: int) -> None:
+    """What was asked before they began was about others."""
+    end = EndInner(instance=ONE, round=number, least_steps=least)
+    calls, worker = Calls(), queue.Queue[DeviceWorker]()
+    calls.reactions["step 0"] = lambda: worker.get(timeout=WAIT_LIMIT_SECONDS).end_inner(end)
+    names, events = performed(inner(1, is_ahead=False), calls=calls, handed=worker)
+    assert names[:-1] == [f"step {step}" for step in range(steps)]
+    assert [type(event) for event in events] == [InnerFinished]
 
 
 def test_nothing_but_inner_steps_goes_on_while_an_outer_step_is_under_way() -> None:

@@ -106,7 +106,12 @@ class TwoDevices(FakeEngine):
         self.placed[instance], *self.helpers = devices
 
     def run_inner(
-        self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, float, int], None]
+        self,
+        effect: RunInner,
+        *,
+        should_stop: Callable[[], bool],
+        is_enough: Callable[[int], bool],
+        on_progress: Callable[[int, float, int], None],
     ) -> InnerResult | None:
         instance = effect.plan.instance
         self.threads.setdefault(instance, set()).add(threading.current_thread().name)
@@ -117,7 +122,7 @@ class TwoDevices(FakeEngine):
             while not self.until[instance].wait(0.01):
                 if should_stop():
                     return None
-        return super().run_inner(effect, should_stop=should_stop, on_progress=on_progress)
+        return super().run_inner(effect, should_stop=should_stop, is_enough=is_enough, on_progress=on_progress)
 
     def probe_merge(self, merge: Merge) -> ProbeVerdict:
         self.calls.note("probe")

@@ -21,8 +21,8 @@ def device(diverges: Callable[[str, int], bool], *, is_refused: bool = False) ->
     refused."""
 
     class Diverging(HashDevice):
-        def inner_result(self, effect: RunInner, seconds: float) -> InnerResult:
-            result = super().inner_result(effect, seconds)
+        def inner_result(self, effect: RunInner, seconds: float, num_steps: int) -> InnerResult:
+            result = super().inner_result(effect, seconds, num_steps)
             return replace(result, has_diverged=diverges(self._traits.peer, effect.round))
 
         def apply_outer(self, effect: ApplyOuter, average: object) -> bool:

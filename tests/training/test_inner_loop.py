@@ -190,6 +190,11 @@ def test_stopping_keeps_the_steps_that_were_done() -> None:
     assert torch.allclose(peer.pseudo_gradient(ONE), short.pseudo_gradient(ONE), atol=1e-7)
 
 
+def test_steps_that_are_enough_are_a_smaller_contribution() -> None:
+    result = started().run_inner(effect(steps=5), should_stop=never, is_enough=lambda steps: steps >= 3, on_progress=silent)
+    assert result is not None and (result.inner_steps, result.samples) == (3, 12)
+
+
 def test_stopping_before_the_first_step_gives_nothing() -> None:
     peer = started()
     assert peer.run_inner(effect(), should_stop=lambda: True, on_progress=silent) is None

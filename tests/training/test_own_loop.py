@@ -32,6 +32,9 @@ class Meeting:
         self.engine = OwnLoop(RUN, ME, self.parameters, evaluate=self._loss if evaluate else None)
         self.engine.start([ONE])
         self.is_stopped = threading.Event()
+        self.enough = STEPS
+        self.asked = threading.Event()
+        """The node has found the steps enough."""
         self.progress: list[int] = []
         self.device = ThreadPoolExecutor(1)
 
@@ -40,11 +43,17 @@ class Meeting:
         assert not torch.is_grad_enabled()
         return float(gathered(self.parameters).sum())
 
+    def is_enough(self, steps: int) -> bool:
+        if steps >= self.enough:
+            self.asked.set()
+        return steps >= self.enough
+
     def run_inner(self, number: int) -> "Future[InnerResult | None]":
         return self.device.submit(
             self.engine.run_inner,
             effect(ONE, number, steps=STEPS),
             should_stop=self.is_stopped.is_set,
+            is_enough=self.is_enough,
             on_progress=lambda steps, loss, tokens: self.progress.append(steps),
         )
 
@@ -111,6 +120,19 @@ def test_fewer_steps_are_a_smaller_contribution_and_none_are_none() -> None:
         done = result.result(240)
         assert done is not None and (done.inner_steps, done.samples) == (1, 4)
         assert made.engine.pseudo_gradient(ONE).tolist() == pytest.approx([0.1, 0.1, 0.1])
+
+
+def test_a_program_whose_steps_are_enough_ends_with_its_next_one() -> None:
+    with meeting() as made:
+        made.enough = 1
+        result = made.run_inner(0)
+        made.engine.wait()
+        made.train(0.1)
+        assert made.asked.wait(240)
+        with made.engine._handover.changed:  # the node goes on only after it has noted that
+            made.train(0.1)
+        done = result.result(240)
+        assert done is not None and (done.inner_steps, done.samples) == (2, 8)
 
 
 def test_after_a_void_round_the_program_goes_on_from_where_it_is() -> None:

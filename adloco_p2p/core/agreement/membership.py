@@ -139,6 +139,10 @@ class Membership:
         """Whether a proposer should leave the peer out: it left, or its lease ran out a moment ago."""
         return not self.lease_valid(peer, now - self.timing.margin_seconds)
 
+    def is_silent(self, peer: PeerId, now: float) -> bool:
+        """Whether a proposer should leave the peer out although it has not left: it may come back."""
+        return self.is_absent(peer, now) and peer not in self._leaves
+
     def is_suspect(self, peer: PeerId, now: float) -> bool:
         """Whether the peer's beat did not rise for half a lease: proposers do not wait for it."""
         return peer != self.me and now - self._renewed.get(peer, -1e18) > self.lease_seconds / 2

@@ -77,9 +77,10 @@ class Proposer:
             return None
         if self.ready_at is not None:
             return self._due(self.ready_at, now)
-        graces = [self._values.grace_end(self._majority_at)] if self._majority_at is not None else []
+        majority = self._majority_at
+        graces = [self._values.grace_end(majority), self._values.return_end(majority)] if majority is not None else []
         graces += [self._values.stragglers_end(self._first_at)] if self._first_at is not None else []
-        return min(graces, default=None)
+        return min([instant for instant in graces if instant > now], default=None)
 
     def _note_reports(self, now: float) -> None:
         """Ready is a slot when all that are waited for have reported, or those that have not had their time. The electors among
@@ -93,12 +94,21 @@ class Proposer:
             self._first_at = self._values.first_report(present, self._first_at, now)
         if self._majority_at is None and is_majority(len([peer for peer in deciding if peer in held]), len(deciding)):
             self._majority_at = now
+        if self._awaits_return(now):
+            return
         if (
             len(present) == len(expected)
             or (self._majority_at is not None and now >= self._values.grace_end(self._majority_at))
             or (self._first_at is not None and now >= self._values.stragglers_end(self._first_at))
         ):
             self.ready_at = self._timer.ready_at = now
+
+    def _awaits_return(self, now: float) -> bool:
+        """Whether a member that fell silent may be back in time to keep its seat: the plan is due at the end of the round."""
+        members = self._context.members
+        if self._majority_at is None or now >= self._values.return_end(self._majority_at):
+            return False
+        return any(members.is_silent(peer, now) for peer in self._slot.roster)
 
     def _is_paused(self) -> bool:
         """Whether signers paused the run and none resumes it, as far as this peer has the statements."""

@@ -23,6 +23,8 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 
 UNKNOWN_ROUND_SECONDS = 3600.0
 """Where no speeds are known a peer that is at a round itself waits at most this long for the reports of a majority."""
+RETURN_FRACTION = 0.5
+"""Of the expected time of the round under way: so long a plan waits for members that fell silent."""
 DOUBT_LEASES = 8
 """A value that omits reports is refused for this long, from when its proposer could have had them; then any plan is better than
 none."""
@@ -180,6 +182,11 @@ class Values:
         if parent.expected_seconds == 0.0 and (parent.round in working or parent.round - 1 in working):
             return majority + UNKNOWN_ROUND_SECONDS
         return majority + max(self._context.timing.grace_seconds, parent.expected_seconds)
+
+    def return_end(self, majority: float) -> float:
+        """Until when a plan waits for members that fell silent without having left, where the reports of a majority came at
+        `majority`: one that restarts keeps its seat and its work."""
+        return majority + RETURN_FRACTION * self._slot.parent.expected_seconds
 
     def expected(self, now: float) -> tuple[list[PeerId], list[PeerId]]:
         """The reporters that live, in the order of the proposers, and those of them whose majority is waited for: electors that

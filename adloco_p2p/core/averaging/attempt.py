@@ -11,7 +11,7 @@ from adloco_p2p.core.averaging.reduction_shares import reduction_shares
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import Average, LostShare
 from adloco_p2p.core.model.complaints import may_reduce
-from adloco_p2p.core.model.messages import AttemptStart
+from adloco_p2p.core.model.messages import AttemptStart, PartialSteps
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.quorum import quorum_of
 from adloco_p2p.core.model.rules import WorkRules
@@ -21,6 +21,8 @@ MAX_MISSED_ATTEMPTS = 64
 """A report of a failure counts up to this many attempts after the one that this host has learned of."""
 GRACE_SECONDS = 1.0
 """After a failed attempt the leader of the retry waits this long for the reports of the others."""
+MISCOUNTED_SECONDS = 0.2
+"""The same where a member stated that it contributes fewer inner steps than the attempt counts."""
 TAKEOVER_SECONDS = 4.0
 """After this time without a message from it, the leader of the retry is skipped."""
 LONGEST_PAUSE_SECONDS = 32.0
@@ -42,6 +44,7 @@ class Attempt:
     members: tuple[PeerId, ...]
     completes: Digest | None = None
     """The decision of the attempt that this one completes."""
+    partial_steps: PartialSteps = ()
     num_queries: int = 0
     """How often this host has queried the members."""
     overdue_at: float | None = None
@@ -102,9 +105,16 @@ class Attempts:
         """This contributor starts the next attempt."""
         return self._hosts.leader == self._me
 
-    def key(self, number: int, members: Sequence[PeerId], completes: Digest | None = None) -> Digest:
-        """Two sets of members never meet under one key."""
-        fields = ["average", self._plan_digest, self._plan.round, self._instance, number, list(members), completes]
+    def key(
+        self,
+        number: int,
+        members: Sequence[PeerId],
+        completes: Digest | None = None,
+        partial_steps: PartialSteps = (),
+    ) -> Digest:
+        """Two sets of members never meet under one key, nor do two sets of weights."""
+        partial = [list(each) for each in partial_steps]
+        fields = ["average", self._plan_digest, self._plan.round, self._instance, number, list(members), completes, partial]
         return canonical.digest(fields)
 
     def message(self) -> AttemptStart:
@@ -116,6 +126,7 @@ class Attempts:
             attempt=attempt.number,
             members=attempt.members,
             completes=attempt.completes,
+            partial_steps=attempt.partial_steps,
         )
 
     def average(self) -> Average:
@@ -123,8 +134,9 @@ class Attempts:
         attempt = self.current
         shares = {share.peer: share for share in self._plan.instance(self._instance).hosts}
         roster = {entry.peer: entry for entry in self._plan.roster if entry.peer in attempt.members}
+        steps = {peer: shares[peer].inner_steps for peer in attempt.members} | dict(attempt.partial_steps)
         weights = contribution_weights(
-            {peer: shares[peer].samples for peer in attempt.members},
+            {peer: shares[peer].effective_batch * steps[peer] for peer in attempt.members},
             {peer: entry.standing for peer, entry in roster.items()},
         )
         reduced, lost = self._reduction()
@@ -132,10 +144,10 @@ class Attempts:
             instance=self._instance,
             round=self._plan.round,
             attempt=attempt.number,
-            key=self.key(attempt.number, attempt.members, attempt.completes),
+            key=self.key(attempt.number, attempt.members, attempt.completes, attempt.partial_steps),
             plan=self._plan_digest,
             weights=tuple(weights.items()),
-            steps=tuple(shares[peer].inner_steps * shares[peer].averages_every for peer in attempt.members),
+            steps=tuple(steps[peer] * shares[peer].averages_every for peer in attempt.members),
             timeout_seconds=self._timeout_seconds(self._uplinks(attempt.members)),
             shares=reduced,
             lost=lost,
@@ -212,10 +224,13 @@ class Attempts:
             return "does not contribute"
         return "voted for another average" if has_voted_otherwise(peer, votes, self.message()) else None
 
-    def failed(self) -> float:
+    def failed(self, *, is_miscounted: bool = False) -> float:
         """The current attempt failed here. Returns the seconds until this host acts again: as the leader it waits a moment for
-        the reports of the others, otherwise it gives the leader its time."""
+        the reports of the others, otherwise it gives the leader its time. `is_miscounted`: by another member's statement,
+        which all get; this host may know more than that member."""
         self._hosts[self._me].failed_attempt = self.current.number
+        if is_miscounted:
+            return MISCOUNTED_SECONDS + (0.0 if self.is_leader else TAKEOVER_SECONDS)
         if len(self._hosts.suspects) > self._num_suspects:  # without the new suspect the next one is another attempt
             self._num_suspects, self._num_failed = len(self._hosts.suspects), 0
         seconds = pause_seconds(self._num_failed) + (0.0 if self.is_leader else TAKEOVER_SECONDS)
@@ -226,10 +241,13 @@ class Attempts:
         """Its leader begins the attempt after all that failed, with all that remain."""
         number = max(self.current.number, self._hosts.newest_failure) + 1
         members = self._hosts.remaining
-        self._begin(Attempt(number=number, members=members, completes=self._completed_by(members)))
+        partial = self._hosts.partial_steps(members)
+        self._begin(Attempt(number=number, members=members, completes=self._completed_by(members), partial_steps=partial))
 
     def follow(self, start: AttemptStart) -> None:
-        self._begin(Attempt(number=start.attempt, members=start.members, completes=start.completes))
+        self._begin(
+            Attempt(number=start.attempt, members=start.members, completes=start.completes, partial_steps=start.partial_steps)
+        )
 
     def _begin(self, attempt: Attempt) -> None:
         self.current = attempt
@@ -259,7 +277,10 @@ class Attempts:
         by leaders without news of each other, the same one counts everywhere: that of more members, then of the first
         ones. Otherwise each would wait for the other."""
         members = tuple(peer for peer in self._contributors if peer in start.members)
-        if members != start.members or leader not in members:
+        partial = dict(start.partial_steps)
+        in_order = tuple((peer, partial[peer]) for peer in members if peer in partial)
+        are_fewer = all(self.is_partial(peer, steps) for peer, steps in start.partial_steps)
+        if members != start.members or leader not in members or in_order != start.partial_steps or not are_fewer:
             return False
         number, members = self.current.number, self.current.members
         if self.pending is not None and self.pending.attempt > number:
@@ -267,6 +288,16 @@ class Attempts:
         if start.attempt != number:
             return start.attempt > number
         return (len(start.members), members) > (len(members), start.members)
+
+    def is_partial(self, peer: PeerId, steps: int) -> bool:
+        """Whether the contributor may take part with so many inner steps instead of the planned ones."""
+        plan = self._plan.instance(self._instance)
+        share = next(share for share in plan.hosts if share.peer == peer)
+        return share.averages_every == 1 and plan.least_steps <= steps < share.inner_steps
+
+    def counts_otherwise(self, peer: PeerId, steps: int) -> bool:
+        """The peer contributes so many inner steps (0: as planned), and is in the current attempt with other ones."""
+        return peer in self.current.members and dict(self.current.partial_steps).get(peer, 0) != steps
 
     def is_worth_waiting(self, start: AttemptStart) -> bool:
         """The members are more than half of those that remain: fewer decide nothing for a host that is not among them."""

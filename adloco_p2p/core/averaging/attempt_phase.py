@@ -37,17 +37,34 @@ class AttemptPhase:
         reason = "; ".join(f"{peer} {why}" for peer, why in lost.items())
         return self.give_up(reason, tuple(lost), now)
 
-    def give_up(self, reason: str, suspects: tuple[PeerId, ...], now: float, because: PeerId | None = None) -> list[Effect]:
+    def give_up(
+        self,
+        reason: str,
+        suspects: tuple[PeerId, ...],
+        now: float,
+        because: PeerId | None = None,
+    ) -> list[Effect]:
         """End the attempt under way here, and report that."""
         at = self._at
         number = at.attempts.current.number
         reports = at.end_here(suspects, because)
         return [at.failure_log(number, reason), *at.abandon(), *self.fail(now), *reports]
 
-    def fail(self, now: float) -> list[Effect]:
+    def end_miscounted(self, peer: PeerId, now: float) -> list[Effect]:
+        """End the attempt under way if it counts other inner steps of this member than that one contributes."""
+        at = self._at
+        steps = at.hosts[peer].partial_steps
+        if at.phase is not Phase.AVERAGING or not at.attempts.counts_otherwise(peer, steps):
+            return []
+        is_own, number = peer == at.me, at.attempts.current.number
+        reports = at.end_here((), None if is_own else peer, is_partial=is_own)
+        log = at.failure_log(number, f"{peer} contributes {steps or 'all planned'} inner steps")
+        return [log, *at.abandon(), *self.fail(now, is_miscounted=not is_own), *reports]
+
+    def fail(self, now: float, *, is_miscounted: bool = False) -> list[Effect]:
         at = self._at
         effects = at.enter(Phase.RETRYING, now)
-        at.next_deadline = now + at.attempts.failed()
+        at.next_deadline = now + at.attempts.failed(is_miscounted=is_miscounted)
         return effects
 
     def lead_next(self, now: float) -> list[Effect]:

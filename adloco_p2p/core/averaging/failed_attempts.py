@@ -13,6 +13,8 @@ One faulty member is among the causes of every attempt that it ends, beside othe
 lately, and of an attempt of this round, is left out of the retries of this round, those with the most causes first. So it
 misses the average, and the plan gives it no work where it misses averages again and again (`core/planning/host_backoff.py`). A
 report that names the same live members again does not count twice: a member whose link to one other is broken is not at fault.
+A member that ends an attempt because it contributes other inner steps than the attempt counts is the cause, and tolerated more
+often.
 """
 
 from collections.abc import Mapping
@@ -24,6 +26,8 @@ KEPT_ROUNDS = 8
 """Rounds over which causes count. A host that was backed off is tried again after 4 rounds at first."""
 TOLERATED = 1
 """A member may be a cause this often in that time: by a fault of its machine, or by another one's lie."""
+TOLERATED_PARTIAL = 3
+"""In this many rounds it may contribute fewer inner steps than planned besides, as after restarts; once in each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,8 @@ class Ended:
     """Members of the attempt that it could not reach."""
     because: PeerId | None = None
     """The member whose report ended it there."""
+    is_partial: bool = False
+    """It contributes other inner steps than the attempt counts."""
 
 
 class FailedAttempts:
@@ -55,11 +61,16 @@ class FailedAttempts:
         counts: dict[PeerId, int] = {}
         named: dict[PeerId, frozenset[PeerId]] = {}
         of_this_round: set[PeerId] = set()
+        partial: dict[PeerId, set[int]] = {}
         for key, reports in self._reports.items():
             if key[1] != instance:
                 continue
             for member, accused in causes(reports).items():
                 is_new = not accused or not accused <= named.get(member, frozenset())
+                if member in reports and reports[member].is_partial:
+                    rounds = partial.setdefault(member, set())
+                    is_new = key[0] in rounds or len(rounds) >= TOLERATED_PARTIAL
+                    rounds.add(key[0])
                 counts[member] = counts.get(member, 0) + is_new
                 named[member] = named.get(member, frozenset()) | accused
                 if key[0] == round:

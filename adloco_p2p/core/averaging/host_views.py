@@ -16,6 +16,8 @@ class HostView:
     """The newest attempt whose failure it reported; -1: none."""
     decision: Digest | None = None
     """Of the attempt that it can complete, by its newest report of a failure."""
+    partial_steps: int = 0
+    """The inner steps that it contributes, by its own report, where they are fewer than planned; 0: as many as planned."""
     has_declined: bool = False
     """It has reported that it will not contribute, so its commit vote is not awaited."""
     is_suspect: bool = False
@@ -116,6 +118,10 @@ class HostViews:
     @property
     def _accused(self) -> frozenset[PeerId]:
         return frozenset().union(*(view.accused for peer, view in self._views.items() if peer not in self.unreliable))
+
+    def partial_steps(self, members: Iterable[PeerId]) -> tuple[tuple[PeerId, int], ...]:
+        """Of those members that contribute fewer inner steps than planned."""
+        return tuple((peer, self._views[peer].partial_steps) for peer in members if self._views[peer].partial_steps)
 
     def failed_here(self, members: Sequence[PeerId]) -> tuple[PeerId, ...]:
         """Those of the members with which this host joins no attempt again."""

@@ -16,7 +16,8 @@ The rules that make an outer step safe:
 - A host whose link is slow contributes to every second or fourth average only. In the rounds between it receives the others'
   average, which it does not vote on, and keeps its own pseudo-gradient, which becomes part of the next one.
 - A host whose inner steps diverged has nothing to give: it casts a void vote at once, and takes the outer state again.
-- A host that began its inner steps so late that a majority waits for it, or that missed the average, declines.
+- A host that began its inner steps so late that a majority waits for it ends them early, and contributes those that are done:
+  the attempt under way fails, and the retry counts them. With too few of them, or where it missed the average, it declines.
 - Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
 
 This file takes the events. `round_state.py` holds what its parts share and answers questions, `phases.py` the table of phases;
@@ -40,6 +41,7 @@ from adloco_p2p.core.model.events import (
     AverageFinished,
     DiscardRound,
     Effect,
+    EndInner,
     Evaluate,
     Evaluated,
     InnerResult,
@@ -51,7 +53,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.measurers import measurers
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
-from adloco_p2p.core.model.quorum import lateness_seconds, words_of_decline, worth_seconds
+from adloco_p2p.core.model.quorum import PARTIAL_SECONDS, lateness_seconds, words_of_decline, worth_seconds
 from adloco_p2p.core.model.report import StepLosses
 from adloco_p2p.core.model.report_form import named_by
 from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, PeerId, within_scalars
@@ -66,6 +68,8 @@ class OuterRound(RoundState):
         self._attempt = AttemptPhase(self)
         self._commit = CommitPhase(self, attempts=self._attempt)
         self._is_evaluated = False
+        self._ends_early = False
+        """The device was asked to end the inner steps."""
 
     # --- inner steps -------------------------------------------------------------------------------------------------
 
@@ -120,8 +124,13 @@ class OuterRound(RoundState):
             return [*effects, *self._commit.stand_by(now), *self._commit.seek(now)]
         if pending is not None:
             self.attempts.follow(pending)
-        begun = self._attempt.begin(now)
-        return [*begun, *self._commit.stand_by(now), *self._attempt.end_lost(now), *self._commit.seek(now)]
+        effects = [*self._attempt.begin(now), *self._commit.stand_by(now)]
+        if self._ends_early and self.result is not None and self.attempts.is_partial(self.me, self.result.inner_steps):
+            self.hosts[self.me].partial_steps = self.result.inner_steps
+        for peer in self.attempts.current.members:
+            effects += self._attempt.end_miscounted(peer, now)
+        effects += self._attempt.end_lost(now)
+        return [*effects, *self._commit.seek(now)]
 
     # --- attempts and repairs ----------------------------------------------------------------------------------------
 
@@ -204,34 +213,44 @@ class OuterRound(RoundState):
         has_declined = sender in message.suspects
         if message.is_question and not has_declined:  # of a host without a part in the attempt, or one that begins late
             return self._attempt.answer(sender)
+        is_partial = self._contributes_otherwise(sender, message)
         view.failed_attempt = max(view.failed_attempt, message.attempt)
         self.hosts.accuse(sender, message.suspects)
         if has_declined:  # no fault: it is a cause of no failure
             return self._attempt.end_lost(now)
         if message.attempt < attempt.number or sender not in attempt.members:
             return []
-        self.note_failure(sender, message.suspects, message.because)
+        self.note_failure(sender, message.suspects, message.because, is_partial=is_partial)
+        if self.phase is Phase.TRAINING:
+            return self._note_waiting(sender, now)
         if self.phase is not Phase.AVERAGING:
             return []
+        if is_partial:
+            return self._attempt.end_miscounted(sender, now)
         # without the sender the attempt cannot succeed: join the retry instead of waiting for the timeout
         return self._attempt.give_up(f"{sender} reported a failure", (), now, because=sender)
+
+    def _contributes_otherwise(self, sender: PeerId, message: AttemptFailed) -> bool:
+        """Whether the sender ended its attempt because that counts other inner steps of it than it contributes. Its newest
+        statement counts, for it may have restarted."""
+        view, steps = self.hosts[sender], message.partial_steps
+        if sender not in self.contributors or message.attempt < view.failed_attempt:
+            return False
+        view.partial_steps = steps if self.attempts.is_partial(sender, steps) else 0
+        return view.partial_steps == steps and self.attempts.counts_otherwise(sender, steps)
 
     def _start_received(self, sender: PeerId, message: AttemptStart, now: float) -> list[Effect]:
         if self.votes.have_own or self.is_past:
             return self._commit.answer(sender)
-        if declined := self._decline_late(sender, message, now):
-            return declined
+        is_member, failed_here = self.me in message.members, self.hosts.failed_here(message.members)
+        if is_member and (late := self._note_waiting(sender, now) or self._refuse_miscounted(sender, message)):
+            return late
         if not self.attempts.is_news(sender, message):
             return []
         if sender in self.hosts.unreliable:
             return self._refuse_unreliable(sender, message)
-        is_member, failed_here = self.me in message.members, self.hosts.failed_here(message.members)
-        if is_member and failed_here:  # the leader is one of them, did not see what this host saw, or is not honest
-            return self.report_failure(message.attempt, failed_here)
-        if is_member and (voters := self._voters_elsewhere(message)):  # the leader does not know of their votes, or lies
-            return [Send(peer=sender, message=self.votes.passed_on(voter)) for voter in voters]
-        if is_member and message.completes is not None and message.completes != self.attempts.decision:
-            return self.report_failure(message.attempt, (), because=sender)
+        if is_member and (objection := self._objection(sender, message, failed_here)):
+            return objection
         if sender in failed_here or not (is_member or self.attempts.is_worth_waiting(message)):
             return []
         if self.phase in (Phase.TRAINING, Phase.TRAINED):
@@ -252,6 +271,23 @@ class OuterRound(RoundState):
             effects += self.enter(Phase.RETRYING, now)
         self._attempt.wait_for_others(now)
         return [*effects, *self._commit.seek(now)]
+
+    def _objection(self, sender: PeerId, start: AttemptStart, failed_here: tuple[PeerId, ...]) -> list[Effect]:
+        """Of a member: why it does not take part."""
+        if failed_here:  # the leader is one of them, did not see what this host saw, or is not honest
+            return self.report_failure(start.attempt, failed_here)
+        if voters := self._voters_elsewhere(start):  # the leader does not know of their votes, or lies
+            return [Send(peer=sender, message=self.votes.passed_on(voter)) for voter in voters]
+        if start.completes is not None and start.completes != self.attempts.decision:
+            return self.report_failure(start.attempt, (), because=sender)
+        return []
+
+    def _refuse_miscounted(self, sender: PeerId, start: AttemptStart) -> list[Effect]:
+        """The attempt counts other inner steps of this host than it contributes: the sender missed how many, or lies."""
+        if dict(start.partial_steps).get(self.me, 0) == self.hosts[self.me].partial_steps:
+            return []
+        refusals = self.report_failure(start.attempt, ())
+        return [refusal for refusal in refusals if isinstance(refusal, Send) and refusal.peer == sender]
 
     def _refuse_unreliable(self, leader: PeerId, start: AttemptStart) -> list[Effect]:
         """The leader may have caused no failure, so it does not have to wait for a stall. Once per attempt of this host."""
@@ -274,10 +310,11 @@ class OuterRound(RoundState):
         is_training = self.phase is Phase.TRAINING and self.is_contributor
         return is_training and not (self.is_ahead or self.is_carried or self.votes.have_own)
 
-    def _decline_late(self, sender: PeerId, start: AttemptStart, now: float) -> list[Effect]:
-        """More than half of the contributors wait for this host, which began so late that they go on sooner without it. Others
-        may be late, too: each judges by those that wait."""
-        if not (self._may_decline and self.me in start.members and sender in start.members):
+    def _note_waiting(self, sender: PeerId, now: float) -> list[Effect]:
+        """The sender has done its inner steps. Where more than half of the contributors have, and this host began so late that
+        they would wait for it, it ends its inner steps early or declines. Others may be late, too: each judges by those that
+        wait."""
+        if not self._may_decline or sender not in self.contributors:
             return []
         self.hosts[sender].is_waiting = True
         present = self.hosts.present
@@ -287,8 +324,18 @@ class OuterRound(RoundState):
             return []
         elapsed = now - self.phase_since
         late = lateness_seconds(self.plan, self.me, waiting, num_planned=num_planned, elapsed_seconds=elapsed)
+        steps = int(self.share.inner_steps * elapsed / (elapsed + late)) if late > 0 else self.share.inner_steps
+        if late > PARTIAL_SECONDS and self.attempts.is_partial(self.me, steps):
+            return self._end_early()
         worth = worth_seconds(self.work, self.plan, weight=self.share.samples, others=sum(waiting.values()))
         return self._decline(words_of_decline(late, worth, round=self.round), now) if late > worth else []
+
+    def _end_early(self) -> list[Effect]:
+        """The others wait: contribute the inner steps that are done."""
+        if self._ends_early:
+            return []
+        self._ends_early = True
+        return [EndInner(instance=self.instance, round=self.round, least_steps=self.instance_plan.least_steps)]
 
     def _decline_committed(self, now: float) -> list[Effect]:
         """A majority voted for an average without this host, which still trains: its work of the round is lost."""

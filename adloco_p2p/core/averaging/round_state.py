@@ -258,20 +258,23 @@ class RoundState:
     def send_all(self, message: AveragingMessage) -> list[Effect]:
         return [Send(peer=share.peer, message=message) for share in self.instance_plan.hosts if share.peer != self.me]
 
-    def note_failure(self, member: PeerId, suspects: Collection[PeerId], because: PeerId | None) -> None:
+    def note_failure(
+        self, member: PeerId, suspects: Collection[PeerId], because: PeerId | None, *, is_partial: bool = False
+    ) -> None:
         """A member of the current attempt, or this host, reports that it is over. The report may be about a later attempt, of
         which this host did not receive the start: it ends this one here. A majority of the contributors stays."""
         ended = Ended(
             suspects=frozenset(suspects).intersection(self.attempts.current.members) - {member},
             because=because if because in self.contributors else None,
+            is_partial=is_partial,
         )
         self.failed_attempts.note(self.round, self.instance, self.attempts.current.number, member, ended)
         repeated = self.failed_attempts.repeated(self.round, self.instance)
         self.hosts.unreliable = repeated[: (len(self.contributors) - 1) // 2]
 
-    def end_here(self, suspects: tuple[PeerId, ...], because: PeerId | None) -> list[Effect]:
+    def end_here(self, suspects: tuple[PeerId, ...], because: PeerId | None, *, is_partial: bool = False) -> list[Effect]:
         """The current attempt is over for this host."""
-        self.note_failure(self.me, suspects, because)
+        self.note_failure(self.me, suspects, because, is_partial=is_partial)
         return self.report_failure(self.attempts.current.number, suspects, because)
 
     def report_failure(
@@ -290,6 +293,7 @@ class RoundState:
             because=because,
             is_question=is_question,
             decision=self.attempts.decision,
+            partial_steps=self.hosts[self.me].partial_steps,
         )
         return self.send_all(failed)
 

@@ -365,6 +365,16 @@ class DiscardRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndInner:
+    """End the inner steps of this round early, after the present one and not before `least_steps` of them. `InnerFinished`
+    comes with those that are done."""
+
+    instance: InstanceId
+    round: int
+    least_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunInner:
     """Train: H inner steps of one instance from its outer parameters, as they are when it begins."""
 
@@ -496,6 +506,7 @@ Effect = (
     | Transition
     | DropInstance
     | DiscardRound
+    | EndInner
     | RunInner
     | Average
     | CancelAverage

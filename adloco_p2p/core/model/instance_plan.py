@@ -25,6 +25,8 @@ MAX_RISES = 16
 """Outer steps whose effect on the loss a plan remembers."""
 MAX_COMPLAINTS = 16 * MAX_HOSTS
 """Of the hosts of one instance, one per host and round, that a plan remembers."""
+MOST_STEP_SPREAD = 8
+"""The most inner steps of a contribution over the fewest, beyond which the statistic of the batch test is refused."""
 MAX_HISTORY = 32
 """Rounds of statistics that a plan carries per instance."""
 
@@ -130,3 +132,8 @@ class InstancePlan:
     """Of a pseudo-gradient as it travels, as most hosts report it; 0 before the first reports."""
     reads: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)] = ()
     """The instances whose data of their own (`instances.data`) it trains on, sorted; empty: all data of the run."""
+
+    @property
+    def least_steps(self) -> int:
+        """A host contributes at least so many inner steps, or nothing: fewer would void the statistic of the batch test."""
+        return -(-max(share.inner_steps for share in self.hosts) // MOST_STEP_SPREAD)

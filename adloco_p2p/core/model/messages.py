@@ -24,7 +24,7 @@ from adloco_p2p.core.model.ledger_entry import (
     Vote,
     payload,
 )
-from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, InstanceId, PeerId, PositiveCount
 
 MAX_HEARD = 128
 """Beats that one heartbeat passes on: leases are longer in a swarm of more peers, since news takes longer there."""
@@ -226,6 +226,8 @@ Message = Heartbeat | Ping | Leave | SlotMessage | PullEntries | Entries
 
 
 Members = Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
+PartialSteps = Annotated[tuple[tuple[PeerId, PositiveCount], ...], MaxLen(MAX_HOSTS)]
+"""Members that contribute fewer inner steps than planned, in the order of the members, with these."""
 
 
 NO_AVERAGE = Digest("0" * 64)
@@ -276,6 +278,9 @@ class AttemptFailed:
     """The sender waits for an average of others: a receiver answers with its vote, or with its own refusal."""
     decision: HexDigest | None = None
     """Of an attempt in which the sender had all that decides the average: it can take part in a retry that completes that."""
+    partial_steps: Count = 0
+    """The inner steps that the sender did and contributes, where it ended them early; 0: as many as planned. An attempt that
+    counts more ends, and the next one counts these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +294,7 @@ class AttemptStart:
     members: Members
     completes: HexDigest | None = None
     """The decision of the attempt that this one completes: see `swarm/allreduce/completion.py`."""
+    partial_steps: PartialSteps = ()
 
 
 AveragingMessage = AverageDigest | AttemptFailed | AttemptStart

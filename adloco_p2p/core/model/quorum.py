@@ -20,6 +20,8 @@ from adloco_p2p.core.model.scalars import PeerId
 
 LEAST_TOLERANCE_SECONDS = 10.0
 """So long an upload may take beyond the quorum in any round: busy machines alone take several seconds now and then."""
+PARTIAL_SECONDS = 4.0
+"""A host that began late ends its inner steps early where the others would wait for longer: a retry costs them some seconds."""
 LEAST_MEASURED = 2
 """An uplink counts once it was measured so often: the first average of a process is slow."""
 LEAST_MEASURED_SECONDS = 2.0

@@ -29,7 +29,7 @@ from math import ceil, fsum, sqrt
 from statistics import median
 
 from adloco_p2p.core.model.gradient_statistics import NoiseSample, PseudoGradientStatistics
-from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.instance_plan import MOST_STEP_SPREAD, InstancePlan
 from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.words import plural
@@ -42,8 +42,6 @@ BATCH_CLAIM_FACTOR = 2
 """A host's batch counts for at most this many times the planned effective batch of the whole instance."""
 STEP_CLAIM_FACTOR = 2
 """A host's inner steps count for at most this many times those that the newest plan gives it."""
-MOST_STEP_SPREAD = 8
-"""The most inner steps of a host over the fewest, beyond which the statistic is refused."""
 
 _MAX_SCALAR = 1e30
 _MAX_COUNT = 1 << 40

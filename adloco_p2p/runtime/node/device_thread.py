@@ -19,6 +19,7 @@ from adloco_p2p.core.model.events import (
     CarryOver,
     DiscardRound,
     DropInstance,
+    EndInner,
     Evaluate,
     Evaluated,
     Event,
@@ -106,6 +107,8 @@ class Shared:
     """`DiscardRound`s; written by the event loop."""
     num_discards_done: Counter[InstanceId] = field(default_factory=Counter)
     """Written by the thread that has the instance."""
+    early_ends: dict[InstanceId, EndInner] = field(default_factory=dict)
+    """Of each instance the last one; written by the event loop."""
     pseudo_gradients: dict[tuple[InstanceId, int], Vector] = field(default_factory=dict)
     averages: dict[tuple[InstanceId, int], AveragedVector] = field(default_factory=dict)
     writes: queue.Queue[Callable[[], None] | None] = field(default_factory=lambda: queue.Queue(WRITES_WAITING))
@@ -388,7 +391,11 @@ class DeviceThread:
                 return True
             return self._between_steps(effect) if effect.is_ahead else self._shared.should_stop
 
-        result = self._engine.run_inner(effect, should_stop=should_stop, on_progress=on_progress)
+        def is_enough(steps: int) -> bool:
+            end = self._shared.early_ends.get(instance)
+            return end is not None and end.round == effect.round and steps >= end.least_steps
+
+        result = self._engine.run_inner(effect, should_stop=should_stop, is_enough=is_enough, on_progress=on_progress)
         if result is None or self._shared.is_discarded(instance):
             return None
         self._await_outer_step()  # its residual is part of the pseudo-gradient

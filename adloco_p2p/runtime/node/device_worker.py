@@ -13,6 +13,7 @@ from functools import partial
 from adloco_p2p.core.model.events import (
     DiscardRound,
     DropInstance,
+    EndInner,
     Event,
     Probe,
     ReleaseState,
@@ -58,6 +59,7 @@ class DeviceWorker:
                 self._shared.num_discards_asked[instance] += 1
                 self._put(instance, effect)
             case RunInner(plan=plan):
+                self._shared.early_ends.pop(plan.instance, None)
                 for move in self._map.deal(effect.together or (plan.instance,)):
                     self._move(*move)
                 if len(self._devices) > 1:
@@ -73,6 +75,10 @@ class DeviceWorker:
                 self._put(effect.instance, effect)
         for instance in _gone(effect):
             self._map.forget(instance)
+
+    def end_inner(self, effect: EndInner) -> None:
+        """The inner steps under way notice it before the next one."""
+        self._shared.early_ends[effect.instance] = effect
 
     def call(self, instance: InstanceId, job: Callable[[], None]) -> None:
         """Run a piece of work on an instance between effects, in order."""

@@ -25,6 +25,7 @@ from adloco_p2p.core.model.events import (
     DiscardRound,
     DropInstance,
     Effect,
+    EndInner,
     Evaluate,
     Event,
     FetchState,
@@ -240,6 +241,8 @@ class Node:
                 if isinstance(effect, DiscardRound):
                     self._cancel_fetch(effect.instance)
                 self._worker.submit(effect)
+            case EndInner():
+                self._worker.end_inner(effect)
             case Average() | RepairAverage():
                 self._ports.states.keep_newest(effect.instance)  # what is averaged takes its memory
                 key = (effect.instance, effect.round, effect.attempt)

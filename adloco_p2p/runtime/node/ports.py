@@ -33,9 +33,15 @@ class Engine(Protocol):
         """From now on the instance, here or to come, is the first of these devices', and the others help it to train."""
 
     def run_inner(
-        self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, SupportsFloat, int], None]
+        self,
+        effect: RunInner,
+        *,
+        should_stop: Callable[[], bool],
+        is_enough: Callable[[int], bool],
+        on_progress: Callable[[int, SupportsFloat, int], None],
     ) -> InnerResult | None:
-        """H inner steps; fewer where `should_stop` ended them early. After each: steps done, its loss, its tokens.
+        """H inner steps; fewer where `is_enough`, asked now and then with the steps that are done, or `should_stop` ended them
+        early. After each: steps done, its loss, its tokens.
 
         `should_stop`, asked before each, may call `evaluate` and `snapshot` of the round before. `apply_outer`, `digests` and
         `state` of the round before may be called beside it, from another thread.

@@ -204,8 +204,10 @@ class StoryDevice(HashDevice):
     def inner_seconds(self, effect: RunInner) -> float:
         return effect.share.samples / self._speed
 
-    def inner_result(self, effect: RunInner, seconds: float) -> InnerResult:
-        return replace(super().inner_result(effect, seconds), micro_batch_limit=self._story.capacity.micro_batch_limit)
+    def inner_result(self, effect: RunInner, seconds: float, num_steps: int) -> InnerResult:
+        return replace(
+            super().inner_result(effect, seconds, num_steps), micro_batch_limit=self._story.capacity.micro_batch_limit
+        )
 
     def probe(self, merge: Merge) -> ProbeVerdict:
         return replace(super().probe(merge), merged_loss=self._story.merged_loss)

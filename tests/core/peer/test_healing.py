@@ -38,7 +38,9 @@ class Merging(HashDevice):
             self.done.setdefault(self._traits.peer, []).append((merge, states, self._states[merge.target]))
 
 
-def cut_in_two(*, peers: int = 5, count: int = 1, rounds: int = 24, merge_at: int = 3) -> tuple[World, type[Merging]]:
+def cut_in_two(
+    *, peers: int = 5, count: int = 1, rounds: int = 24, merge_at: int = 3, seed: int = 1
+) -> tuple[World, type[Merging]]:
     """The last peers of five are the smaller side. Batches stay as they are, so samples can be counted by hand."""
 
     class Device(Merging):
@@ -50,7 +52,7 @@ def cut_in_two(*, peers: int = 5, count: int = 1, rounds: int = 24, merge_at: in
         batch=BatchRules(test="constant", initial_batch=30),
         merge=MergeRules(policy="worst_with_worst" if count > 1 else "none", first_round=merge_at, period_rounds=merge_at),
     )
-    world = World(1, peers=peers, rounds=rounds, faults=CUT, rules=rules, parts=Parts(device=Device))
+    world = World(seed, peers=peers, rounds=rounds, faults=CUT, rules=rules, parts=Parts(device=Device))
     world.network.place({name: int(name in LOSERS) for name in world.machines})
     return world, Device
 
@@ -66,7 +68,7 @@ def samples(world: World, names: Sequence[PeerId], first: int, last: int) -> int
 
 
 def test_what_the_losing_side_trained_is_merged_in_weighted_by_samples() -> None:
-    world, device = cut_in_two()
+    world, device = cut_in_two(seed=2)
     world.run()
     ((merge, number),) = [(merge, plan.round) for plan in plans(world) for merge in plan.merges]
     found = re.findall(r"in rounds (\d+)-(\d+) \(([\d,]+) samples against ([\d,]+)\): weight ([0-9.]+)", merge.reason)

@@ -10,12 +10,12 @@ import pytest
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.gradient_statistics import NoiseSample, PseudoGradientStatistics
+from adloco_p2p.core.model.instance_plan import MOST_STEP_SPREAD
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import bits_of
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.planning.pseudo_gradient_noise import (
-    MOST_STEP_SPREAD,
     STEP_CLAIM_FACTOR,
     Contribution,
     noise_of,
