@@ -36,11 +36,7 @@ def start(arguments: argparse.Namespace) -> int:
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
         workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
         if is_complete(arguments.workdir):
-            say(
-                f"this run is complete: {run.work.length} are done. Its model: adloco-peer export --workdir"
-                f" {arguments.workdir} --output DIR; a new run starts from it with --set model.pretrained=DIR"
-            )
-            return 0
+            return _say_complete(arguments.workdir, f": {run.work.length} are done")
         workdir.keep_to(is_offline=arguments.offline)
         if arguments.offline:
             with collecting_nothing():
@@ -118,6 +114,8 @@ def keep(arguments: argparse.Namespace) -> int:
 
 def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
     with closing(_open_workdir(arguments, config)) as workdir:
+        if is_complete(arguments.workdir):
+            return _say_complete(arguments.workdir)
         workdir.keep_to(is_offline=False)
         with collecting_nothing():
             from adloco_p2p.runtime.network_node import join_run
@@ -179,6 +177,14 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
         say("done. This peer came when the run had ended and holds no model of it; peers that trained, or kept, can export it")
     else:
         say(f"saved; continue with the same command: {arguments.command_line}")
+    return 0
+
+
+def _say_complete(workdir: Path, work: str = "") -> int:
+    say(
+        f"this run is complete{work}. Its model: adloco-peer export --workdir {workdir} --output DIR; a new run starts from it"
+        " with --set model.pretrained=DIR"
+    )
     return 0
 
 
