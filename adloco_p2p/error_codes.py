@@ -272,6 +272,12 @@ ERROR_CODES = {
         "A peer sent a message that no honest peer of this run and version sends.",
         "Check that all peers run the same version: `pip show adloco-peer`.",
     ),
+    "E314": ErrorCode(
+        "this peer does not have the run's model",
+        "The run is over. No peer brought its final state, or nothing here shows that the state here is that of the run: most"
+        " peers had left before this one came to the end.",
+        "Ask a peer that ended the run for its export. `adloco-peer export` writes the model of this peer's last checkpoint.",
+    ),
     "E351": ErrorCode(
         "the node does not answer",
         "It runs but is suspended, or the machine is so busy that it has not answered for ten seconds.",

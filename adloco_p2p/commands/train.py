@@ -39,11 +39,7 @@ def start(arguments: argparse.Namespace) -> int:
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
         workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
         if is_complete(arguments.workdir):
-            say(
-                f"this run is complete: {run.work.length} are done. Its model: adloco-peer export --workdir"
-                f" {arguments.workdir} --output DIR; a new run starts from it with --set model.pretrained=DIR"
-            )
-            return 0
+            return _say_complete(arguments.workdir, f": {run.work.length} are done")
         workdir.keep_to(is_offline=arguments.offline)
         if arguments.offline:
             with collecting_nothing():
@@ -123,6 +119,8 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
     if not arguments.initial_peers:
         arguments.initial_peers = [_known_address(arguments.workdir)]
     with closing(_open_workdir(arguments, config)) as workdir:
+        if is_complete(arguments.workdir):
+            return _say_complete(arguments.workdir)
         workdir.keep_to(is_offline=False)
         with collecting_nothing():
             from adloco_p2p.runtime.network_node import join_run
@@ -206,6 +204,14 @@ def shortest(arguments: argparse.Namespace) -> str:
         rest = itertools.dropwhile(lambda word: not word.startswith("-"), words[begin + 1 :])
         words = [*words[:begin], *rest]
     return shlex.join(words)
+
+
+def _say_complete(workdir: Path, work: str = "") -> int:
+    say(
+        f"this run is complete{work}. Its model: adloco-peer export --workdir {workdir} --output DIR; a new run starts from it"
+        " with --set model.pretrained=DIR"
+    )
+    return 0
 
 
 def is_complete(workdir: Path) -> bool:

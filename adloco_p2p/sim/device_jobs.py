@@ -200,7 +200,8 @@ class DeviceJobs:
             case ScoreTasks():
                 return TasksScored(claim=task_claim(self._machine.disk.durable))
             case Evaluate(instance=instance, round=number):
-                return Evaluated(instance=instance, round=number, heldout_loss=device.heldout_loss(effect))
+                state = process.offer(instance, number + 1) if effect.is_final else None
+                return Evaluated(instance=instance, round=number, heldout_loss=device.heldout_loss(effect), state_digest=state)
             case DropInstance(instance=instance):
                 device.drop(instance)
                 process.forget(instance)

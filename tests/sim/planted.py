@@ -25,6 +25,12 @@ def drops_averages_of_all(self: AverageBuffers, instance: InstanceId, *, before:
     self._averages = {key: held for key, held in self._averages.items() if before is not None and key[1] >= before}
 
 
+def keeps_another_state(patch: pytest.MonkeyPatch) -> None:
+    """In the run, and at its end, where the states are compared once more."""
+    patch.setattr(CatchingUp, "check_own_state", lambda self, plan: [])
+    patch.setattr(CompletionBarrier, "final_state", lambda self, voters: None)
+
+
 def any_average(self: CommitTally) -> Choice | None:
     return next((choice_of(vote) for vote in self.votes.values() if not vote.is_void), None)
 
@@ -40,7 +46,7 @@ BUGS: dict[str, tuple[Plant, int]] = {
         61,
     ),
     "no retry leaves out who failed": (replaced(HostViews, "remaining", property(lambda self: self._contributors)), 2),
-    "a peer whose state differs keeps it": (replaced(CatchingUp, "check_own_state", lambda self, plan: []), 1),
+    "a peer whose state differs keeps it": (keeps_another_state, 1),
     "a host forgets in a crash how it voted on an average": (
         replaced(GossipAgreement, "kept_vote", lambda self, plan, instance: None),
         4,

@@ -5,8 +5,10 @@ from random import Random
 
 import pytest
 
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.messages import Heartbeat
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.peer.lifecycle import NOT_THE_MODEL
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.machine import Machine, Outgoing
 from adloco_p2p.sim.world import Parts, World
@@ -104,9 +106,25 @@ def random_kills(seed: int) -> World:
 
 
 def check_random_kills(seeds: range) -> None:
-    """That all end: hosts that went on from older states in the last round may end with different models (docs/limits.md)."""
+    """That all end, that a history ends with one model, and that a peer without it ends with the error that states so."""
     for seed in seeds:
-        play(random_kills(seed))
+        world = random_kills(seed)
+        play(world)
+        check_one_model(world)
+
+
+def check_one_model(world: World) -> None:
+    machines = finished(world)
+    models: dict[str, set[object]] = {}
+    for machine in machines:
+        durable = machine.disk.durable
+        assert durable is not None and durable.is_finished
+        last = models.setdefault(canonical.digest(durable.plans[-1]), set())
+        last |= {machine.disk.states[durable.round, instance] for instance in durable.held}
+    assert all(len(found) <= 1 for found in models.values()), f"a run ends with several models: {models}"
+    others = [machine for machine in world.machines.values() if machine.is_honest and machine not in machines]
+    errors = {machine.process.stop.error for machine in others if machine.process is not None and machine.process.stop}
+    assert errors <= {NOT_THE_MODEL}, errors
 
 
 def test_kills_near_the_end_of_a_run_leave_nobody_waiting() -> None:

@@ -172,6 +172,12 @@ class RoundState:
         return has_steps and (self.is_void or self.keeps_own) and not self.has_diverged
 
     @property
+    def is_agreed(self) -> bool:
+        """No host can have ended the round with another state: an average was committed, or none can be, whatever the votes
+        are that did not come here."""
+        return not self.is_void or self.votes.tally(()).is_hopeless
+
+    @property
     def is_averaged(self) -> bool:
         """This host's own pseudo-gradient is in the committed average."""
         return self.me in self.averaged_hosts

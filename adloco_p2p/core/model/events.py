@@ -56,6 +56,8 @@ class Durable:
     totals: Totals = field(default_factory=Totals)
     is_finished: bool = False
     """The last plan is carried out: nothing is left to do."""
+    doubtful: tuple[InstanceId, ...] = ()
+    """Of `held`: instances whose state may not be that of the run (`HostedInstance.doubtful_from`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +200,8 @@ class Evaluated:
     epoch: int = 0
     seconds: float | None = None
     """That the device took for it; None: all since it was asked to."""
+    state_digest: Digest | None = None
+    """Root of the state, after the last plan only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,6 +437,8 @@ class Evaluate:
 
     instance: InstanceId
     round: int
+    is_final: bool = False
+    """The state is that of the end of the run: it is served to others, too."""
     epoch: int = 0
 
 

@@ -307,6 +307,10 @@ class RunComplete:
     plan: HexDigest | None
     """The last plan of the sender's history. None in an answer: the sender has not come to one yet, and may need the receiver
     for that."""
+    state: HexDigest | None = None
+    """Root of the final state that the sender holds; none where it hosts nothing."""
+    is_agreed: bool = False
+    """By its own word: a majority agreed on every step to this state."""
     is_answer: bool = False
     """An answer to the same message of the receiver; it asks for no answer itself."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.events import DropInstance, Effect, Evaluate, Transition, TransitionApplied
+from adloco_p2p.core.model.events import DropInstance, Effect, Transition, TransitionApplied
 from adloco_p2p.core.model.lineage import Fork
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.plan_telemetry import fork_line, merge_line
@@ -89,14 +89,15 @@ class Boundary:
         plan = self._book.plans[event.round]
         mine = self._book.mine(plan)
         effects: list[Effect] = []
+        doubtful = {i for i, item in self._state.instances.items() if item.doubtful_from is not None}
         for fork in plan.forks:
             for target in fork.targets:
                 if target in mine and fork.source in self._state.held:
-                    self._state.instance(target).arrive(event.round)
+                    self._state.instance(target).arrive(event.round, is_agreed=fork.source not in doubtful)
             effects.append(fork_line(fork, plan.round))
         for merge in plan.merges:
             if merge.target in mine:
-                self._state.instance(merge.target).arrive(event.round)
+                self._state.instance(merge.target).arrive(event.round, is_agreed=doubtful.isdisjoint(merge.sources))
             effects.append(merge_line(merge, plan.round))
         effects += self._gone_back(plan, mine, event.missing)
         self._state.opening, self._state.opened = None, event.round
@@ -106,7 +107,7 @@ class Boundary:
             dropped.boundary, dropped.is_carried = None, False
             effects.append(DropInstance(instance=instance))
         if plan.is_last:
-            effects += self._state.stamped(Evaluate(instance=instance, round=plan.round) for instance in mine)
+            effects += self._state.final_evaluations(plan)
         return effects
 
     def _gone_back(self, plan: RoundPlan, mine: Sequence[InstanceId], missing: Sequence[InstanceId]) -> list[Effect]:

@@ -157,6 +157,9 @@ class CatchingUp:
             for item in plan.instances
         }
         states = {item.instance: self._state_after(number, item) for item in own.instances}
+        for item in plan.instances:
+            if item.state_digest is not None and states.get(item.instance) == item.state_digest:
+                self._state.instance(item.instance).confirm(number + 1)
         differing = [i for i, state in states.items() if agreed.get(i) not in (None, state)]
         effects: list[Effect] = []
         for instance in differing:

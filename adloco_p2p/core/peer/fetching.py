@@ -118,7 +118,8 @@ class Fetching:
             if outlook.digest is not None and outlook.donors:
                 if item.no_donor_since is not None and self._starts_with(at):
                     item.decline_at = now + LATE_FRACTION * self._book.plans[at].expected_seconds
-                item.fetch, item.no_donor_since, item.is_lost = Fetch(boundary=at, began_at=now), None, False
+                item.fetch = Fetch(boundary=at, began_at=now, is_agreed=outlook.is_agreed)
+                item.no_donor_since, item.is_lost = None, False
                 effects.append(FetchState(instance=instance, round=at, digest=outlook.digest, from_peers=outlook.donors))
                 if item.decline_at is None:
                     effects += self._decline_round(instance, at)
@@ -242,7 +243,7 @@ class Fetching:
         if may_come or not item.is_stale:
             item.is_lost = item.is_lost or not may_come
             return [fetch_warning(instance, f"{message}; waiting for one that has it", active=True)]
-        item.arrive(boundary)
+        item.arrive(boundary, is_agreed=False)
         item.fetch = item.no_donor_since = None
         warning = fetch_warning(instance, f"{message}; going on from an older one", active=True)
         return [warning, DiscardRound(instance=instance)]
@@ -254,10 +255,11 @@ class Fetching:
         if item.fetch is None or item.fetch.boundary != event.round:
             return []  # asked for before a fast-forward
         self._transfer_seconds = max(self._transfer_seconds, now - item.fetch.began_at)
+        is_agreed = item.fetch.is_agreed
         item.fetch, item.decline_at, item.failed_fetches = None, None, 0
         if event.instance >= FIRST_BRANCH_ID:
             return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
-        item.arrive(event.round)
+        item.arrive(event.round, is_agreed=is_agreed)
         return [_fetch_ended(event.instance)]
 
     def failed(self, event: FetchFailed, now: float) -> list[Effect]:

@@ -16,6 +16,8 @@ class Fetch:
     """Seconds."""
     retry_at: float | None = None
     """None while under way."""
+    is_agreed: bool = True
+    """A majority of the planned hosts has this state, or a plan names it."""
 
     @property
     def is_under_way(self) -> bool:
@@ -64,12 +66,25 @@ class HostedInstance:
     """Its local parameters hold the inner steps of rounds that were void; the next pseudo-gradient spans them."""
     is_stale: bool = False
     """The device holds a state of an earlier boundary: the last resort where no other peer has any."""
+    doubtful_from: int | None = None
+    """Since this boundary the state may not be that of the run: it is an older one, or the others may have committed an average
+    that did not come here. None where a majority agreed on every step to it."""
     is_lost: bool = False
     """No peer has the state: this one reports without it, until plans end the instance or the state is found."""
 
-    def arrive(self, boundary: int) -> None:
+    def arrive(self, boundary: int, *, is_agreed: bool = True) -> None:
         """A whole state of this boundary is here: no inner steps are carried over, and none of an earlier boundary matters."""
         self.boundary, self.is_stale, self.is_carried = boundary, False, False
+        self.doubtful_from = None if is_agreed else boundary
+
+    def doubt(self, boundary: int) -> None:
+        """From this boundary on, if not from an earlier one."""
+        self.doubtful_from = boundary if self.doubtful_from is None else self.doubtful_from
+
+    def confirm(self, boundary: int) -> None:
+        """A plan names the state that this peer had at the boundary."""
+        if self.doubtful_from is not None and self.doubtful_from <= boundary:
+            self.doubtful_from = None
 
     def give_up(self) -> None:
         """Before a fast-forward: what is here is of an earlier boundary, and no transfer under way is wanted."""

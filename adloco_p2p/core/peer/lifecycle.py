@@ -24,7 +24,7 @@ from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.catch_up import CatchingUp
 from adloco_p2p.core.peer.completion import CompletionBarrier
 from adloco_p2p.core.peer.fetching import Fetching
-from adloco_p2p.core.peer.plan_book import PlanBook
+from adloco_p2p.core.peer.plan_book import FinalState, PlanBook
 from adloco_p2p.core.peer.reporting import Reporting
 from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
@@ -32,10 +32,11 @@ from adloco_p2p.core.peer.state import PeerState
 HANDOVER_SECONDS = 600.0
 """A peer that ends waits this long at most for others to fetch the state that no other peer has."""
 
-NO_FINAL_MODEL = (
-    "no peer could give this one the final model; "
-    "`adloco-peer export` writes the model of its last checkpoint, where it has one"
-)
+NOT_THE_MODEL = "E314"
+"""The run is over, and this peer does not have its model."""
+NO_FINAL_MODEL = "no peer could give this one the final model"
+TOO_LATE = "the others ended the run before this peer had caught up"
+ANOTHER_MODEL = "the others may have ended the run with another model than the one that this peer has"
 
 
 class Stage(StrEnum):
@@ -103,6 +104,8 @@ class Lifecycle:
         self._outcomes = outcomes
         self._completion = CompletionBarrier(at.me)
         self._before_waiting = self.stage
+        self._is_exchanging: bool | None = None
+        """Whether the final state of the others is on its way; None: this peer has not asked for it."""
         self._handover_until = 0.0
         """While handing over: successors have until this instant to fetch what only this peer has."""
 
@@ -235,12 +238,12 @@ class Lifecycle:
         if self._is_busy():
             return []
         if self._fetching.has_given_up:
-            return self._stop(Stop(reason=NO_FINAL_MODEL, is_finished=False), now)
+            return self._stop(Stop(reason=NO_FINAL_MODEL, is_finished=False, error=NOT_THE_MODEL), now)
         newest, opened = self._book.newest, self._state.opened
         is_last_step = opened + 1 == newest.round and self._book.has_others(newest, self._state.gone)  # they still serve states
         is_arriving = opened == newest.round or is_last_step or bool(self._fetching.under_way)
         if not is_arriving and self.have_others_ended():
-            return self._stop(Stop(reason="the others ended the run before this peer had caught up", is_finished=False), now)
+            return self._stop(Stop(reason=TOO_LATE, is_finished=False, error=NOT_THE_MODEL), now)
         if not self.is_ending or self._has_rounds_left():
             return []
         if self._waits_for_successors(now):
@@ -314,21 +317,32 @@ class Lifecycle:
             return []
         final, mine = self._state.final, self._book.mine(plan)
         if mine and final is None:
-            return []
+            return self._evaluate_exchanged(plan)
         loss = final.heldout_loss if final is not None else None
         if loss is not None and not isfinite(loss):
             return self.give_up(f"training has diverged: the held-out loss after round {plan.round} is not finite", now)
-        effects: list[Effect] = [self._checkpoints.save(instance, plan.round) for instance in mine]
-        effects += self._checkpoints.complete(plan.round, now, is_finished=True)
+        is_agreed = self._is_agreed(mine)
+        effects: list[Effect] = self._save_final(plan, now) if is_agreed else []
         totals = canonical.to_plain(self._checkpoints.totals(now))
         losses = final.heldout_losses if final is not None else ()
         log = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
         self._before_waiting = self.stage
         self._enter(Stage.WAITING)
-        return [*effects, log, *self._completion.begin(self._book.digests[plan.round], _peers_of(plan), now)]
+        state = final.state_digest if final is not None else None
+        own = RunComplete(plan=self._book.digests[plan.round], state=state, is_agreed=is_agreed)
+        return [*effects, log, *self._completion.begin(own, _peers_of(plan), now)]
+
+    def _is_agreed(self, instances: Sequence[InstanceId]) -> bool:
+        """A majority agreed on every step to the states of these instances here."""
+        return all(self._state.known(instance).doubtful_from is None for instance in instances)
+
+    def _save_final(self, plan: RoundPlan, now: float) -> list[Effect]:
+        saves = [self._checkpoints.save(instance, plan.round) for instance in self._book.mine(plan)]
+        return [*saves, *self._checkpoints.complete(plan.round, now, is_finished=True)]
 
     def reopen(self) -> list[Effect]:
         """Another history has won. Where the run was complete in the one that lost, it goes on."""
+        self._is_exchanging = None
         if not self.is_waiting:
             return []
         self._enter(self._before_waiting)
@@ -336,10 +350,51 @@ class Lifecycle:
         return [telemetry.Resumed(round=self._state.opened + 1)]
 
     def wait(self, now: float) -> list[Effect]:
-        """The run is complete here: stop once the others have the model too."""
-        if not self._completion.is_over(now, self._state.gone):
+        """The run is complete here: stop once the others have the model too. A peer with another final state than that of the
+        run fetches it, once. One that does not get it, or of whose state nothing shows that it is that of the run, ends with
+        an error."""
+        plan, gone = self._book.newest, self._state.gone
+        mine = self._book.mine(plan)
+        if not self._completion.is_over(now, gone):
             return []
-        return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+        run = self._completion.final_state(voters_of(self._book, plan))
+        final, is_agreed = self._state.final, self._is_agreed(mine)
+        has_it = run is None or final is None or run.digest == final.state_digest
+        if run is not None and not has_it and (run.is_of_most or not is_agreed) and self._is_exchanging is None:
+            return self._exchange(run, mine)
+        if has_it and not self._completion.may_go(now, gone):
+            return []
+        if is_agreed:
+            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+        if has_it and run is not None and run.is_agreed:
+            return [*self._save_final(plan, now), *self._stop(Stop(reason="the run is complete", is_finished=True), now)]
+        return self._stop(Stop(reason=ANOTHER_MODEL, is_finished=False, error=NOT_THE_MODEL), now)
+
+    def _exchange(self, run: FinalState, mine: Sequence[InstanceId]) -> list[Effect]:
+        """This peer's final state for that of the run."""
+        self._enter(self._before_waiting)
+        self._completion.withdraw()
+        self._book.final, self._state.final, self._is_exchanging = run, None, True
+        for instance in mine:
+            self._state.instance(instance).give_up()
+        message = "the final state of this peer is not that of the run; fetching that of the others"
+        return [telemetry.Warning(key="final state", message=message, active=True)]
+
+    def _evaluate_exchanged(self, plan: RoundPlan) -> list[Effect]:
+        is_here = all(self._state.is_at(instance, plan.round) for instance in self._book.mine(plan))
+        if not (self._is_exchanging and is_here):
+            return []
+        self._is_exchanging, self._book.final = False, None
+        ended = telemetry.Warning(key="final state", message="the exchange has ended", active=False)
+        return [ended, *self._state.final_evaluations(plan)]
+
+
+def voters_of(book: PlanBook, plan: RoundPlan) -> list[PeerId]:
+    """Whose final states decide after the last plan: hosts that had work in the last round, in the order of their joining."""
+    before = book.get(plan.round - 1)
+    worked = {share.peer for item in (before.instances if before else ()) for share in item.hosts if share.samples > 0}
+    members = [entry.peer for entry in sorted(plan.roster, key=lambda entry: (entry.joined_round, entry.peer))]
+    return [peer for peer in members if peer in worked] or members
 
 
 def _peers_of(plan: RoundPlan) -> list[PeerId]:

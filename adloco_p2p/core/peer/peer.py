@@ -220,7 +220,7 @@ class Peer:
         self._state.opened = self._state.skipped = durable.round - 1
         self._checkpoints.start(durable, now)
         for instance in durable.held:
-            self._state.instance(instance).boundary = durable.round
+            self._state.instance(instance).arrive(durable.round, is_agreed=instance not in durable.doubtful)
         for plan in durable.plans:
             self._state.learn(plan)
         for report in durable.reports:
@@ -365,6 +365,7 @@ class Peer:
                 if not outer.share.contributes(outer.round):
                     effects += [DiscardRound(instance=outer.instance)] if outer.keeps_own else []
                     hosted.untrained.add(outer.round)
+                    hosted.doubt(outer.round + 1)
                     effects += self._arrive(outer.instance, outer.round + 1, now)
         return effects
 
@@ -416,6 +417,8 @@ class Peer:
         if outer.heldout_loss is not None and not isfinite(outer.heldout_loss):
             self._checkpoints.rule_out(outer.round + 1)
         hosted = self._state.instance(outer.instance)
+        if not outer.is_agreed:
+            hosted.doubt(outer.round + 1)
         effects = [round_line(outer), *note_round(hosted, outer), *self._arrive(outer.instance, outer.round + 1, now)]
         hosted.is_carried = outer.is_carrying
         following = hosted.rounds.get(outer.round + 1)

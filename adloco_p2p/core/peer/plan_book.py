@@ -33,6 +33,21 @@ class Outlook:
     """Living peers that have it, sorted."""
     may_come: bool
     """A host has it, or may still come to have it."""
+    is_agreed: bool
+    """A plan names the state, or a majority of the planned hosts, dead or alive, reported it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalState:
+    """Of the run's end, by the word of the peers that hold it."""
+
+    digest: Digest
+    holders: tuple[PeerId, ...]
+    """Other peers, sorted."""
+    is_agreed: bool
+    """A majority holds it, or agreed on every step to it."""
+    is_of_most: bool
+    """More than half of all planned hosts hold it."""
 
 
 class PlanBook:
@@ -46,6 +61,8 @@ class PlanBook:
         """(Round, instance) -> the state after the round, as each peer reported it."""
         self._reporters: dict[int, dict[PeerId, None]] = {}
         """Round -> peers that reported it."""
+        self.final: FinalState | None = None
+        """Of the run, where this peer ended it with another."""
         self._mine: dict[int, list[InstanceId]] = {}
         """Round -> instances that this peer hosts in it. Every event asks."""
 
@@ -73,6 +90,7 @@ class PlanBook:
 
     def cut(self, *, at: int) -> None:
         """Forget everything from this round on: another history counts."""
+        self.final = None
         self._keep(range(at), reports=range(at))
 
     def _keep(self, plans: range, *, reports: range) -> None:
@@ -144,12 +162,7 @@ class PlanBook:
         may have reported before it learned of the agreed one and took it: then nobody has what it reported.
         """
         plan, states = self.plans.get(number), self._states.get((number, instance), {})
-        planned = [
-            peer
-            for item in (plan.instances if plan else ())
-            if item.instance == instance
-            for peer in _contributors(item, number)
-        ]
+        planned = self._planned(instance, number)
         planned = [peer for peer in planned if peer not in gone] or planned
         if plan is not None and not any(peer in states for peer in planned) and not self._are_seated(planned, gone):
             planned = [peer for peer in keepers_of(plan) if peer in states and peer not in gone]
@@ -184,8 +197,13 @@ class PlanBook:
 
     def outlook(self, instance: InstanceId, boundary: int, gone: Collection[PeerId], *, passes_over: bool = False) -> Outlook:
         """Can another peer bring the instance's state before round `boundary`? `passes_over`: see `reported_state`."""
+        if self.final is not None:
+            donors = tuple(peer for peer in self.final.holders if peer not in gone)
+            return Outlook(digest=self.final.digest, donors=donors, may_come=False, is_agreed=self.final.is_agreed)
         states = self._states.get((boundary - 1, instance), {})
         digest = self.reported_state(instance, boundary - 1, gone, passes_over=passes_over)
+        planned = self._planned(instance, boundary - 1)
+        is_agreed = is_majority(sum(states.get(peer) == digest for peer in planned), len(planned))
         rewind = self._rewind(instance, boundary)
         hosts: list[PeerId] = []
         for number in (boundary - 1, boundary, boundary + 1):
@@ -194,13 +212,14 @@ class PlanBook:
                 if item.instance == instance:
                     hosts += _contributors(item, number)
                     if number == boundary + 1 and item.state_digest is not None:
-                        digest = item.state_digest
+                        digest, is_agreed = item.state_digest, True
             hosts += [peer for peer in keepers_of(plan) if peer in states] if plan is not None else []
         if rewind is not None:  # the reports on the boundary are of the state that the hosts go back from
-            digest, states = rewind, {}
+            digest, states, is_agreed = rewind, {}, True
         holders = {peer for peer in hosts if states.get(peer, digest) == digest and peer != self.me and peer not in gone}
         donors = tuple(sorted(holders)) if digest is not None else ()
-        return Outlook(digest=digest, donors=donors, may_come=self._may_come(instance, boundary - 1, gone))
+        may_come = self._may_come(instance, boundary - 1, gone)
+        return Outlook(digest=digest, donors=donors, may_come=may_come, is_agreed=is_agreed)
 
     def _may_come(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
         """Whether the report of another host on the state after this round is there, or to come: none comes where no host of
@@ -230,6 +249,12 @@ class PlanBook:
             for number, reporters in self._reporters.items()
             if number >= since
         )
+
+    def _planned(self, instance: InstanceId, number: int) -> list[PeerId]:
+        """Hosts that were to contribute to the average of that round."""
+        plan = self.plans.get(number)
+        items = plan.instances if plan is not None else ()
+        return [peer for item in items if item.instance == instance for peer in _contributors(item, number)]
 
     def _hosts_of(self, instance: InstanceId, number: int) -> list[PeerId]:
         """By the plan of that round, where it is known."""

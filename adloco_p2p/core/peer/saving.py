@@ -123,6 +123,13 @@ class Checkpoints:
             held=tuple(sorted(key for key, item in self._state.instances.items() if boundary in item.saved)),
             totals=totals,
             is_finished=is_finished,
+            doubtful=tuple(
+                sorted(
+                    key
+                    for key, item in self._state.instances.items()
+                    if boundary in item.saved and item.doubtful_from is not None and item.doubtful_from <= boundary
+                )
+            ),
         )
         for item in self._state.instances.values():
             item.saved = {saved for saved in item.saved if saved > boundary}

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
-from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, DiscardRound, Effect, Evaluated
+from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, DiscardRound, Effect, Evaluate, Evaluated
 from adloco_p2p.core.model.lineage import ProbeVerdict
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.plan_telemetry import joined_lines, plan_line
@@ -141,6 +141,10 @@ class PeerState:
         """The plan, and the peers that take part from it on."""
         line = plan_line(plan, self.book.digests[plan.round])
         return [line, *joined_lines(self.book.get(plan.round - 1), plan)]
+
+    def final_evaluations(self, plan: RoundPlan) -> list[Effect]:
+        """Of what this peer hosts at the end of the run."""
+        return self.stamped(Evaluate(instance=item, round=plan.round, is_final=True) for item in self.book.mine(plan))
 
     def here(self, plan: RoundPlan) -> list[InstanceId]:
         """Instances that this peer hosts, as far as any peer has them."""

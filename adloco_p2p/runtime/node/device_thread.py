@@ -264,7 +264,20 @@ class DeviceThread:
         for prompt, text in self._engine.sample_texts(instance):
             self._shared.progress(SampleText(round=number, instance=instance, prompt=prompt, text=text[:MAX_SAMPLE_TEXT]))
         losses = self._engine.heldout_losses(instance)
-        return Evaluated(instance=instance, round=number, heldout_loss=loss, heldout_losses=losses, epoch=effect.epoch)
+        return Evaluated(
+            instance=instance,
+            round=number,
+            heldout_loss=loss,
+            heldout_losses=losses,
+            state_digest=self._final_state(effect) if effect.is_final else None,
+            epoch=effect.epoch,
+        )
+
+    def _final_state(self, effect: Evaluate) -> Digest:
+        """Served as that after the last plan: the one before it is what its merges are made of."""
+        _, state_digest = self._engine.digests(effect.instance)
+        self._states.offer(effect.instance, effect.round + 1, state_digest, self._engine.state(effect.instance))
+        return state_digest
 
     def _apply_outer(self, effect: ApplyOuter, averaged: AveragedVector, own: Vector | None = None) -> Event:
         """`own`: the pseudo-gradient that becomes part of the next one; it holds all residuals."""

@@ -50,7 +50,7 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.core.model.telemetry import Log, StoodStill, Stopped
 from adloco_p2p.core.peer.peer import Peer
-from adloco_p2p.errors import AveragingError, DeviceError, StateTransferFailed, TaskScoringFailed
+from adloco_p2p.errors import AveragingError, DeviceError, StateTransferFailed, SwarmError, TaskScoringFailed
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.runtime.node.ports import (
     AveragedVector,
@@ -165,7 +165,8 @@ class Node:
                     await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
                     self._raise_worker_failure()
                     if stop.error:
-                        raise DeviceError(stop.reason, code=stop.error)
+                        kind = DeviceError if stop.error.startswith(f"E{DeviceError.exit_code}") else SwarmError
+                        raise kind(stop.reason, code=stop.error)
                     return stop
                 event = await self._next_event()
         finally:

@@ -137,7 +137,7 @@ def test_a_farewell_ends_when_all_who_live_are_done_or_had_their_time() -> None:
         RunComplete(plan=None, is_answer=True),
     )
     assert completion.received(PEER1, done) == [Send(peer=PEER1, message=pending)]
-    told = completion.begin(LAST, [PEER0, PEER1, PEER2], 10.0)
+    told = completion.begin(RunComplete(plan=LAST), [PEER0, PEER1, PEER2], 10.0)
     assert told == [Send(peer=PEER1, message=done), Send(peer=PEER2, message=done)]
     assert completion.received(PEER1, done) == [Send(peer=PEER1, message=answer)]
     assert completion.received(PEER1, answer) == []
@@ -149,7 +149,7 @@ def test_a_farewell_ends_when_all_who_live_are_done_or_had_their_time() -> None:
 
 def test_a_peer_that_still_comes_is_waited_for_longer_but_not_for_good() -> None:
     completion = CompletionBarrier(PEER0)
-    completion.begin(LAST, [PEER0, PEER1, PEER2], 10.0)
+    completion.begin(RunComplete(plan=LAST), [PEER0, PEER1, PEER2], 10.0)
     assert completion.received(PEER1, RunComplete(plan=None, is_answer=True)) == []
     assert not completion.is_over(10.0 + COMPLETION_SECONDS, {}), "it may be fetching the last state from here"
     assert completion.is_over(10.0 + COMPLETION_SECONDS, {PEER1: None}), "the other one says nothing"
@@ -175,7 +175,7 @@ def test_a_peer_that_ended_another_history_is_not_done_in_this_one() -> None:
     completion = CompletionBarrier(PEER0)
     completion.received(PEER1, RunComplete(plan=hashed("another last plan")))
     assert not completion.are_all_done(LAST, [PEER0, PEER1], {})
-    completion.begin(LAST, [PEER0, PEER1], 10.0)
+    completion.begin(RunComplete(plan=LAST), [PEER0, PEER1], 10.0)
     assert not completion.is_over(11.0, {})
     completion.received(PEER1, RunComplete(plan=LAST))
     assert completion.are_all_done(LAST, [PEER0, PEER1], {}) and completion.is_over(11.0, {})
@@ -193,7 +193,7 @@ def test_a_peer_that_has_ended_a_history_goes_on_in_the_one_that_wins() -> None:
     peer.handle(Started(durable=Durable(round=2, plans=tuple(plans), held=(INSTANCE,)), capacity=CAPACITY), 0.0)
     peer.handle(TransitionApplied(round=2), 0.0)
     effects = peer.handle(Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0), 1.0)
-    done = RunComplete(plan=canonical.digest(plans[2]))
+    done = RunComplete(plan=canonical.digest(plans[2]), is_agreed=True)
     assert peer.stage is Stage.WAITING and Send(peer=PEER1, message=done) in effects
 
     other = next_plan(plans[0], (), whole, roster=RosterChange(joined=((PEER2, CAPACITY),)))
