@@ -357,8 +357,9 @@ class Averaging:
         member: _Member,
         reason: str,
         suspects: tuple[PeerId, ...],
+        because: PeerId | None = None,
     ) -> None:
-        self._end_failed(attempt, peer, member, _failed(member.effect, reason, suspects))
+        self._end_failed(attempt, peer, member, replace(_failed(member.effect, reason, suspects), because=because))
 
     def _end_failed(self, attempt: _Attempt, peer: PeerId, member: _Member, failed: AverageFailed) -> None:
         if member.has_ended or not member.process.is_alive:
