@@ -35,7 +35,7 @@ def test_effects_are_performed_in_order() -> None:
         [f"run_inner 0 {number}", "apply_outer 0", f"offer 0 {number + 1}", "evaluate 0", "snapshot 0", "transition"]
         for number in range(2)
     ]
-    assert device == ["transition", *rounds[0], *rounds[1], "evaluate 0", "snapshot 0"]
+    assert device == ["transition", *rounds[0], *rounds[1], "evaluate 0", "offer 0 3", "snapshot 0"]
     disk = [name for name in peer.calls.names if name.startswith(("save", "complete"))]
     assert disk == [name for boundary in (1, 2, 2) for name in (f"save_instance {boundary} 0", f"complete {boundary} 0")]
     averaged = peer.calls.names.index("average pseudo-gradient 0")
