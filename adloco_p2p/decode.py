@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.messages import Entries
 from adloco_p2p.core.model.telemetry import EVENTS, Log, Stamped
 from adloco_p2p.errors import RemoteProtocolError
 
@@ -34,27 +33,12 @@ def decode(kind: type[T], data: bytes, *, max_bytes: int) -> T:
     except ValidationError as error:
         raise RemoteProtocolError(f"{kind.__name__}: {_first_fault(error)}") from None
     try:
-        is_canonical = (_encoded(value) if isinstance(value, Entries) else canonical.encode(value)) == data
+        is_canonical = canonical.encode(value) == data
     except ValueError:
         raise RemoteProtocolError(f"{kind.__name__}: a number is not finite") from None
     if not is_canonical:
         raise RemoteProtocolError(f"{kind.__name__}: not in canonical form")
     return value
-
-
-def _encoded(message: Entries) -> bytes:
-    """By parts: their hashes are checked next, and the parts of a large entry take milliseconds to encode."""
-    entries = (
-        b'{"certificate":%s,"plan":%s,"reports":[%s],"value":%s}'
-        % (
-            canonical.encode(entry.certificate),
-            canonical.encode_noting(entry.plan),
-            b",".join(map(canonical.encode_noting, entry.reports)),
-            canonical.encode_noting(entry.value),
-        )
-        for entry in message.entries
-    )
-    return b'{"entries":[%s]}' % b",".join(entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,13 +77,7 @@ def _once(value: Any) -> tuple[weakref.ref[Any], Digest, int]:
     known = _memo.get(key)
     if known is not None and known[0]() is value:
         return known
-    encode_noting(value)
-    return _memo[key]
-
-
-def encode_noting(value: Any) -> bytes:
-    """The canonical bytes; `digest_once` and `size_once` of the value need no further encoding."""
-    key, data = id(value), encode(value)
+    data = encode(value)
     result = Digest(hashlib.sha256(data).hexdigest())
     _memo[key] = (weakref.ref(value, lambda _: _memo.pop(key, None)), result, len(data))
-    return data
+    return _memo[key]
