@@ -14,7 +14,6 @@
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from adloco_p2p.core.agreement.membership import ROSTERS_KEPT, Timing
 from adloco_p2p.core.model import canonical
@@ -302,7 +301,6 @@ class Checkers:
             branches=self.healing.newly_named(entry),
             signers=signers,
             course=course,
-            inputs=canonical.digest(replace(value, plan=Digest(""))),
         )
         ordered = tuple(sorted(reports, key=lambda report: report.peer))
         if len({report.peer for report in ordered}) < len(ordered) or self._decide(parent, ordered, change) != entry.plan:

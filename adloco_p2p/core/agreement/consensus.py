@@ -374,7 +374,7 @@ class Consensus:
             if not self._send_settled(sender, (message.head.digest,)):
                 self._context.emit(*self._exchange.serve(self.ledger, sender, after=message.head.digest, now=now))
         else:
-            self._context.emit(*self._exchange.announced(self, sender, message.head, now=now))
+            self._context.emit(*self._exchange.announced(self, sender, message.head.digest, now=now))
             if message.head.rank <= head.rank and not is_member:  # it may not have ours, which may win
                 self._context.emit(Send(peer=sender, message=self.members.heartbeat(now)))
 
@@ -396,17 +396,6 @@ class Consensus:
             return False
         self._append(entry, now)
         return True
-
-    def take_up(self, entries: Sequence[LedgerEntry], now: float) -> None:
-        """For the ledger exchange. No slot is opened between them, and their certificates are not for others: those of old
-        entries were not checked."""
-        for entry in entries:
-            self._context.emit(Persist(record=entry))
-            self.ledger.append(entry)
-        self._settled, self._served = None, {}
-        self._learn_rosters()
-        self._open_slot(now)
-        self._context.emit(*map(decided_by, entries))
 
     def follow_reorg(self, other: Ledger, now: float) -> None:
         reorg = switch_between(self.ledger, other)

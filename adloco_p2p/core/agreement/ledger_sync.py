@@ -6,10 +6,9 @@ from typing import Protocol, TypeVar
 
 from adloco_p2p.core.ledger.fork_choice import CandidateChain, outranks, verdict
 from adloco_p2p.core.ledger.ledger import Ledger
-from adloco_p2p.core.ledger.vouching import STRETCH, Stretch
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Send
-from adloco_p2p.core.model.ledger_entry import MAX_ENTRIES, Head, LedgerEntry, Verify
+from adloco_p2p.core.model.ledger_entry import MAX_ENTRIES, LedgerEntry, Verify
 from adloco_p2p.core.model.messages import MAX_LOCATOR, Entries, PullEntries
 from adloco_p2p.core.model.plan import Decide, roster_of
 from adloco_p2p.core.model.scalars import MAX_ROSTER, Digest, PeerId
@@ -36,9 +35,6 @@ class LedgerOwner(Protocol):
     def follow_entry(self, entry: LedgerEntry, now: float) -> bool:
         """Append a valid next entry; false where it is not to be followed for now."""
 
-    def take_up(self, entries: Sequence[LedgerEntry], now: float, /) -> None:
-        """Append next entries that a majority of the electors vouches for by later votes: they have gone on from them."""
-
     def follow_reorg(self, other: Ledger, now: float) -> None:
         """Take a history that outranks the own one, unless it is not to be followed for now."""
 
@@ -49,8 +45,6 @@ class LedgerExchange:
     def __init__(self, decide: Decide, verify: Verify, *, period_seconds: float) -> None:
         """`period_seconds`: of gossip. One peer gets entries at most once in a period, however often it asks."""
         self._other = CandidateChain(decide, verify)
-        self._stretch = Stretch(verify)
-        self._verify = verify
         self._period_seconds = period_seconds
         self._served: dict[PeerId, float] = {}
         """The instants at which a peer was last sent entries; the latest at the end."""
@@ -60,8 +54,8 @@ class LedgerExchange:
         """The instants at which a peer was last asked for entries because it is ahead; the latest at the end."""
         self._rejected: dict[PeerId, float] = {}
         """The instants at which a history of a peer lost against ours by the votes; the latest at the end."""
-        self._announced: dict[PeerId, Head] = {}
-        """The ends of longer and other histories, as their holders named them; the latest at the end."""
+        self._announced: dict[PeerId, Digest] = {}
+        """The ends of other histories, as their holders named them; the latest at the end."""
 
     @property
     def is_collecting(self) -> bool:
@@ -99,15 +93,12 @@ class LedgerExchange:
 
     # --- theirs to us ------------------------------------------------------------------------------------------------
 
-    def announced(self, owner: LedgerOwner, peer: PeerId, head: Head, *, now: float) -> list[Send]:
+    def announced(self, owner: LedgerOwner, peer: PeerId, head: Digest, *, now: float) -> list[Send]:
         """A peer names the end of its ledger, which ours does not have: pull it. Whether it outranks ours is known when the two
         have been compared."""
         _remember(self._announced, peer, head)
-        if head.digest in self._stretch:
-            self._advance(owner, now, is_far=False)
-            return []
         collected = self._other.ledger
-        if collected is not None and collected.digests[-1] == head.digest:
+        if collected is not None and collected.digests[-1] == head:
             self._compare(owner, collected, peer, now)
             return []
         if now - self._rejected.get(peer, -inf) < PERIODS_OF_REJECTION * self._period_seconds:
@@ -115,8 +106,7 @@ class LedgerExchange:
         return [self.pull(owner.ledger, peer)]
 
     def pull(self, ledger: Ledger, peer: PeerId) -> Send:
-        locator = (*self._other.tip, *self._stretch.tip, *ledger.locator())
-        return Send(peer=peer, message=PullEntries(locator=locator[:MAX_LOCATOR]))
+        return Send(peer=peer, message=PullEntries(locator=(*self._other.tip, *ledger.locator())[:MAX_LOCATOR]))
 
     def ask_for_help(self, ledger: Ledger, peer: PeerId, *, now: float) -> list[Send]:
         """Pull from a peer that works on the successor of a plan that is unknown here."""
@@ -129,63 +119,41 @@ class LedgerExchange:
         """Hand the owner what continues its ledger; collect another history until it outranks the ledger, then hand it that,
         or drop it where the electors prefer ours.
         The sender is asked for more where these entries were of use."""
-        before = owner.ledger.head, self._stretch.tip
+        before = owner.ledger.head
         for entry in entries:
-            if entry.value.plan in owner.ledger.position or entry.value.plan in self._stretch:
+            if entry.value.plan in owner.ledger.position:
                 continue
-            if not self.is_collecting and self._stretch.extend(owner.ledger, entry):
-                if not self._advance(owner, now, is_far=self._is_far(owner.ledger, sender)):
-                    return []
-                continue
-            if entry.value.parent in self._stretch:  # not at its end: two histories part in it
-                self._advance(owner, now, is_far=False)
-            continued = self._other.follow(owner.ledger, entry)
-            if continued is None or not self._advance(owner, now, is_far=False):
+            continued = self._continued_by(owner.ledger, entry)
+            if continued is None:
                 return []
-            if not self._compare(owner, continued, sender, now):
+            if continued is owner.ledger:
+                if not owner.follow_entry(entry, now):
+                    return []  # pulled again when a heartbeat names it again
+            elif not self._compare(owner, continued, sender, now):
                 return []
-        is_of_use = self.is_collecting or (owner.ledger.head, self._stretch.tip) != before
+        is_of_use = self.is_collecting or owner.ledger.head != before
         return [self.pull(owner.ledger, sender)] if is_of_use else []
-
-    def _is_far(self, ledger: Ledger, sender: PeerId) -> bool:
-        """Whether the sender's ledger goes on for longer than a stretch after the next one. If that is a lie the stretch waits
-        for a message of another peer."""
-        head = self._announced.get(sender)
-        return head is not None and head.digest not in ledger.position and head.round > ledger.head.round + 2 * STRETCH
-
-    def _advance(self, owner: LedgerOwner, now: float, *, is_far: bool) -> bool:
-        """Hand the owner the entries of a full stretch that are vouched for, and, unless more is to come, the other ones once
-        they are verified. False where one is not valid, or not to be followed for now: it is pulled again when a heartbeat
-        names it again."""
-        while self._stretch.is_full or (self._stretch.tip and not is_far):
-            vouched = self._stretch.pop_vouched(owner.ledger) if self._stretch.is_full else []
-            if vouched:
-                owner.take_up(vouched, now)
-            elif not self._follow_first(owner, now):
-                self._stretch.clear()
-                return False
-        return True
-
-    def _follow_first(self, owner: LedgerOwner, now: float) -> bool:
-        entry = self._stretch.pop_first()
-        return not self._other.is_wrong(owner.ledger, entry) and owner.follow_entry(entry, now)
 
     def _compare(self, owner: LedgerOwner, other: Ledger, sender: PeerId, now: float) -> bool:
         """Hand the owner another history that outranks its own and is as long, or ends here: what wins by votes is taken up at
         its end, not round by round. False where it has lost: the electors prefer ours, or it ends here and does not outrank it.
         """
-        own, announced = owner.ledger, self._announced.get(sender)
-        is_end = announced is not None and announced.digest == other.head.digest
-        decided = verdict(own, other, self._verify)
-        is_better = outranks(other, own, decided)
-        if not is_better and (is_end or decided == "own"):
+        own, is_end = owner.ledger, self._announced.get(sender) == other.head.digest
+        if not outranks(other, own) and (is_end or verdict(own, other) == "own"):
             self.forget_other()
             _remember(self._rejected, sender, now)
             return False
-        if is_better and (is_end or other.head.rank > own.head.rank):
+        if outranks(other, own) and (is_end or other.head.rank > own.head.rank):
             self.forget_other()
             owner.follow_reorg(other, now)
         return True
+
+    def _continued_by(self, ledger: Ledger, entry: LedgerEntry) -> Ledger | None:
+        """The ledger whose next entry this is: the given one, to be appended, or the other history, which has it now. None
+        where the entry is not valid, or continues neither."""
+        if entry.value.parent == ledger.digests[-1] and not self.is_collecting:
+            return None if self._other.is_wrong(ledger, entry) else ledger
+        return self._other.follow(ledger, entry)
 
 
 def _next_entries(ledger: Ledger, after: Digest) -> tuple[LedgerEntry, ...]:

@@ -91,7 +91,7 @@ class Observer:
                 self._note_beat(peer, beat, now)
         if message.head.digest in self.ledger.position:
             return []
-        return self._exchange.announced(self, sender, message.head, now=now)
+        return self._exchange.announced(self, sender, message.head.digest, now=now)
 
     def _note_beat(self, peer: PeerId, beat: int, now: float) -> None:
         is_news = beat > self._beats.get(peer, 0)
@@ -104,13 +104,9 @@ class Observer:
     def follow_entry(self, entry: LedgerEntry, now: float) -> bool:
         if self._is_contradicted(entry, now):
             return False
-        self.take_up((entry,), now)
-        return True
-
-    def take_up(self, entries: Sequence[LedgerEntry], _now: float, /) -> None:
-        for entry in entries:
-            self.ledger.append(entry)
+        self.ledger.append(entry)
         self._forget_heads()
+        return True
 
     def follow_reorg(self, other: Ledger, now: float) -> None:
         reorg = switch_between(self.ledger, other)

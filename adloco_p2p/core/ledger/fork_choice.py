@@ -6,15 +6,11 @@ history proves.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
-from adloco_p2p.core.ledger.certificates import check_certificate
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import check_entry
-from adloco_p2p.core.ledger.vouching import STRETCH, proven_voters
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.certificate import CastVote
 from adloco_p2p.core.model.electorate import electorate, is_majority
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.plan import Decide, RoundPlan
@@ -69,16 +65,13 @@ def _last_common(own: Ledger, other: Ledger) -> int:
     return sum(ours == theirs for ours, theirs in zip(own.digests, other.digests, strict=False)) - 1
 
 
-Verdict = Literal["own", "other", "tie"]
-
-
-def verdict(own: Ledger, other: Ledger, verify: Verify) -> Verdict:
+def verdict(own: Ledger, other: Ledger) -> Literal["own", "other", "tie"]:
     """Which history the electors of the last common plan prefer; a tie where one history continues the other. No entry that is
-    added later changes this. The certificates of the other history were checked, and those of ours that were not skipped."""
+    added later changes this."""
     common = _last_common(own, other)
     if common + 1 >= min(len(own.digests), len(other.digests)):
         return "tie"
-    ours, theirs, parent = with_proven_votes(own, common + 1, verify), other.entry(common + 1), own.plan(common)
+    ours, theirs, parent = own.entry(common + 1), other.entry(common + 1), own.plan(common)
     twice = _voters(ours) & _voters(theirs)
     kept, kept_there = (_proven_electors(entry, parent, without=twice) for entry in (ours, theirs))
     if kept == kept_there:
@@ -86,26 +79,10 @@ def verdict(own: Ledger, other: Ledger, verify: Verify) -> Verdict:
     return "own" if kept > kept_there else "other"
 
 
-def outranks(other: Ledger, own: Ledger, decided: Verdict) -> bool:
+def outranks(other: Ledger, own: Ledger) -> bool:
     """The electors prefer it, or are undecided and it proves more samples, then has more rounds, then the larger digest."""
+    decided = verdict(own, other)
     return decided == "other" or (decided == "tie" and other.head.rank > own.head.rank)
-
-
-def with_proven_votes(ledger: Ledger, position: int, verify: Verify) -> LedgerEntry:
-    """The entry at the position. Where its certificate does not hold, for it was taken up by its hash from a peer that spoilt
-    it, with the votes of those electors instead that voted for it or a later entry."""
-    entry, parent = ledger.entry(position), ledger.plan(position - 1)
-    returning = [join.peer for join in entry.value.joined if join.peer in ledger.members()]
-    value, digest = canonical.digest_once(entry.value), entry.value.parent
-    if not check_certificate(
-        entry.certificate, value=value, parent=parent, parent_digest=digest, verify=verify, returning_members=returning
-    ):
-        return entry
-    silent = set(electorate(parent))
-    for later in ledger.between(position, position + STRETCH):
-        silent.difference_update(list(proven_voters(later, among=silent, verify=verify)))
-    votes = (CastVote(peer=peer, abstains=False, signature="") for peer in electorate(parent) if peer not in silent)
-    return replace(entry, certificate=replace(entry.certificate, absent=tuple(sorted(silent)), votes=tuple(votes)))
 
 
 def _voters(entry: LedgerEntry) -> frozenset[PeerId]:

@@ -37,7 +37,6 @@ def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger", verify:
         branches=accepted_claims(ledger, reports, verify),
         signers=signers_after(parent.signers, value.statements),
         course=course_after(parent.course, value.statements, round=value.round),
-        inputs=value.inputs,
     )
 
 
@@ -132,29 +131,18 @@ def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
     return crowding(joined, parent, gone) or next(filter(None, map(door.problem, value.joined)), "")
 
 
-def binding_problem(entry: LedgerEntry, parent: RoundPlan) -> str:
-    """Empty where the entry follows the plan and its own plan's digest binds the rest of it, votes excepted. Hashes only."""
-    value, plan = entry.value, entry.plan
-    if value.parent != canonical.digest_once(parent) or value.round != parent.round + 1 or parent.is_last:
-        return "it does not follow its parent"
-    if tuple(canonical.digest_once(signed) for signed in entry.reports) != value.reports:
-        return "the reports are not those that were voted on"
-    if canonical.digest_once(plan) != value.plan:
-        return "the plan is not the one that was voted on"
-    if (plan.parent, plan.round, plan.inputs) != (value.parent, value.round, value.inputs):
-        return "the plan does not name what it was made from"
-    return ""
-
-
 def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify: Verify) -> str:
     """Empty where the entry is a valid next one of the ledger; otherwise what is wrong."""
     parent = ledger.plans[-1]
-    wrong = binding_problem(entry, parent)
-    if wrong:
-        return wrong
+    if entry.value.parent != canonical.digest_once(parent) or entry.value.round != parent.round + 1 or parent.is_last:
+        return "it does not follow its parent"
+    if tuple(canonical.digest_once(signed) for signed in entry.reports) != entry.value.reports:
+        return "the reports are not those that were voted on"
     plan = check_value(entry.value, entry.reports, ledger=ledger, decide=decide, verify=verify)
     if isinstance(plan, str):
         return plan
+    if plan != entry.plan:
+        return "the plan is not the one that was voted on"
     value = canonical.digest_once(entry.value)
     return check_certificate(
         entry.certificate,

@@ -3,7 +3,7 @@
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MaxLen
@@ -284,11 +284,6 @@ class Value:
     plan: Digest
     statements: Annotated[tuple[Decree, ...], MaxLen(MAX_STATEMENTS)] = ()
     """Sorted by serial, then by digest."""
-
-    @property
-    def inputs(self) -> Digest:
-        """The digest of all but the plan, which names it."""
-        return canonical.digest(replace(self, plan=Digest("")))
 
 
 # --- the ledger ------------------------------------------------------------------------------------------------------

@@ -74,9 +74,6 @@ class RoundPlan:
     former: Annotated[tuple[FormerMember, ...], MaxLen(MAX_ROSTER)] = ()
     """Sorted by peer."""
     course: Course = AS_CONFIGURED
-    inputs: HexDigest = GENESIS_PARENT
-    """Of the value that it was made from (`Value.inputs`): so the digest of a plan binds every byte of the ledger up to it,
-    certificates excepted."""
 
     def instance(self, instance: InstanceId) -> InstancePlan:
         return next(plan for plan in self.instances if plan.instance == instance)
@@ -96,8 +93,6 @@ class RosterChange:
     """None: those of the plan before."""
     course: Course | None = None
     """None: that of the plan before."""
-    inputs: Digest = GENESIS_PARENT
-    """Of the value, for the plan to name them."""
 
 
 Decide = Callable[[RoundPlan, Sequence[Report], RosterChange], RoundPlan]

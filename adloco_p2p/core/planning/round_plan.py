@@ -173,7 +173,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     return RoundPlan(
         run=previous.run,
         round=round,
-        parent=canonical.digest_once(previous),
+        parent=canonical.digest(previous),
         inner_steps=rules.work.inner_steps,
         instances=instances,
         roster=turns.roster,
@@ -191,7 +191,6 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         is_ticketed=previous.is_ticketed,
         course=course,
         former=remembered(previous, roster_entries, rules.admission),
-        inputs=change.inputs,
     )
 
 

@@ -64,34 +64,30 @@ def forked(voters: Sequence[PeerId], swarm: Swarm, *, departed: Sequence[PeerId]
     return ledger
 
 
-def anybody(author: PeerId, payload: bytes, signature: str) -> bool:
-    return True
-
-
 def test_the_electors_of_the_last_common_plan_decide_before_the_samples_do() -> None:
     swarm = Swarm(5)
     a, b, c, d, e = (peer(index) for index in range(5))
     most, few = forked((a, b), swarm, departed=(d, e)), forked((d, e), swarm, departed=(a, b, c))
     few.samples[-1] = 10**9
-    assert verdict(most, few, anybody) == "own" and verdict(few, most, anybody) == "other"
-    assert few.head.rank > most.head.rank and not outranks(few, most, verdict(most, few, anybody))
+    assert verdict(most, few) == "own" and verdict(few, most) == "other"
+    assert outranks(most, few) and not outranks(few, most)
 
 
 def test_who_voted_for_both_sides_counts_for_neither() -> None:
     swarm = Swarm(4)
     a, b, c, d = (peer(index) for index in range(4))
     left, right = forked((a, b), swarm, departed=(c, d)), forked((b, c, d), swarm, departed=(a,))
-    assert verdict(left, right, anybody) == "other", "c and d against a"
+    assert verdict(left, right) == "other", "c and d against a"
     left, right = forked((a, b), swarm, departed=(c, d)), forked((b, c), swarm, departed=(a, d))
-    assert verdict(left, right, anybody) == "tie", "a against c"
+    assert verdict(left, right) == "tie", "a against c"
 
 
 def test_a_tie_of_the_electors_is_decided_by_rank() -> None:
     swarm = Swarm(4)
     a, b, c, d = (peer(index) for index in range(4))
     left, right = forked((a, b), swarm, departed=(c, d)), forked((c, d), swarm, departed=(a, b))
-    assert verdict(left, right, anybody) == "tie"
-    assert outranks(left, right, "tie") == (left.head.rank > right.head.rank) != outranks(right, left, "tie")
+    assert verdict(left, right) == "tie"
+    assert outranks(left, right) == (left.head.rank > right.head.rank) != outranks(right, left)
 
 
 # --- the reports of a plan -------------------------------------------------------------------------------------------

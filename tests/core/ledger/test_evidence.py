@@ -14,17 +14,7 @@ from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from tests.core.agreement.test_consensus import sign, verify
 from tests.core.core_values import peer
-from tests.core.ledger.test_admission import (
-    AUTHOR,
-    agree,
-    decide,
-    invited,
-    request,
-    statement,
-    ticketed_ledger,
-    verdict,
-    with_value,
-)
+from tests.core.ledger.test_admission import AUTHOR, agree, decide, invited, request, statement, ticketed_ledger, verdict
 
 KEY, A, B = (Digest(letter * 64) for letter in "cab")
 
@@ -173,5 +163,5 @@ def test_a_ledger_with_evidence_that_proves_nothing_is_not_sound() -> None:
     genesis = ledger.plans[0]
     last = agree(ledger, statements=[evidence(ledger)])
     forged = _unsigned(seated()[0])
-    entries.append(with_value(last, statements=(forged,)))
+    entries.append(replace(last, value=replace(last.value, statements=(forged,))))
     assert any("is not signed by that peer" in problem for problem in verify_ledger(genesis, entries, decide, verify))

@@ -20,7 +20,6 @@ from tests.core.ledger.test_admission import (
     statement,
     ticketed_ledger,
     verdict,
-    with_value,
 )
 
 SECOND = peer(5)
@@ -110,6 +109,6 @@ def test_a_paused_run_has_no_plan_but_one_that_resumes_it() -> None:
     entries += [agree(ledger, joined=[invited(peer(1))], statements=[order("resume", serial=1)])]
     assert verdict(ledger) == ""
     assert verify_ledger(ledger.plans[0], entries, decide, verify) == []
-    without = with_value(entries[1], statements=())
-    problems = verify_ledger(ledger.plans[0], [entries[0], without], decide, verify)
+    without = replace(entries[1].value, statements=())
+    problems = verify_ledger(ledger.plans[0], [entries[0], replace(entries[1], value=without)], decide, verify)
     assert problems == ["round 2: the run is paused from round 2 on"]

@@ -71,7 +71,7 @@ def test_checkpoints_leave_time_between_them(count: int) -> None:
 
 
 def test_a_round_under_way_is_ended_and_saved_before_the_pause() -> None:
-    story = story_of(rounds=24, checkpoint_period=100)
+    story = story_of(rounds=8, checkpoint_period=100)
     story.ask(PEER0, "pause", at=1.3)
     story.ask(PEER0, "resume", at=20.0)
     story.play()
@@ -82,7 +82,7 @@ def test_a_round_under_way_is_ended_and_saved_before_the_pause() -> None:
 
 
 def test_a_pause_can_be_repeated_and_taken_back() -> None:
-    story = story_of(rounds=40)
+    story = story_of(rounds=60)
     for start in (1.3, 12.0, 25.0):
         story.ask(PEER0, "pause", at=start)
         story.ask(PEER0, "resume", at=start + 8.0)

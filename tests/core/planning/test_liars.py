@@ -171,16 +171,15 @@ def checked(reports: Sequence[SignedReport], plans: Sequence[RoundPlan]) -> Roun
     def decide(parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
         return next_plan(parent, reports, ONE, roster=change)
 
+    plan = decide(plans[1], [item.report for item in reports], RosterChange())
     value = Value(
         round=2,
         parent=canonical.digest(plans[1]),
         reports=tuple(canonical.digest(item) for item in reports),
         joined=(),
         departed=(),
-        plan=Digest(""),
+        plan=canonical.digest(plan),
     )
-    plan = decide(plans[1], [item.report for item in reports], RosterChange(inputs=value.inputs))
-    value = replace(value, plan=canonical.digest(plan))
     return check_value(
         value,
         reports,
