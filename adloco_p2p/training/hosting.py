@@ -164,16 +164,19 @@ class Hosting(HostedInstances):
         if self._run.model.lora.rank and devices[0].device.type == "cpu":
             # activations are most of the memory; what is averaged would break it to pieces, and the next ones take new memory
             devices[0].shell.free_cache()
-        if result is not None:
-            for device in devices:
-                own = self._limit_of(device)
-                own.note_round(own.samples if result.micro_batch_limit == limit else min(own.samples, result.micro_batch_limit))
-            result = replace(result, devices=tuple(device.name for device in devices))
-            instance.fraction = result.samples / sum(share.samples for share in effect.plan.hosts)
-            if result.has_diverged:  # its moments are of parameters that are given up
-                instance.has_diverged = True
-                instance.forget_moments()
-        return result
+        return None if result is None else self._noted(result, effect, devices, limit=limit)
+
+    def _noted(self, result: InnerResult, effect: RunInner, devices: Sequence[DeviceShell], *, limit: int) -> InnerResult:
+        """The result with the devices' names, after the micro-batch limits and the instance have taken from it what lasts."""
+        instance = self._get(effect.plan.instance)
+        for device in devices:
+            own = self._limit_of(device)
+            own.note_round(own.samples if result.micro_batch_limit == limit else min(own.samples, result.micro_batch_limit))
+        instance.fraction = result.samples / sum(share.samples for share in effect.plan.hosts)
+        if result.has_diverged:  # its moments are of parameters that are given up
+            instance.has_diverged = True
+            instance.forget_moments()
+        return replace(result, devices=tuple(device.name for device in devices))
 
     def measure_step(self, instance: InstanceId, state: Digest, *, reads: tuple[InstanceId, ...] = ()) -> tuple[float, float]:
         """Loss before and after the last outer step, nats per predicted token, on rows drawn by `state`, the digest of the
