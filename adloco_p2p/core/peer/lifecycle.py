@@ -38,6 +38,8 @@ NO_FINAL_MODEL = "no peer could give this one the final model"
 TOO_LATE = "the others ended the run before this peer had caught up"
 ANOTHER_MODEL = "the others may have ended the run with another model than the one that this peer has"
 
+NOT_COMPARED = "stopped before the final states were compared; the last checkpoint stands"
+
 
 class Stage(StrEnum):
     """Of one process of a peer, from its start to its stop."""
@@ -174,7 +176,7 @@ class Lifecycle:
 
     def _drain(self, event: Commanded, now: float) -> list[Effect]:
         if self.stage is Stage.WAITING:
-            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+            return self._leave_waiting(now)
         if self.stage is Stage.PAUSED:
             return self._stop(Stop(reason="left while paused", is_finished=False), now)
         if self.stage in (Stage.DRAINING, Stage.HANDING_OVER):
@@ -213,7 +215,7 @@ class Lifecycle:
     def _leave_at_once(self, event: Commanded, now: float) -> list[Effect]:
         """Give up what is under way, save what is complete at a boundary, stop."""
         if self.stage is Stage.WAITING:
-            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+            return self._leave_waiting(now)
         effects: list[Effect] = [telemetry.Stopping(reason=f"{event.reason}; leaves at once")]
         plan = self._book.get(self._state.opened)
         # The device may hold merged or half applied state, which belongs to no boundary that a restart could begin from.
@@ -224,6 +226,12 @@ class Lifecycle:
             if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
                 effects += self._checkpoints.save_present(boundary, now)
         return effects + self._stop(Stop(reason="left at once", is_finished=False, is_urgent=True), now)
+
+    def _leave_waiting(self, now: float) -> list[Effect]:
+        """Before the others had their time. What is saved as finished is the model of the run."""
+        if self._is_agreed(self._book.mine(self._book.newest)):
+            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+        return self._stop(Stop(reason=NOT_COMPARED, is_finished=False), now)
 
     def give_up(self, reason: str, now: float) -> list[Effect]:
         """Training leads nowhere here. What was saved stays, and nothing more is."""
