@@ -58,6 +58,11 @@ def test_claims_of_peers_without_work_in_the_last_round_do_not_count() -> None:
     assert found is not None and found.digest == ONE
 
 
+def test_claims_of_peers_without_work_are_no_majority_where_no_voter_has_a_state() -> None:
+    found = barrier(claim(ONE, is_agreed=True), claim(OTHER), claim(OTHER)).final_state([PEER3])
+    assert found is not None and (found.digest, found.is_of_most) == (ONE, False)
+
+
 def test_a_peer_with_the_state_of_the_run_stays_for_those_that_fetch_it() -> None:
     completion = barrier(claim(ONE), claim(ONE), claim(ONE), claim(OTHER))
     assert completion.is_over(1.0, {}) and not completion.may_go(1.0, {})
