@@ -38,6 +38,10 @@ NO_FINAL_MODEL = "no peer could give this one the final model"
 TOO_LATE = "the others ended the run before this peer had caught up"
 ANOTHER_MODEL = "the others may have ended the run with another model than the one that this peer has"
 
+ALONE = (
+    "the others were not heard at the end, and may have ended the run without this peer: the model that it trained alone is its last"
+    " checkpoint, which `adloco-peer export` writes"
+)
 NOT_COMPARED = "stopped before the final states were compared; the last checkpoint stands"
 
 
@@ -229,6 +233,8 @@ class Lifecycle:
 
     def _leave_waiting(self, now: float) -> list[Effect]:
         """Before the others had their time. What is saved as finished is the model of the run."""
+        if self._is_apart():
+            return self._stop(Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL), now)
         if self._is_agreed(self._book.mine(self._book.newest)):
             return self._stop(Stop(reason="the run is complete", is_finished=True), now)
         return self._stop(Stop(reason=NOT_COMPARED, is_finished=False), now)
@@ -330,7 +336,9 @@ class Lifecycle:
         if loss is not None and not isfinite(loss):
             return self.give_up(f"training has diverged: the held-out loss after round {plan.round} is not finite", now)
         is_agreed = self._is_agreed(mine)
-        effects: list[Effect] = self._save_final(plan, now) if is_agreed else []
+        effects: list[Effect] = []
+        if is_agreed:
+            effects = self._save_final(plan, now, is_finished=not self._is_apart())
         totals = canonical.to_plain(self._checkpoints.totals(now))
         losses = final.heldout_losses if final is not None else ()
         log = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
@@ -344,9 +352,13 @@ class Lifecycle:
         """A majority agreed on every step to the states of these instances here."""
         return all(self._state.known(instance).doubtful_from is None for instance in instances)
 
-    def _save_final(self, plan: RoundPlan, now: float) -> list[Effect]:
+    def _is_apart(self) -> bool:
+        """This peer ends the run alone, and most of those that decided may have ended it without this peer."""
+        return _peers_of(self._book.newest) == [self._state.me] and self._agreement.has_lost_most()
+
+    def _save_final(self, plan: RoundPlan, now: float, *, is_finished: bool = True) -> list[Effect]:
         saves = [self._checkpoints.save(instance, plan.round) for instance in self._book.mine(plan)]
-        return [*saves, *self._checkpoints.complete(plan.round, now, is_finished=True)]
+        return [*saves, *self._checkpoints.complete(plan.round, now, is_finished=is_finished)]
 
     def reopen(self) -> list[Effect]:
         """Another history has won. Where the run was complete in the one that lost, it goes on."""
@@ -372,6 +384,8 @@ class Lifecycle:
             return self._exchange(run, mine)
         if has_it and not self._completion.may_go(now, gone):
             return []
+        if self._is_apart():
+            return self._stop(Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL), now)
         if is_agreed:
             return self._stop(Stop(reason="the run is complete", is_finished=True), now)
         if has_it and run is not None and run.is_agreed:

@@ -104,7 +104,9 @@ def test_what_is_doubtful_stays_so_after_a_restart() -> None:
 
 @pytest.mark.parametrize("is_doubtful", [False, True])
 @pytest.mark.parametrize("command", ["drain", "leave"])
-def test_a_peer_that_is_stopped_while_it_waits_is_finished_only_with_the_model_of_the_run(command: str, is_doubtful: bool) -> None:
+def test_a_peer_that_is_stopped_while_it_waits_is_finished_only_with_the_model_of_the_run(
+    command: str, is_doubtful: bool
+) -> None:
     peer = _at_the_end(is_doubtful=is_doubtful)
     effects = peer.handle(Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0, state_digest=ONE), 1.0)
     assert any(isinstance(effect, SaveCheckpoint) for effect in effects) is not is_doubtful
