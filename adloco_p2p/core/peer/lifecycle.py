@@ -39,8 +39,8 @@ TOO_LATE = "the others ended the run before this peer had caught up"
 ANOTHER_MODEL = "the others may have ended the run with another model than the one that this peer has"
 
 ALONE = (
-    "the others were not heard at the end, and may have ended the run without this peer: the model that it trained alone is its last"
-    " checkpoint, which `adloco-peer export` writes"
+    "the others were not heard at the end, and may have ended the run without this peer: the model that it trained alone is its"
+    " last checkpoint, which `adloco-peer export` writes"
 )
 NOT_COMPARED = "stopped before the final states were compared; the last checkpoint stands"
 
