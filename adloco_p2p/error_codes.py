@@ -275,7 +275,8 @@ ERROR_CODES = {
     "E314": ErrorCode(
         "this peer does not have the run's model",
         "The run is over. No peer brought its final state, or nothing here shows that the state here is that of the run: most"
-        " peers had left before this one came to the end.",
+        " peers had left before this one came to the end, or it came back when none of them was there, and trained the rest"
+        " alone.",
         "Ask a peer that ended the run for its export. `adloco-peer export` writes the model of this peer's last checkpoint.",
     ),
     "E351": ErrorCode(

@@ -17,7 +17,7 @@ from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import until
-from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
+from adloco_p2p.core.model.events import Durable, Received, Started, StateServed, Stop
 from adloco_p2p.core.model.ledger_entry import Evidence, Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.plan import roster_of
@@ -264,9 +264,16 @@ async def _train(
         version=as_label(installed_version("adloco-peer") or ""),
     )
     contacts = (await connect_to_run(swarm_node, discovery, local.run.digest, should_retry=False)).connected
+    if not contacts and has_others(local.durable, local.me):
+        say("no other peer answers; they may have ended the run: rounds trained alone from here are not part of it then")
     with contextlib.closing(Journal.open(local.workdir.journal_path)) as journal:
         peer = NetworkPeer(swarm_node, local, discovery, manifest, contacts, journal, ticket=ticket, say=say)
         return await peer.run(link, should_gather=should_gather)
+
+
+def has_others(durable: Durable | None, me: PeerId) -> bool:
+    """Whether the roster in the checkpoint of this peer has others."""
+    return durable is not None and any(peer != me for peer in roster_of(durable.plans[-1]))
 
 
 class NetworkPeer:

@@ -65,6 +65,9 @@ class WatchedAgreement:
     def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
         return self.inner.kept_vote(plan, instance)
 
+    def has_lost_most(self) -> bool:
+        return self.inner.has_lost_most()
+
     def leave(self, now: float) -> list[Outcome]:
         return _marked(self.inner.leave(now))
 

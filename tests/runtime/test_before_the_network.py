@@ -12,6 +12,9 @@ import pytest
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig, RunConfig, TokenizerConfig
+from adloco_p2p.core.model.events import Durable
+from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.errors import ConfigError, StorageError, SwarmError
 from adloco_p2p.runtime import network_node
 from adloco_p2p.runtime.adapters.embedding import Built, Embedding
@@ -21,6 +24,7 @@ from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.discovery.join import JoinTarget
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.views.plain import PlainView
+from tests.core.core_values import RUN, capacity, peer
 
 SILENT = PlainView(io.StringIO())
 
@@ -114,3 +118,10 @@ def test_the_models_libraries_load_while_the_network_is_asked(
         )
         with pytest.raises(SwarmError, match="nobody is there"):
             asyncio.run(coroutine)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, False), (1, False), (2, True)])
+def test_a_peer_that_nobody_answers_is_warned_where_its_roster_has_others(count: int, expected: bool) -> None:
+    plan = genesis(RUN, [(peer(number), capacity()) for number in range(count)], Rules()) if count else None
+    durable = Durable(round=0, plans=(plan,), held=()) if plan is not None else None
+    assert network_node.has_others(durable, peer(0)) is expected

@@ -1,14 +1,17 @@
 """No host waits for ever: the hosts that hold the newest state are killed or silent, above all near the end of a run, when no
 plan ends a wait any more."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.commands import Command
+from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.messages import Heartbeat
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.peer.lifecycle import NOT_THE_MODEL
+from adloco_p2p.core.peer.lifecycle import ALONE, NO_FINAL_MODEL, NOT_THE_MODEL
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.machine import Machine, Outgoing
 from adloco_p2p.sim.world import Parts, World
@@ -135,3 +138,30 @@ def test_kills_near_the_end_of_a_run_leave_nobody_waiting() -> None:
 @pytest.mark.parametrize("block", range(20))
 def test_many_kills_near_the_end_of_a_run_leave_nobody_waiting(block: int) -> None:
     check_random_kills(range(8 + 20 * block, 28 + 20 * block))
+
+
+@pytest.mark.parametrize("command", ["drain", "leave"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_peer_that_comes_back_to_nobody_does_not_take_its_own_model_for_that_of_the_run(seed: int, command: Command) -> None:
+    """It leaves before the last rounds, two others end the run, and it trains the rest alone. What it trained is saved."""
+    world = world_of(seed, peers=3, rounds=8, count=1, checkpoint_period=1)
+    others, late = list(world.machines.values())[:2], list(world.machines.values())[2]
+    play_until(world, lambda: late.process is not None and late.process.agreement.ledger.head.round >= 4)
+    late.command(Commanded(command=command, reason="the user"))
+    play_until(world, world.is_over)
+    assert finished(world) == others
+    late.boot()
+    play_until(world, world.is_over)
+    stop, durable = late.process.stop if late.process is not None else None, late.disk.durable
+    assert stop is not None and stop.error == NOT_THE_MODEL and finished(world) == others
+    assert durable is not None and not durable.is_finished
+    if stop.reason == ALONE:  # else it lacks the state that it would have to go on from, which nobody brings
+        assert durable.round == 8
+    else:
+        assert stop.reason == NO_FINAL_MODEL
+
+
+def play_until(world: World, is_reached: Callable[[], bool]) -> None:
+    while world.queue.now < LIMIT_SECONDS and not is_reached():
+        world.queue.step()
+    assert is_reached()

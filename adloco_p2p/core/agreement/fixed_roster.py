@@ -70,6 +70,10 @@ class FixedRosterAgreement:
         del plan, instance
         return None
 
+    def has_lost_most(self) -> bool:
+        """The roster never changes."""
+        return False
+
     def leave(self, now: float) -> list[Outcome]:
         del now
         return []

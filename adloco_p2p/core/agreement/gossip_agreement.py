@@ -11,6 +11,7 @@ from adloco_p2p.core.agreement.consensus import Consensus, decided_by
 from adloco_p2p.core.agreement.membership import Membership, Timing
 from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT, recover
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
+from adloco_p2p.core.ledger.validation import has_lost_most
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Decided, Outcome, PeerBack, PeerGone, Persist
 from adloco_p2p.core.model.ledger_entry import Decree, Reorg, Sign, Ticket, Verify
@@ -133,6 +134,9 @@ class GossipAgreement:
 
     def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
         return self._commit_votes.get((plan, instance))
+
+    def has_lost_most(self) -> bool:
+        return has_lost_most(self._genesis, self.ledger.since(1))
 
     def leave(self, now: float) -> list[Outcome]:
         """Become a passive member: this peer takes no part in agreeing from now on, it only follows the ledger."""

@@ -11,7 +11,7 @@ from adloco_p2p.core.ledger.orders import course_after
 from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import is_paused_at
-from adloco_p2p.core.model.electorate import is_emergency
+from adloco_p2p.core.model.electorate import electorate, is_emergency, is_majority
 from adloco_p2p.core.model.ledger_entry import Decree, LedgerEntry, SignedReport, Value, Verify
 from adloco_p2p.core.model.plan import REPORT_LAG, Decide, RosterChange, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
@@ -24,6 +24,21 @@ def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:
     """Entries of a ledger with the votes of less than a majority of the full electorate."""
     parents = [genesis, *(entry.plan for entry in entries)]
     return sum(is_emergency(entry.certificate, parent) for entry, parent in zip(entries, parents, strict=False))
+
+
+def has_lost_most(genesis: RoundPlan, entries: Iterable[LedgerEntry]) -> bool:
+    """Whether an emergency entry took the seats of more than half of the electors, and more than half never had one again. They
+    may have gone on with the run, and ended it."""
+    parent = genesis
+    losses: list[tuple[frozenset[PeerId], int]] = []
+    for entry in entries:
+        roster = frozenset(roster_of(entry.plan))
+        if is_emergency(entry.certificate, parent):
+            full = frozenset(electorate(parent))
+            losses.append((full, len(full)))
+        losses = [(lost - roster, size) for lost, size in losses if is_majority(len(lost - roster), size)]
+        parent = entry.plan
+    return bool(losses)
 
 
 def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger", verify: Verify) -> RosterChange:

@@ -87,17 +87,19 @@ class CompletionBarrier:
     def final_state(self, voters: Sequence[PeerId]) -> FinalState | None:
         """Of the run, by the claims of the `voters`, in the order in which they joined: that of more than half of them,
         dead or alive; else one to which a majority agreed on every step, by the word of its holders; else that of most; else
-        that of the first. None where nobody has one."""
+        that of the first. Where no voter has one, by the claims of the others, of which no number is a majority. None where
+        nobody has one."""
         done = {peer: claim for peer, claim in self._claims.items() if claim.state is not None}
         states: dict[Digest, list[PeerId]] = {}
-        for peer in [peer for peer in voters if peer in done] or sorted(done):
+        heard = [peer for peer in voters if peer in done]
+        for peer in heard or sorted(done):
             state = done[peer].state
             assert state is not None
             states.setdefault(state, []).append(peer)
         if not states:
             return None
         agreed = {state for state, peers in states.items() if any(done[peer].is_agreed for peer in peers)}
-        by_majority = {state for state, peers in states.items() if is_majority(len(peers), len(voters))}
+        by_majority = {state for state, peers in states.items() if heard and is_majority(len(peers), len(voters))}
         first = max(states, key=lambda state: (state in by_majority, state in agreed, len(states[state])))
         holders = tuple(peer for peer in sorted(done) if done[peer].state == first and peer != self.me)
         return FinalState(

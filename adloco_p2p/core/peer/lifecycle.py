@@ -38,6 +38,12 @@ NO_FINAL_MODEL = "no peer could give this one the final model"
 TOO_LATE = "the others ended the run before this peer had caught up"
 ANOTHER_MODEL = "the others may have ended the run with another model than the one that this peer has"
 
+ALONE = (
+    "the others were not heard at the end, and may have ended the run without this peer: the model that it trained alone is its"
+    " last checkpoint, which `adloco-peer export` writes"
+)
+NOT_COMPARED = "stopped before the final states were compared; the last checkpoint stands"
+
 
 class Stage(StrEnum):
     """Of one process of a peer, from its start to its stop."""
@@ -174,7 +180,7 @@ class Lifecycle:
 
     def _drain(self, event: Commanded, now: float) -> list[Effect]:
         if self.stage is Stage.WAITING:
-            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+            return self._leave_waiting(now)
         if self.stage is Stage.PAUSED:
             return self._stop(Stop(reason="left while paused", is_finished=False), now)
         if self.stage in (Stage.DRAINING, Stage.HANDING_OVER):
@@ -213,7 +219,7 @@ class Lifecycle:
     def _leave_at_once(self, event: Commanded, now: float) -> list[Effect]:
         """Give up what is under way, save what is complete at a boundary, stop."""
         if self.stage is Stage.WAITING:
-            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+            return self._leave_waiting(now)
         effects: list[Effect] = [telemetry.Stopping(reason=f"{event.reason}; leaves at once")]
         plan = self._book.get(self._state.opened)
         # The device may hold merged or half applied state, which belongs to no boundary that a restart could begin from.
@@ -224,6 +230,14 @@ class Lifecycle:
             if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
                 effects += self._checkpoints.save_present(boundary, now)
         return effects + self._stop(Stop(reason="left at once", is_finished=False, is_urgent=True), now)
+
+    def _leave_waiting(self, now: float) -> list[Effect]:
+        """Before the others had their time. What is saved as finished is the model of the run."""
+        if self._is_apart():
+            return self._stop(Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL), now)
+        if self._is_agreed(self._book.mine(self._book.newest)):
+            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+        return self._stop(Stop(reason=NOT_COMPARED, is_finished=False), now)
 
     def give_up(self, reason: str, now: float) -> list[Effect]:
         """Training leads nowhere here. What was saved stays, and nothing more is."""
@@ -322,7 +336,9 @@ class Lifecycle:
         if loss is not None and not isfinite(loss):
             return self.give_up(f"training has diverged: the held-out loss after round {plan.round} is not finite", now)
         is_agreed = self._is_agreed(mine)
-        effects: list[Effect] = self._save_final(plan, now) if is_agreed else []
+        effects: list[Effect] = []
+        if is_agreed:
+            effects = self._save_final(plan, now, is_finished=not self._is_apart())
         totals = canonical.to_plain(self._checkpoints.totals(now))
         losses = final.heldout_losses if final is not None else ()
         log = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
@@ -336,9 +352,13 @@ class Lifecycle:
         """A majority agreed on every step to the states of these instances here."""
         return all(self._state.known(instance).doubtful_from is None for instance in instances)
 
-    def _save_final(self, plan: RoundPlan, now: float) -> list[Effect]:
+    def _is_apart(self) -> bool:
+        """This peer ends the run alone, and most of those that decided may have ended it without this peer."""
+        return _peers_of(self._book.newest) == [self._state.me] and self._agreement.has_lost_most()
+
+    def _save_final(self, plan: RoundPlan, now: float, *, is_finished: bool = True) -> list[Effect]:
         saves = [self._checkpoints.save(instance, plan.round) for instance in self._book.mine(plan)]
-        return [*saves, *self._checkpoints.complete(plan.round, now, is_finished=True)]
+        return [*saves, *self._checkpoints.complete(plan.round, now, is_finished=is_finished)]
 
     def reopen(self) -> list[Effect]:
         """Another history has won. Where the run was complete in the one that lost, it goes on."""
@@ -364,6 +384,8 @@ class Lifecycle:
             return self._exchange(run, mine)
         if has_it and not self._completion.may_go(now, gone):
             return []
+        if self._is_apart():
+            return self._stop(Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL), now)
         if is_agreed:
             return self._stop(Stop(reason="the run is complete", is_finished=True), now)
         if has_it and run is not None and run.is_agreed:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.model.events import Durable, Started
+from adloco_p2p.core.model.events import Commanded, Durable, Evaluated, SaveCheckpoint, Started, Stop, TransitionApplied
 from adloco_p2p.core.model.messages import RunComplete
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, CompletionBarrier
@@ -58,6 +58,11 @@ def test_claims_of_peers_without_work_in_the_last_round_do_not_count() -> None:
     assert found is not None and found.digest == ONE
 
 
+def test_claims_of_peers_without_work_are_no_majority_where_no_voter_has_a_state() -> None:
+    found = barrier(claim(ONE, is_agreed=True), claim(OTHER), claim(OTHER)).final_state([PEER3])
+    assert found is not None and (found.digest, found.is_of_most) == (ONE, False)
+
+
 def test_a_peer_with_the_state_of_the_run_stays_for_those_that_fetch_it() -> None:
     completion = barrier(claim(ONE), claim(ONE), claim(ONE), claim(OTHER))
     assert completion.is_over(1.0, {}) and not completion.may_go(1.0, {})
@@ -95,3 +100,27 @@ def test_what_is_doubtful_stays_so_after_a_restart() -> None:
         assert (item.doubtful_from is not None) is bool(doubtful), "a plan names an earlier state"
         item.confirm(2)
         assert item.doubtful_from is None
+
+
+@pytest.mark.parametrize("is_doubtful", [False, True])
+@pytest.mark.parametrize("command", ["drain", "leave"])
+def test_a_peer_that_is_stopped_while_it_waits_is_finished_only_with_the_model_of_the_run(
+    command: str, is_doubtful: bool
+) -> None:
+    peer = _at_the_end(is_doubtful=is_doubtful)
+    effects = peer.handle(Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0, state_digest=ONE), 1.0)
+    assert any(isinstance(effect, SaveCheckpoint) for effect in effects) is not is_doubtful
+    effects = peer.handle(Commanded(command=command, reason="the user"), 2.0)  # type: ignore[arg-type]
+    assert [effect.is_finished for effect in effects if isinstance(effect, Stop)] == [not is_doubtful]
+
+
+def _at_the_end(*, is_doubtful: bool) -> Peer:
+    """One of three, which has carried out the last plan and evaluates."""
+    whole = rules(rounds=2)
+    plans = [genesis(RUN, [(peer, CAPACITY) for peer in ALL[:3]], whole)]
+    plans += [first := next_plan(plans[0], (), whole), next_plan(first, (), whole)]
+    peer = Peer(me=PEER0, cadence=replace(_cadence(), work=whole.work), agreement=Scripted())
+    durable = Durable(round=2, plans=tuple(plans), held=(INSTANCE,), doubtful=(INSTANCE,) if is_doubtful else ())
+    peer.handle(Started(durable=durable, capacity=CAPACITY), 0.0)
+    peer.handle(TransitionApplied(round=2), 0.5)
+    return peer

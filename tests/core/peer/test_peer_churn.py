@@ -244,6 +244,9 @@ class Scripted:
     def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
         return True
 
+    def has_lost_most(self) -> bool:
+        return False
+
     def leave(self, now: float) -> list[Outcome]:
         return []
 
