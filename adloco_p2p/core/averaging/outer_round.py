@@ -292,7 +292,7 @@ class OuterRound(RoundState):
 
     def _refuse_miscounted(self, sender: PeerId, start: AttemptStart) -> list[Effect]:
         """The attempt counts other inner steps of this host than it contributes: the sender missed how many, or lies."""
-        if dict(start.partial_steps).get(self.me, 0) == self.hosts[self.me].partial_steps:
+        if dict(start.partial_steps).get(self.me, 0) == self.own_partial_steps:
             return []
         return _only_to(sender, self.report_failure(start.attempt, ()))
 
