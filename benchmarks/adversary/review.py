@@ -36,6 +36,8 @@ LONG_ROUNDS = Setting(
     rules=replace(small_rules(5, 4), work=WorkRules(rounds=4, inner_steps=400)),
 )
 """Longer than a proposer waits for stragglers, and as long as the plans expect by the speeds that machines claim."""
+MOST_VOID = 0.2
+"""Of the rounds that a liar may cost the honest hosts that are all punctual."""
 
 
 def by_strangers(deed: Deed, *, setting: Setting | None = None) -> Callable[[int], Outcome]:
@@ -157,6 +159,10 @@ def ends_soon(result: Result) -> str:
     if not banned:
         return "the liar was not banned"
     return f"the liar was banned in round {min(banned)} only" if min(banned) > ROUNDS_TO_A_BAN else ""
+
+
+def ends_few_rounds_early(result: Result) -> str:
+    return f"{result.void:.0%} of the rounds of punctual hosts were void" if result.void > MOST_VOID else ""
 
 
 def seats_no_ghost(result: Result) -> str:
@@ -296,6 +302,11 @@ REVIEW: tuple[Scenario, ...] = (
         play=by_member(partial(members.ends_every_attempt, is_led=True)),
     ),
     Scenario(name="contributing other steps", finding="B8", play=by_member(members.contributes_other_steps)),
+    Scenario(
+        name="completing what was never decided",
+        finding="B8",
+        play=by_member(members.invents_completions, check=ends_few_rounds_early, setting=replace(LONG_ROUNDS, rounds=6)),
+    ),
     Scenario(name="ending it by suspects", finding="B8", play=by_member(partial(members.ends_every_attempt, suspects=1))),
     Scenario(name="livelock of ballots", finding="B8", play=by_member(members.overtakes_ballots)),
     Scenario(name="evicting the living", finding="B9", play=by_member(members.evicts_the_living)),

@@ -94,7 +94,7 @@ class Proposer:
             self._first_at = self._values.first_report(present, self._first_at, now)
         if self._majority_at is None and is_majority(len([peer for peer in deciding if peer in held]), len(deciding)):
             self._majority_at = now
-        if self._awaits_return(now):
+        if self._majority_at is not None and self._values.awaits_return(self._majority_at, now):
             return
         if (
             len(present) == len(expected)
@@ -102,13 +102,6 @@ class Proposer:
             or (self._first_at is not None and now >= self._values.stragglers_end(self._first_at))
         ):
             self.ready_at = self._timer.ready_at = now
-
-    def _awaits_return(self, now: float) -> bool:
-        """Whether a member that fell silent may be back in time to keep its seat: the plan is due at the end of the round."""
-        members = self._context.members
-        if self._majority_at is None or now >= self._values.return_end(self._majority_at):
-            return False
-        return any(members.is_silent(peer, now) for peer in self._slot.roster)
 
     def _is_paused(self) -> bool:
         """Whether signers paused the run and none resumes it, as far as this peer has the statements."""

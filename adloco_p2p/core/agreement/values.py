@@ -188,6 +188,12 @@ class Values:
         `majority`: one that restarts keeps its seat and its work."""
         return majority + RETURN_FRACTION * self._slot.parent.expected_seconds
 
+    def awaits_return(self, majority: float, now: float) -> bool:
+        """Whether a member that fell silent may be back in time to keep its seat: the plan is due at the end of the round. A peer
+        on the bench or a keeper is not waited for: it has no work in that round to lose."""
+        members, parent = self._context.members, self._slot.parent
+        return now < self.return_end(majority) and any(members.is_silent(peer, now) for peer in _workers(parent))
+
     def expected(self, now: float) -> tuple[list[PeerId], list[PeerId]]:
         """The reporters that live, in the order of the proposers, and those of them whose majority is waited for: electors that
         had work in the round. Peers on the bench report at once, and must not outrun the hosts."""

@@ -23,6 +23,9 @@ SLOWEST_SHARE = 0.25
 UNKNOWN_BYTES_PER_SECOND = 1_000_000.0
 """The uplink that is assumed before any is measured: the first attempt may take what a link of 8 Mbit/s takes."""
 
+LONGEST_UNKNOWN_SECONDS = 3600.0
+"""The allowance for that transfer at most. A larger vector needs a faster link, or retries."""
+
 
 @dataclass(slots=True)
 class AdaptiveTimeout:
@@ -57,5 +60,6 @@ class AdaptiveTimeout:
         A member sends two vectors and receives as many, at most three where it reduces twice the mean share, which only a host
         with a fast link does."""
         if not self.waits:
-            return self.patience_seconds + FACTOR * expected_seconds + 2 * self.vector_bytes / UNKNOWN_BYTES_PER_SECOND
+            transfer = min(LONGEST_UNKNOWN_SECONDS, 2 * self.vector_bytes / UNKNOWN_BYTES_PER_SECOND)
+            return self.patience_seconds + FACTOR * expected_seconds + transfer
         return SHORTEST_SECONDS + max(FACTOR * max(self.waits), SPREAD * expected_seconds)

@@ -274,20 +274,22 @@ class Attempts:
 
     def is_news(self, leader: PeerId, start: AttemptStart) -> bool:
         """The start is well formed, and newer than the attempt of which this host is a member. Of two attempts with one number,
-        by leaders without news of each other, the same one counts everywhere: that of more members, then of the first
-        ones. Otherwise each would wait for the other."""
+        by leaders without news of each other or by one that sends both, the same one counts everywhere: that of more members,
+        then of the first ones, then of the fewer partial steps. Otherwise each would wait for the other."""
         members = tuple(peer for peer in self._contributors if peer in start.members)
         partial = dict(start.partial_steps)
         in_order = tuple((peer, partial[peer]) for peer in members if peer in partial)
         are_fewer = all(self.is_partial(peer, steps) for peer, steps in start.partial_steps)
         if members != start.members or leader not in members or in_order != start.partial_steps or not are_fewer:
             return False
-        number, members = self.current.number, self.current.members
+        known: Attempt | AttemptStart = self.current
+        number = self.current.number
         if self.pending is not None and self.pending.attempt > number:
-            number, members = self.pending.attempt, self.pending.members
+            known, number = self.pending, self.pending.attempt
         if start.attempt != number:
             return start.attempt > number
-        return (len(start.members), members) > (len(members), start.members)
+        mine = (len(start.members), known.members, known.partial_steps)
+        return mine > (len(known.members), start.members, start.partial_steps)
 
     def is_partial(self, peer: PeerId, steps: int) -> bool:
         """Whether the contributor may take part with so many inner steps instead of the planned ones."""

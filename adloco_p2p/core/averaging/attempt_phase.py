@@ -53,8 +53,8 @@ class AttemptPhase:
     def end_miscounted(self, peer: PeerId, now: float) -> list[Effect]:
         """End the attempt under way if it counts other inner steps of this member than that one contributes."""
         at = self._at
-        steps = at.hosts[peer].partial_steps
-        if at.phase is not Phase.AVERAGING or not at.attempts.counts_otherwise(peer, steps):
+        steps = at.own_partial_steps if peer == at.me else at.hosts[peer].partial_steps
+        if at.phase is not Phase.AVERAGING or steps is None or not at.attempts.counts_otherwise(peer, steps):
             return []
         is_own, number = peer == at.me, at.attempts.current.number
         reports = at.end_here((), None if is_own else peer, is_partial=is_own)

@@ -16,8 +16,9 @@ class HostView:
     """The newest attempt whose failure it reported; -1: none."""
     decision: Digest | None = None
     """Of the attempt that it can complete, by its newest report of a failure."""
-    partial_steps: int = 0
-    """The inner steps that it contributes, by its own report, where they are fewer than planned; 0: as many as planned."""
+    partial_steps: int | None = None
+    """The inner steps that it contributes, by its own report, where they are fewer than planned; 0: as many as planned;
+    None: it has stated nothing here, as where this host restarted since."""
     has_declined: bool = False
     """It has reported that it will not contribute, so its commit vote is not awaited."""
     is_suspect: bool = False
@@ -121,7 +122,7 @@ class HostViews:
 
     def partial_steps(self, members: Iterable[PeerId]) -> tuple[tuple[PeerId, int], ...]:
         """Of those members that contribute fewer inner steps than planned."""
-        return tuple((peer, self._views[peer].partial_steps) for peer in members if self._views[peer].partial_steps)
+        return tuple((peer, steps) for peer in members if (steps := self._views[peer].partial_steps))
 
     def failed_here(self, members: Sequence[PeerId]) -> tuple[PeerId, ...]:
         """Those of the members with which this host joins no attempt again."""

@@ -275,19 +275,26 @@ class OuterRound(RoundState):
     def _objection(self, sender: PeerId, start: AttemptStart, failed_here: tuple[PeerId, ...]) -> list[Effect]:
         """Of a member: why it does not take part."""
         if failed_here:  # the leader is one of them, did not see what this host saw, or is not honest
-            return self.report_failure(start.attempt, failed_here)
+            return self._object(sender, start, failed_here)
         if voters := self._voters_elsewhere(start):  # the leader does not know of their votes, or lies
             return [Send(peer=sender, message=self.votes.passed_on(voter)) for voter in voters]
         if start.completes is not None and start.completes != self.attempts.decision:
-            return self.report_failure(start.attempt, (), because=sender)
+            return self._object(sender, start, (), because=sender)
         return []
+
+    def _object(
+        self, leader: PeerId, start: AttemptStart, suspects: tuple[PeerId, ...], because: PeerId | None = None
+    ) -> list[Effect]:
+        """A host that trains answers the leader alone: the others take a report for one of a host that waits (`_note_waiting`),
+        so one leader's false starts would make a majority wait in the sight of each."""
+        reports = self.report_failure(start.attempt, suspects, because)
+        return _only_to(leader, reports) if self.phase is Phase.TRAINING else reports
 
     def _refuse_miscounted(self, sender: PeerId, start: AttemptStart) -> list[Effect]:
         """The attempt counts other inner steps of this host than it contributes: the sender missed how many, or lies."""
-        if dict(start.partial_steps).get(self.me, 0) == self.hosts[self.me].partial_steps:
+        if dict(start.partial_steps).get(self.me, 0) == self.own_partial_steps:
             return []
-        refusals = self.report_failure(start.attempt, ())
-        return [refusal for refusal in refusals if isinstance(refusal, Send) and refusal.peer == sender]
+        return _only_to(sender, self.report_failure(start.attempt, ()))
 
     def _refuse_unreliable(self, leader: PeerId, start: AttemptStart) -> list[Effect]:
         """The leader may have caused no failure, so it does not have to wait for a stall. Once per attempt of this host."""
@@ -295,7 +302,7 @@ class OuterRound(RoundState):
         if self.me not in start.members or view.refused_in >= number:
             return []
         view.refused_in = number
-        return self.report_failure(start.attempt, (leader,))
+        return self._object(leader, start, (leader,))
 
     def _voters_elsewhere(self, start: AttemptStart) -> tuple[PeerId, ...]:
         """Members without which the attempt would have to do. A member could start such attempts faster than the others make
@@ -422,6 +429,10 @@ class OuterRound(RoundState):
         self.note_queue(event.seconds, now)
         self.heldout_loss, self.heldout_losses = event.heldout_loss, event.heldout_losses
         return self.enter(Phase.DONE, now)
+
+
+def _only_to(peer: PeerId, reports: list[Effect]) -> list[Effect]:
+    return [report for report in reports if isinstance(report, Send) and report.peer == peer]
 
 
 def round_line(outer: OuterRound) -> telemetry.Round:

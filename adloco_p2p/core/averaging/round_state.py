@@ -154,6 +154,11 @@ class RoundState:
         return self.phase in (Phase.APPLYING, Phase.MEASURING, Phase.EVALUATING)
 
     @property
+    def own_partial_steps(self) -> int:
+        """The inner steps that this host contributes, where they are fewer than planned; else 0."""
+        return self.hosts[self.me].partial_steps or 0
+
+    @property
     def has_diverged(self) -> bool:
         """The round led nowhere: this host had no finite pseudo-gradient, or the outer step with the average was refused."""
         is_own = self.result is not None and self.result.has_diverged
@@ -299,7 +304,7 @@ class RoundState:
             because=because,
             is_question=is_question,
             decision=self.attempts.decision,
-            partial_steps=self.hosts[self.me].partial_steps,
+            partial_steps=self.own_partial_steps,
         )
         return self.send_all(failed)
 

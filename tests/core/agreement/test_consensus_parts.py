@@ -10,8 +10,10 @@ from adloco_p2p.core.agreement.dissemination import REPORTERS_FIRST, Disseminati
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.membership import Membership, Timing
+from adloco_p2p.core.agreement.report_pool import ReportPool
 from adloco_p2p.core.agreement.slot import Context, Slot, next_slot
 from adloco_p2p.core.agreement.statement_pool import StatementPool
+from adloco_p2p.core.agreement.values import RETURN_FRACTION, Values
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
@@ -380,3 +382,22 @@ def given(outcomes: Sequence[Outcome]) -> list[Digest]:
     """The reports that were sent."""
     supplies = [outcome.message for outcome in outcomes if isinstance(outcome, Send) and isinstance(outcome.message, Supply)]
     return [canonical.digest(signed) for supply in supplies for signed in supply.reports]
+
+
+@pytest.mark.parametrize("has_work", [True, False])
+def test_a_plan_waits_for_the_return_of_members_with_work_only(has_work: bool) -> None:
+    """All others are silent; without work they are keepers, or wait on the bench."""
+    context, slot = opened(3, peer(0))
+    plan = slot.parent
+    hosts = tuple(
+        replace(share, batch_samples=share.batch_samples if has_work or share.peer == peer(0) else 0)
+        for share in plan.instances[0].hosts
+    )
+    instances = (replace(plan.instances[0], hosts=hosts),)
+    slot = replace(slot, parent=replace(plan, instances=instances, expected_seconds=600.0))
+    values = Values(context, slot, ReportPool(verify), named=frozenset)
+    assert not values.awaits_return(NOW, NOW), "nobody is silent yet"
+    later = NOW + Timing().lease(3) + 2.0
+    assert later < NOW + RETURN_FRACTION * 600.0
+    assert values.awaits_return(NOW, later) == has_work
+    assert not values.awaits_return(NOW, NOW + RETURN_FRACTION * 600.0)

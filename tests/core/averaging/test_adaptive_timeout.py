@@ -2,7 +2,7 @@
 
 import pytest
 
-from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.adaptive_timeout import LONGEST_UNKNOWN_SECONDS, AdaptiveTimeout
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,8 @@ def test_the_first_attempt_has_the_time_of_its_bytes_on_a_link_of_8_mbit_per_sec
     assert timeout.patience_seconds == 60.0  # nothing travels
     timeout.observe(480.0)
     assert timeout.timeout_seconds(expected_seconds=0.0) == timeout.patience_seconds == 5.0 + 3 * 480.0
+
+
+def test_the_first_attempt_of_a_huge_model_ends_too() -> None:
+    timeout = AdaptiveTimeout(vector_bytes=28_000_000_000)  # 7B parameters in float32: 15.6 h at that speed
+    assert timeout.timeout_seconds(expected_seconds=40.0) == 60.0 + 3 * 40.0 + LONGEST_UNKNOWN_SECONDS

@@ -39,17 +39,22 @@ def plan_of(hosts: Sequence[PeerId] = HOSTS, *, speed: float = 0.1) -> RoundPlan
 
 
 def begun(
-    plan: RoundPlan, work: WorkRules | None = None, *, is_carried: bool = False, may_be_late: bool = False
+    plan: RoundPlan,
+    work: WorkRules | None = None,
+    *,
+    me: PeerId = ME,
+    is_carried: bool = False,
+    may_be_late: bool = False,
 ) -> tuple[OuterRound, list[Effect]]:
-    """The round of the first host, since 100 s, and what it began with."""
+    """The round of a host, since 100 s, and what it began with."""
     outer = OuterRound(
         Assignment(
-            me=ME,
+            me=me,
             plan=plan,
             plan_digest=canonical.digest(plan),
             instance=INSTANCE,
             adaptive_timeout=AdaptiveTimeout(),
-            voter=Voter(sign=lambda payload: sign(ME, payload), verify=verify, keep=lambda _vote: [], kept=None),
+            voter=Voter(sign=lambda payload: sign(me, payload), verify=verify, keep=lambda _vote: [], kept=None),
             work=work or WorkRules(),
             is_carried=is_carried,
             may_be_late=may_be_late,
@@ -184,3 +189,27 @@ def test_restarts_that_decline_make_no_live_member_a_cause_of_failures() -> None
         outer.attempts.begin_next()
         outer.enter(Phase.AVERAGING, 11.5 + attempt)
     assert outer.attempts.current.members == HOSTS[:4] and outer.hosts.unreliable == ()
+
+
+@pytest.mark.parametrize("elapsed", [1.0, 12.0])
+@pytest.mark.parametrize("is_unreliable", [False, True])
+def test_false_starts_of_one_member_make_nobody_count_the_others_as_waiting(elapsed: float, is_unreliable: bool) -> None:
+    """All train, and object to what it sent. Otherwise each takes the objections for those of hosts that are done."""
+    liar, plan = OTHERS[0], plan_of()
+    hosts = {peer: begun(plan, me=peer)[0] for peer in HOSTS if peer != liar}
+    false = AttemptStart(instance=INSTANCE, round=0, attempt=1, members=HOSTS, completes=Digest("0" * 64))
+    for outer in hosts.values():
+        outer.hosts.unreliable = (liar,) if is_unreliable else ()
+    sent = [
+        (peer, effect)
+        for peer, outer in hosts.items()
+        for effect in outer.received(liar, false, 100.0 + elapsed, ())
+        if isinstance(effect, Send)
+    ]
+    assert {peer for peer, _ in sent} == set(hosts), "all object"
+    for peer, effect in sent:
+        if effect.peer != liar and isinstance(effect.message, AttemptFailed):
+            hosts[effect.peer].received(peer, effect.message, 100.0 + elapsed, ())
+    for outer in hosts.values():
+        assert outer.phase is Phase.TRAINING and outer.is_contributor
+        assert not any(outer.hosts[peer].is_waiting for peer in hosts)

@@ -154,3 +154,25 @@ def test_contributing_less_is_tolerated_in_some_rounds_and_once_in_each() -> Non
     assert [causes(number, 0) for number in range(TOLERATED_PARTIAL + 2)] == [()] * (TOLERATED_PARTIAL + 1) + [(LATE,)]
     failed = FailedAttempts()
     assert [causes(0, attempt) for attempt in range(3)] == [(), (), (LATE,)]
+
+
+def test_a_retry_with_steps_that_never_reached_a_restarted_host_goes_on() -> None:
+    """It has forgotten the statement of the late one, or the message was lost: that is no statement of all planned steps."""
+    outer = training(plan_of())
+    outer.received(OTHERS[0], start(1, partial=[(LATE, 3)]), 150.0, ())
+    effects = outer.inner_finished(inner_result(outer), 180.0, ())
+    assert outer.phase is Phase.AVERAGING and not any(isinstance(effect, CancelAverage) for effect in effects)
+    assert [effect.steps for effect in effects if isinstance(effect, Average)] == [(8, 8, 8, 8, 8, 3)]
+
+
+@pytest.mark.parametrize(("first", "second"), [(3, 2), (2, 3)])
+def test_of_two_starts_with_one_number_and_other_steps_the_same_one_counts_everywhere(first: int, second: int) -> None:
+    """Their keys differ: two halves would wait for each other. The other start comes with a query of the other half."""
+    outer = waiting()
+    outer.received(LATE, start(1, partial=[(LATE, first)]), 12.0, ())
+    outer.received(OTHERS[0], start(1, partial=[(LATE, second)]), 14.0, ())
+    assert outer.phase is Phase.AVERAGING and outer.attempts.current.partial_steps == ((LATE, 2),)
+    trains = training(plan_of())
+    for sender, steps in ((LATE, first), (OTHERS[0], second)):
+        trains.received(sender, start(1, partial=[(LATE, steps)]), 112.0, ())
+    assert trains.attempts.pending == start(1, partial=[(LATE, 2)])
