@@ -68,6 +68,10 @@ LONG = "adloco://ab,/ip4/192.0.2.1/tcp/1/p2p/a"
             ["join", "--workdir", "me", "--initial-peers", LONG, "/ip4/x", "--peer-set", "nickname=ann"],
             "adloco-peer join --workdir me --peer-set nickname=ann",
         ),
+        (
+            ["join", "--initial-peers", LONG, "--workdir", "me", f"--initial-peers={LONG}", "--initial", LONG],
+            "adloco-peer join --workdir me",
+        ),
         (["start", "--initial-peers", LONG, "--workdir", "me"], f"adloco-peer start --initial-peers {LONG} --workdir me"),
     ],
 )
