@@ -68,6 +68,10 @@ LONG = "adloco://ab,/ip4/192.0.2.1/tcp/1/p2p/a"
             ["join", "--workdir", "me", "--initial-peers", LONG, "/ip4/x", "--peer-set", "nickname=ann"],
             "adloco-peer join --workdir me --peer-set nickname=ann",
         ),
+        (
+            ["join", "--initial-peers", LONG, "--workdir", "me", f"--initial-peers={LONG}", "--initial", LONG],
+            "adloco-peer join --workdir me",
+        ),
         (["start", "--initial-peers", LONG, "--workdir", "me"], f"adloco-peer start --initial-peers {LONG} --workdir me"),
     ],
 )
@@ -180,10 +184,16 @@ def test_the_code_for_a_shell_names_the_program(shell: str, capsys: pytest.Captu
 def test_the_settings_of_the_machine_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "show", "--peer", "--peer-set", "num_threads=3"]) == 0
     out = capsys.readouterr().out
-    assert "num_threads = 3    [--set]" in out and "work.rounds" not in out
+    assert "num_threads = 3    [--peer-set]" in out and "work.rounds" not in out
     assert main(["config", "show", "--peer", "--set", "work.rounds=3"]) == 2
     assert "--peer shows this machine's settings" in capsys.readouterr().err
     assert main(["config", "show", "--set", "work.rounds=3"]) == 0
+
+
+def test_a_wrong_setting_of_the_machine_names_the_option_that_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for text, problem in (("nickname=8", "nickname: 8 (--peer-set) is not"), ("ann", "--peer-set ann: write it as key=value")):
+        assert main(["join", "--workdir", "never", "--peer-set", text]) == 2
+        assert problem in capsys.readouterr().err
 
 
 def test_a_usage_error_names_the_program_once_and_no_list_of_verbs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,8 @@
 
 import argparse
 import asyncio
-import itertools
 import shlex
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -199,11 +199,21 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
 def shortest(arguments: argparse.Namespace) -> str:
     """The command that goes on: without the long link, where the directory knows it."""
     words = shlex.split(arguments.command_line)
-    if arguments.verb in ("train:join", "train:keep") and "--initial-peers" in words and read_address(arguments.workdir):
-        begin = words.index("--initial-peers")
-        rest = itertools.dropwhile(lambda word: not word.startswith("-"), words[begin + 1 :])
-        words = [*words[:begin], *rest]
+    if arguments.verb in ("train:join", "train:keep") and read_address(arguments.workdir):
+        words = _without_links(words)
     return shlex.join(words)
+
+
+def _without_links(words: Sequence[str]) -> list[str]:
+    """Without any `--initial-peers A B`, `--initial-peers=A` or short form of these."""
+    kept, is_link = [], False
+    for word in words:
+        if word.startswith("-"):
+            name = word.partition("=")[0]
+            is_link = len(name) > 2 and "--initial-peers".startswith(name)
+        if not is_link:
+            kept.append(word)
+    return kept
 
 
 def _say_complete(workdir: Path, work: str = "") -> int:

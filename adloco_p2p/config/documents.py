@@ -186,9 +186,9 @@ def _as_sections(document: Any, where: str) -> dict[str, Any]:
     return document
 
 
-def parse_override(text: str) -> tuple[str, Any]:
-    """`key.sub=value` as its key and its value; the value is read as YAML. Raises ConfigError."""
+def parse_override(text: str, *, option: str = "--set", example: str = "work.inner_steps=64") -> tuple[str, Any]:
+    """`key.sub=value`, as the option has it, as its key and its value; the value is read as YAML. Raises ConfigError."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"--set {text}: write it as key=value, such as work.inner_steps=64", code="E200")
-    return key.strip(), _parse_yaml(value, f"--set {text}")
+        raise ConfigError(f"{option} {text}: write it as key=value, such as {example}", code="E200")
+    return key.strip(), _parse_yaml(value, f"{option} {text}")

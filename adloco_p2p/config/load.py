@@ -38,7 +38,7 @@ _ALTERNATIVES = (("work.rounds", "work.samples"), ("averaging.preset", "averagin
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded(Generic[T]):
     """A validated configuration, and for every dotted key (entries of a table too) where its value comes from:
-    `default`, `preset adloco`, `averaging.preset sign`, `file PATH` or `--set`."""
+    `default`, `preset adloco`, `averaging.preset sign`, `file PATH`, `--set` or, of the machine, `--peer-set`."""
 
     value: T
     origins: dict[str, str]
@@ -103,7 +103,7 @@ def _load(
     def origin(key: str) -> str:
         setting = setting_of(kind, key).key
         if key in from_set or setting in from_set:
-            return "--set"
+            return _option(kind)
         if setting in from_file:
             return where
         return from_preset[setting][0] if setting in from_preset else "default"
@@ -144,9 +144,10 @@ def _override(
     """The values with every `key=value` laid over them in order, and the keys that were set."""
     values = dict(values)
     keys: set[str] = set()
+    example = "nickname=ann" if kind is PeerConfig else "work.inner_steps=64"
     for text in overrides:
         try:
-            key, value = parse_override(text)
+            key, value = parse_override(text, option=_option(kind), example=example)
         except ConfigError as error:
             problems += error.problems
             continue
@@ -159,10 +160,16 @@ def _override(
                 values[table] = {**values[table], entry: value}
             keys.add(key)
         elif key in sections_of(kind):
-            problems.append(f"--set {text}: {key} is a section; set one of its settings, such as {_first_inside(kind, key)}")
+            inside = _first_inside(kind, key)
+            problems.append(f"{_option(kind)} {text}: {key} is a section; set one of its settings, such as {inside}")
         else:
             problems.append(_unknown(kind, key, value))
     return values, keys
+
+
+def _option(kind: type) -> str:
+    """Of the command line, that changes a setting."""
+    return "--peer-set" if kind is PeerConfig else "--set"
 
 
 def _first_inside(kind: type, section: str) -> str:

@@ -393,7 +393,7 @@ def test_a_machine_is_configured_like_a_run(tmp_path: Path) -> None:
     loaded = load_peer(path, ["num_threads=2", "checkpoints_kept=3"])
     assert loaded.value.device == "cpu" and loaded.value.host_maddrs == ("/ip4/127.0.0.1/tcp/0",)
     assert loaded.value.num_threads == 2 and loaded.value.checkpoints_kept == 3
-    assert loaded.origins["device"] == f"file {path}" and loaded.origins["num_threads"] == "--set"
+    assert loaded.origins["device"] == f"file {path}" and loaded.origins["num_threads"] == "--peer-set"
     with pytest.raises(ConfigError) as refusal:
         load_peer(path, ["checkpoints_kept=1", "devise=cpu", "host_maddrs=[1]", "num_threads=0"])
     assert json.dumps(refusal.value.problems).count("accepted: ") == 3

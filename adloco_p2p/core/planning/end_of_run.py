@@ -39,6 +39,10 @@ def last_merge(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims
 def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> Merge:
     """The end of a guarded run whose last probe no host measured: never an average that was not measured."""
     instances = [plan.instance for plan in plans]
+    first = claims.get(instances[0])
+    if first and all(claims.get(instance) == first for instance in instances):  # of fresh copies: those about their source
+        why = f"instance {min(instances)} stays: the instances were not measured since they were forked"
+        return keep_only(min(instances), instances, reason=f"end of the run: {why}")
     reports = {instance: list(claims.get(instance, {}).values()) for instance in instances}
     heldout = {i: [c.heldout_loss for c in reports[i] if c.heldout_loss is not None] for i in instances}
     training = {i: [c.loss for c in reports[i] if c.loss is not None] for i in instances}

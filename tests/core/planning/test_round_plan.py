@@ -437,6 +437,14 @@ def test_a_guarded_run_without_a_last_verdict_keeps_the_lowest_loss() -> None:
     assert merge.target == 2 and "largest batch" in merge.reason
 
 
+def test_a_run_that_ends_right_after_its_fork_names_no_loss_of_the_copies() -> None:
+    instances = InstanceRules(count=2, start="fork", fork_round=1)
+    plans = run(replace(THREE, instances=instances, work=WorkRules(inner_steps=8, rounds=2), merge=MergeRules(guard=True)))
+    (merge,) = plans[-1].merges
+    assert (merge.sources, merge.weights) == ((0, 1), (1.0, 0.0))
+    assert merge.reason == "end of the run: instance 0 stays: the instances were not measured since they were forked"
+
+
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_very_short_runs_end_with_one_instance(rounds: int) -> None:
     plans = run(replace(GUARDED, work=WorkRules(inner_steps=8, rounds=rounds)), say=probing(1.0))
