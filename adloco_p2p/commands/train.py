@@ -116,7 +116,11 @@ def keep(arguments: argparse.Namespace) -> int:
 
 
 def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
-    if not arguments.initial_peers:
+    if arguments.initial_peers:
+        _check_run(arguments)
+    elif is_complete(arguments.workdir):  # whether or not an address of it is known
+        return _say_complete(arguments.workdir)
+    else:
         arguments.initial_peers = [_known_address(arguments.workdir)]
     with closing(_open_workdir(arguments, config)) as workdir:
         if is_complete(arguments.workdir):
@@ -138,6 +142,17 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
             )
         )
     return _ended(stop, arguments)
+
+
+def _check_run(arguments: argparse.Namespace) -> None:
+    """Raises ConfigError where the directory holds another run than a link or --run names."""
+    from adloco_p2p.storage.workdir import read_run
+    from adloco_p2p.swarm.discovery.join_link import check_held_run, split_initial_peers
+
+    linked, _ = split_initial_peers(arguments.initial_peers)
+    held = read_run(arguments.workdir)
+    if held is not None:
+        check_held_run(arguments.workdir, held.digest, wanted=linked or arguments.run)
 
 
 def _known_address(workdir: Path) -> str:

@@ -24,7 +24,7 @@ from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import InstanceId, PeerId, as_label
 from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.peer.peer import Peer
-from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.runtime.adapters.embedding import COMMAND, Embedding
@@ -52,7 +52,7 @@ from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.discovery.gathering import gather
 from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run, find_manifest
-from adloco_p2p.swarm.discovery.join_link import format_link, split_initial_peers, with_invitation
+from adloco_p2p.swarm.discovery.join_link import check_held_run, format_link, split_initial_peers, with_invitation
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import AdlocoReachability
@@ -145,11 +145,7 @@ async def join_run(
             run_digest = await choose_run(discovery, wanted=linked or target.run)
             manifest = await find_manifest(swarm_node, discovery, run_digest)
         run = manifest.verified(manifest.run)
-        wanted = linked or target.run
-        if wanted is not None and not manifest.run.startswith(wanted):
-            raise ConfigError(
-                f"--workdir {workdir.path}: holds run {manifest.run[:16]}, not {wanted[:16]}; name another one", code="E203"
-            )
+        check_held_run(workdir.path, manifest.run, wanted=linked or target.run)
         check_run_of_others(run, config)
         await get_base(swarm_node, discovery, run, config, workdir=workdir, digest=manifest.run, say=say)
         ticket = ticket_for(workdir.path, run, swarm_node.me, target.initial_peers)
