@@ -18,8 +18,9 @@ from adloco_p2p.commands import trained_model
 from adloco_p2p.commands.train import _ended, shortest
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Stop
-from adloco_p2p.storage.admission_files import keep_address
+from adloco_p2p.storage.admission_files import keep_address, read_address
 from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.p2p.identity import Identity
 
 ROOT = str(Path(__file__).parents[1])
 
@@ -89,6 +90,16 @@ def test_a_peer_goes_on_by_the_shortest_command_that_works(
     keep_address(tmp_path / "me", LONG)
     assert shortest(arguments) == left
     assert make_parser().parse_args(shlex.split(left)[1:]).workdir == Path("me")
+
+
+def test_the_link_stays_in_the_command_where_the_directory_knows_no_other_peer(tmp_path: Path) -> None:
+    me, other = Identity.load_or_create(tmp_path / "identity.key").peer_id, f"12D3KooW{'1' * 44}"
+    arguments = make_parser().parse_args(["join", "--initial-peers", LONG, "--workdir", str(tmp_path)])
+    arguments.command_line = f"adloco-peer join --initial-peers {LONG} --workdir {tmp_path}"
+    keep_address(tmp_path, f"adloco://{'a' * 64},/ip4/192.0.2.1/tcp/1/p2p/{me}")
+    assert shortest(arguments) == arguments.command_line
+    keep_address(tmp_path, f"{read_address(tmp_path)},/ip4/127.0.0.1/tcp/1/p2p/{other}")
+    assert shortest(arguments) == f"adloco-peer join --workdir {tmp_path}"
 
 
 def test_a_joiner_without_a_link_goes_on_where_its_directory_has_one(

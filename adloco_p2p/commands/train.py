@@ -214,9 +214,21 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
 def shortest(arguments: argparse.Namespace) -> str:
     """The command that goes on: without the long link, where the directory knows it."""
     words = shlex.split(arguments.command_line)
-    if arguments.verb in ("train:join", "train:keep") and read_address(arguments.workdir):
+    if arguments.verb in ("train:join", "train:keep") and _leads_to_others(arguments.workdir):
         words = _without_links(words)
     return shlex.join(words)
+
+
+def _leads_to_others(workdir: Path) -> bool:
+    """Whether the directory's link has an address of another peer than its own."""
+    from adloco_p2p.swarm.discovery.join_link import split_initial_peers
+    from adloco_p2p.swarm.p2p.identity import Identity
+
+    link, key = read_address(workdir), workdir / "identity.key"
+    if not link or not key.exists():
+        return bool(link)
+    me = Identity.load_or_create(key).peer_id
+    return any(address.peer != me for address in split_initial_peers([link])[1])
 
 
 def _without_links(words: Sequence[str]) -> list[str]:

@@ -71,6 +71,15 @@ LINKED_ADDRESSES = 6
 """In a join link: a line that people copy."""
 
 
+def addresses_of_link(own: Sequence[str], initial_peers: Sequence[PeerAddress], *, me: PeerId) -> tuple[str, ...]:
+    """At most LINKED_ADDRESSES: up to half of them are of the peers that this one began with, so that the link leads to the run
+    without this peer, too. Those of loopback stay where these peers have no other, for the next start here; addresses
+    of earlier starts of this peer do not."""
+    others = shareable([str(address) for address in initial_peers if address.peer != me])
+    half = LINKED_ADDRESSES // 2
+    return tuple(dict.fromkeys([*others[:half], *shareable(own), *others[half:]]))[:LINKED_ADDRESSES]
+
+
 async def start_run(
     *,
     workdir: Workdir,
@@ -207,7 +216,7 @@ async def _take_part(
     say(await swarm_node.describe_reachability())
     if addresses:
         say(f"initial peers: {' '.join(addresses)}")
-    linked = shareable([*addresses, *map(str, initial_peers)])[:LINKED_ADDRESSES]  # so that it leads here without us, too
+    linked = addresses_of_link(addresses, initial_peers, me=swarm_node.me)
     link = format_link(run.digest, linked) if linked else ""
     if link:
         keep_address(workdir.path, link)
