@@ -6,6 +6,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ from adloco_p2p.cli.examples import EXAMPLES, FIRST
 from adloco_p2p.cli.parser import Parser
 from adloco_p2p.commands import trained_model
 from adloco_p2p.commands.train import _ended, shortest
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Stop
-from adloco_p2p.storage.admission_files import keep_address
+from adloco_p2p.storage.admission_files import keep_address, read_address
+from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.p2p.identity import Identity
 
 ROOT = str(Path(__file__).parents[1])
 
@@ -88,6 +92,16 @@ def test_a_peer_goes_on_by_the_shortest_command_that_works(
     assert make_parser().parse_args(shlex.split(left)[1:]).workdir == Path("me")
 
 
+def test_the_link_stays_in_the_command_where_the_directory_knows_no_other_peer(tmp_path: Path) -> None:
+    me, other = Identity.load_or_create(tmp_path / "identity.key").peer_id, f"12D3KooW{'1' * 44}"
+    arguments = make_parser().parse_args(["join", "--initial-peers", LONG, "--workdir", str(tmp_path)])
+    arguments.command_line = f"adloco-peer join --initial-peers {LONG} --workdir {tmp_path}"
+    keep_address(tmp_path, f"adloco://{'a' * 64},/ip4/192.0.2.1/tcp/1/p2p/{me}")
+    assert shortest(arguments) == arguments.command_line
+    keep_address(tmp_path, f"{read_address(tmp_path)},/ip4/127.0.0.1/tcp/1/p2p/{other}")
+    assert shortest(arguments) == f"adloco-peer join --workdir {tmp_path}"
+
+
 def test_a_joiner_without_a_link_goes_on_where_its_directory_has_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +110,24 @@ def test_a_joiner_without_a_link_goes_on_where_its_directory_has_one(
     keep_address(tmp_path, "adloco://cut")  # the link is what is read, and found to be cut
     assert main(["join", "--workdir", str(tmp_path)]) == 2
     assert "adloco://cut" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["join", "keep"])
+def test_a_complete_directory_needs_no_address_and_is_not_taken_for_another_run(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig())
+    complete = Namespace(durable=Namespace(is_finished=True))
+    monkeypatch.setattr(trained_model, "open_saved", lambda workdir: complete)
+    address = f"/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}"
+    own, other = (f"adloco://{run},{address}" for run in (RunConfig().digest, "b" * 64))
+    for given in ([], ["--initial-peers", address], ["--initial-peers", own]):
+        assert main([verb, "--workdir", str(tmp_path), *given]) == 0
+        assert "this run is complete" in capsys.readouterr().out
+    for given in (["--initial-peers", other], ["--initial-peers", address, "--run", "bbbb"]):
+        assert main([verb, "--workdir", str(tmp_path), *given]) == 2
+        assert f"E203: --workdir {tmp_path}: holds run {RunConfig().digest[:16]}, not bbbb" in capsys.readouterr().err
 
 
 def test_every_verb_has_examples_and_every_argument_is_explained() -> None:

@@ -116,7 +116,11 @@ def keep(arguments: argparse.Namespace) -> int:
 
 
 def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
-    if not arguments.initial_peers:
+    if arguments.initial_peers:
+        _check_run(arguments)
+    elif is_complete(arguments.workdir):  # whether or not an address of it is known
+        return _say_complete(arguments.workdir)
+    else:
         arguments.initial_peers = [_known_address(arguments.workdir)]
     with closing(_open_workdir(arguments, config)) as workdir:
         if is_complete(arguments.workdir):
@@ -138,6 +142,17 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
             )
         )
     return _ended(stop, arguments)
+
+
+def _check_run(arguments: argparse.Namespace) -> None:
+    """Raises ConfigError where the directory holds another run than a link or --run names."""
+    from adloco_p2p.storage.workdir import read_run
+    from adloco_p2p.swarm.discovery.join_link import check_held_run, split_initial_peers
+
+    linked, _ = split_initial_peers(arguments.initial_peers)
+    held = read_run(arguments.workdir)
+    if held is not None:
+        check_held_run(arguments.workdir, held.digest, wanted=linked or arguments.run)
 
 
 def _known_address(workdir: Path) -> str:
@@ -199,9 +214,21 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
 def shortest(arguments: argparse.Namespace) -> str:
     """The command that goes on: without the long link, where the directory knows it."""
     words = shlex.split(arguments.command_line)
-    if arguments.verb in ("train:join", "train:keep") and read_address(arguments.workdir):
+    if arguments.verb in ("train:join", "train:keep") and _leads_to_others(arguments.workdir):
         words = _without_links(words)
     return shlex.join(words)
+
+
+def _leads_to_others(workdir: Path) -> bool:
+    """Whether the directory's link has an address of another peer than its own."""
+    from adloco_p2p.swarm.discovery.join_link import split_initial_peers
+    from adloco_p2p.swarm.p2p.identity import Identity
+
+    link, key = read_address(workdir), workdir / "identity.key"
+    if not link or not key.exists():
+        return bool(link)
+    me = Identity.load_or_create(key).peer_id
+    return any(address.peer != me for address in split_initial_peers([link])[1])
 
 
 def _without_links(words: Sequence[str]) -> list[str]:

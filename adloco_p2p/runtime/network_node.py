@@ -24,7 +24,7 @@ from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import InstanceId, PeerId, as_label
 from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.peer.peer import Peer
-from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.runtime.adapters.embedding import COMMAND, Embedding
@@ -52,7 +52,7 @@ from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.discovery.gathering import gather
 from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run, find_manifest
-from adloco_p2p.swarm.discovery.join_link import format_link, split_initial_peers, with_invitation
+from adloco_p2p.swarm.discovery.join_link import check_held_run, format_link, split_initial_peers, with_invitation
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import AdlocoReachability
@@ -69,6 +69,15 @@ from adloco_p2p.training.device import select_devices
 
 LINKED_ADDRESSES = 6
 """In a join link: a line that people copy."""
+
+
+def addresses_of_link(own: Sequence[str], initial_peers: Sequence[PeerAddress], *, me: PeerId) -> tuple[str, ...]:
+    """At most LINKED_ADDRESSES: up to half of them are of the peers that this one began with, so that the link leads to the run
+    without this peer, too. Those of loopback stay where these peers have no other, for the next start here; addresses
+    of earlier starts of this peer do not."""
+    others = shareable([str(address) for address in initial_peers if address.peer != me])
+    half = LINKED_ADDRESSES // 2
+    return tuple(dict.fromkeys([*others[:half], *shareable(own), *others[half:]]))[:LINKED_ADDRESSES]
 
 
 async def start_run(
@@ -145,11 +154,7 @@ async def join_run(
             run_digest = await choose_run(discovery, wanted=linked or target.run)
             manifest = await find_manifest(swarm_node, discovery, run_digest)
         run = manifest.verified(manifest.run)
-        wanted = linked or target.run
-        if wanted is not None and not manifest.run.startswith(wanted):
-            raise ConfigError(
-                f"--workdir {workdir.path}: holds run {manifest.run[:16]}, not {wanted[:16]}; name another one", code="E203"
-            )
+        check_held_run(workdir.path, manifest.run, wanted=linked or target.run)
         check_run_of_others(run, config)
         await get_base(swarm_node, discovery, run, config, workdir=workdir, digest=manifest.run, say=say)
         ticket = ticket_for(workdir.path, run, swarm_node.me, target.initial_peers)
@@ -211,7 +216,7 @@ async def _take_part(
     say(await swarm_node.describe_reachability())
     if addresses:
         say(f"initial peers: {' '.join(addresses)}")
-    linked = shareable([*addresses, *map(str, initial_peers)])[:LINKED_ADDRESSES]  # so that it leads here without us, too
+    linked = addresses_of_link(addresses, initial_peers, me=swarm_node.me)
     link = format_link(run.digest, linked) if linked else ""
     if link:
         keep_address(workdir.path, link)

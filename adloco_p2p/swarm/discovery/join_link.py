@@ -7,6 +7,7 @@ without quotes. The older form adloco://RUN?peer=ADDRESS&peer=ADDRESS is read as
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from adloco_p2p.core.model.scalars import Digest, is_digest
@@ -90,6 +91,12 @@ def split_initial_peers(texts: Sequence[str]) -> tuple[Digest | None, tuple[Peer
             code="E206",
         )
     return (runs[0] if runs else None), tuple(dict.fromkeys([*addresses, *linked]))
+
+
+def check_held_run(workdir: Path, held: str, *, wanted: str | None) -> None:
+    """Raises ConfigError where the directory holds another run than the wanted one, a digest or the beginning of one."""
+    if wanted is not None and not held.startswith(wanted):
+        raise ConfigError(f"--workdir {workdir}: holds run {held[:16]}, not {wanted[:16]}; name another one", code="E203")
 
 
 def token_of(texts: Sequence[str]) -> str | None:
