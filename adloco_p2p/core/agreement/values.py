@@ -189,8 +189,8 @@ class Values:
         return majority + RETURN_FRACTION * self._slot.parent.expected_seconds
 
     def awaits_return(self, majority: float, now: float) -> bool:
-        """Whether a member that fell silent may be back in time to keep its seat: the plan is due at the end of the round. A peer
-        on the bench or a keeper is not waited for: it has no work in that round to lose."""
+        """Whether a member that fell silent may be back in time to keep its seat: the plan is due at the end of the round. A
+        peer on the bench or a keeper is not waited for: it has no work in that round to lose."""
         members, parent = self._context.members, self._slot.parent
         return now < self.return_end(majority) and any(members.is_silent(peer, now) for peer in _workers(parent))
 
