@@ -398,7 +398,7 @@ def test_a_machine_is_configured_like_a_run(tmp_path: Path) -> None:
         load_peer(path, ["checkpoints_kept=1", "devise=cpu", "host_maddrs=[1]", "num_threads=0"])
     assert json.dumps(refusal.value.problems).count("accepted: ") == 3
     assert "devise: unknown setting; did you mean device?" in refusal.value.problems
-    assert "host_maddrs: [1] (--set) is not accepted; accepted: a list, each text" in refusal.value.problems
+    assert "host_maddrs: [1] (--peer-set) is not accepted; accepted: a list, each text" in refusal.value.problems
 
 
 def test_a_machine_has_no_shipped_names(tmp_path: Path) -> None:
