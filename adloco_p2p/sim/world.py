@@ -23,6 +23,7 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.core.peer.lifecycle import ALONE
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
@@ -264,18 +265,20 @@ class World:
 
     def _check_end(self) -> None:
         """Liveness: who lives has ended the run, and those that were there have one plan and one state."""
-        running, finished = [], []
+        running, finished, is_apart = [], [], False
         for machine in self._honest():
             process = machine.process
             if process is not None and self.parts.adversary is not None:  # nobody else could fill a table
                 check_tables(machine.peer, process.peer)
             if process is not None and process.stop is not None and process.stop.is_finished:
                 finished.append((machine, process))
+            elif process is not None and process.stop is not None and process.stop.reason == ALONE:
+                is_apart = True  # the last one alive, after most electors died: it ends, and does not call its model the run's
             elif not machine.is_gone and (process is None or process.stop is None):
                 running.append(f"{machine.peer} in round {process.agreement.ledger.head.round if process else '?'}")
         if running:
             raise Violation(f"no progress: {self.limit_seconds:.0f} s after the last fault these still run: {running}")
-        if not finished and any(not machine.is_gone for machine in self._honest()):
+        if not (finished or is_apart) and any(not machine.is_gone for machine in self._honest()):
             raise Violation("nobody has ended the run")
         if not finished:
             return
