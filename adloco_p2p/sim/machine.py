@@ -180,13 +180,13 @@ class Machine:
     def _submitting(self, report: Report) -> Report:
         report = self.alters(report) if self.alters is not None else report
         self.reported.append(report)
-        self.around.checkers.reported(report)
+        self.around.checkers.agreement.reported(report)
         self.around.on_reported(self.peer, report)
         return report
 
     def _repeating(self, report: Report) -> None:
         if self.is_liar:
-            self.around.checkers.repeated(report)
+            self.around.checkers.agreement.repeated(report)
 
     def crash(self, why: str) -> None:
         process = self.process
@@ -305,7 +305,7 @@ class Machine:
             case Stop():
                 self.around.note(self.peer, f"stops: {effect.reason}")
                 process.is_alive, process.stop, process.stopped_at = False, effect, self.around.queue.now
-                self.around.checkers.stopped(self.peer)
+                self.around.checkers.died(self.peer)
             case DiscardRound(instance=instance):
                 self._fetches.cancel(instance)
                 self._jobs.begin(effect)
@@ -336,7 +336,7 @@ class Machine:
         if self.outgoing is not None:
             for peer in others:
                 for delay, forged in self.outgoing(self, peer, message):
-                    around.checkers.forged(forged)
+                    around.checkers.agreement.forged(forged)
                     around.queue.after(delay, around.network.send, self.peer, [peer], forged)
             return
         if around.is_traced and others and not isinstance(message, Heartbeat):

@@ -22,7 +22,6 @@ from adloco_p2p.core.model.events import Event, Received
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.messages import AverageDigest, CommitVoted, Leave
 from adloco_p2p.core.model.plan import Decide, RoundPlan
-from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import FastForwarded, Log, Resumed
 from adloco_p2p.sim.checkers import Checkers, Violation
@@ -33,11 +32,11 @@ MAX_DEPTH = 12
 
 
 class PeerCheckers:
-    """The world calls one method per thing that happens. Those about the agreement are passed on."""
+    """The world calls one method per thing that happens; those of `agreement` for what concerns it alone."""
 
     def __init__(self, genesis: RoundPlan, agreement: Checkers, *, liars: Collection[PeerId] = ()) -> None:
         """`liars`: members that depart from the protocol; a mutable collection may grow."""
-        self._agreement = agreement
+        self.agreement = agreement
         self._liars = liars
         self._genesis = genesis
         self._heads: dict[PeerId, dict[int, Digest]] = {}
@@ -58,36 +57,27 @@ class PeerCheckers:
         """When each peer was last restarted, or left its rounds behind."""
         self._now = 0.0
 
-    # --- passed on ---------------------------------------------------------------------------------------------------
+    # --- passed on, with what else it means --------------------------------------------------------------------------
 
     def booted(self, peer: PeerId, now: float, life: int) -> None:
         if life > 1:
             self._disturb(peer)
         first = canonical.digest_once(self._genesis)
         self._heads.setdefault(peer, {self._genesis.round: first})
-        self._agreement.booted(peer, now)
+        self.agreement.booted(peer, now)
 
     def died(self, peer: PeerId) -> None:
         self._disturb(peer)
-        self._agreement.died(peer)
-
-    def stopped(self, peer: PeerId) -> None:
-        self.died(peer)
-
-    def reported(self, report: Report) -> None:
-        self._agreement.reported(report)
-
-    def repeated(self, report: Report) -> None:
-        self._agreement.repeated(report)
+        self.agreement.died(peer)
 
     def handling(self, peer: PeerId, event: Event, now: float) -> None:
         if isinstance(event, Received):
-            self._agreement.delivered(peer, event.sender, event.message, now)
+            self.agreement.delivered(peer, event.sender, event.message, now)
         else:
-            self._agreement.woke(peer, now)
+            self.agreement.woke(peer, now)
 
     def persisting(self, peer: PeerId, record: object) -> None:
-        self._agreement.persisting(peer, record)
+        self.agreement.persisting(peer, record)
         if isinstance(record, CommitVoted):
             self._vote_kept(peer, record)
         if isinstance(record, LedgerEntry) and record.value.plan not in self._plans:
@@ -107,18 +97,15 @@ class PeerCheckers:
                 raise Violation(f"{peer} sends a vote on an average that is not on its disk")
             self._votes.setdefault((message.round, message.instance, message.digest), {}).setdefault(peer, self._now)
         if isinstance(message, Leave):
-            self._agreement.left(peer)
-        self._agreement.before_send(peer, message, now)
-
-    def forged(self, message: object) -> None:
-        self._agreement.forged(message)
+            self.agreement.left(peer)
+        self.agreement.before_send(peer, message, now)
 
     def decided(self, peer: PeerId, plan: RoundPlan) -> None:
-        self._agreement.decided(peer, plan)
+        self.agreement.decided(peer, plan)
         self._heads[peer][plan.round] = canonical.digest_once(plan)
 
     def switched(self, peer: PeerId, switched: Reorg) -> None:
-        self._agreement.switched(peer, switched)
+        self.agreement.switched(peer, switched)
         self._disturb(peer)
         for entry in switched.lost:
             self._heads[peer].pop(entry.plan.round, None)

@@ -405,7 +405,7 @@ class World:
         return port
 
     def _transmit(self, sender: PeerId, receiver: PeerId, message: object) -> None:
-        self.checkers.forged(message)
+        self.checkers.agreement.forged(message)
         self.network.send(sender, [receiver], message, is_counted=False)
 
     def _wake_adversary(self, adversary: Adversary, port: AdversaryPort) -> None:

@@ -12,7 +12,7 @@ from adloco_p2p.config.run_config import PROTOCOL_VERSION, DataConfig, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, Ping
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.core.planning.weight_caps import capped_parts
+from adloco_p2p.core.planning.apportionment import capped_parts
 from adloco_p2p.errors import AdlocoError, RemoteProtocolError
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.robust import Robust

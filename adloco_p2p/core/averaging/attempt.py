@@ -1,11 +1,10 @@
 """One attempt at an average - its number, members, key and deadlines - and the attempt that follows when it fails."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.commit_votes import CommitVotes
-from adloco_p2p.core.averaging.contribution_weights import contribution_weights
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.reduction_shares import reduction_shares
 from adloco_p2p.core.model import canonical
@@ -14,6 +13,7 @@ from adloco_p2p.core.model.complaints import may_reduce
 from adloco_p2p.core.model.messages import AttemptStart, PartialSteps
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.quorum import quorum_of
+from adloco_p2p.core.model.roster_entry import FULL_STANDING
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
@@ -60,6 +60,14 @@ def has_voted_otherwise(peer: PeerId, votes: CommitVotes, start: AttemptStart) -
     """The peer voted, and not in this attempt: it takes part in none any more."""
     vote = votes.vote_of(peer)
     return vote is not None and (vote.attempt != start.attempt or set(vote.contributors) != set(start.members))
+
+
+def contribution_weights(samples: Mapping[PeerId, int], standings: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    """As integers: samples times standing (`core/planning/standing.py`). Where all stand alike, their samples."""
+    known = {standings.get(peer, FULL_STANDING) for peer in samples}
+    if len(known) <= 1:
+        return dict(samples)
+    return {peer: number * standings.get(peer, FULL_STANDING) for peer, number in samples.items()}
 
 
 class Attempts:

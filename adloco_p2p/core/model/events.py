@@ -289,18 +289,15 @@ DeviceEnd = TransitionApplied | InnerFinished | OuterApplied | StepMeasured | Ev
 """Ends of jobs that carry an epoch, a fencing token: a fast-forward or a reorg raises the peer's, and what the device was asked
 before then ends without consequence."""
 
+RoundEvent = InnerFinished | AverageDecided | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated
+"""About one round of one instance."""
+
 Event = (
-    Started
+    RoundEvent
+    | Started
     | Received
     | Ticked
     | TransitionApplied
-    | InnerFinished
-    | AverageDecided
-    | AverageFinished
-    | AverageFailed
-    | OuterApplied
-    | StepMeasured
-    | Evaluated
     | Probed
     | StateFetched
     | StateKept

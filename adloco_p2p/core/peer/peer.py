@@ -50,6 +50,7 @@ from adloco_p2p.core.model.events import (
     Probed,
     Received,
     ReportHeard,
+    RoundEvent,
     Started,
     StateFetched,
     StateKept,
@@ -180,17 +181,6 @@ class Peer:
                 return self._receive(event, now)
             case Ticked():
                 return self._tick(now)
-            case (
-                InnerFinished()
-                | AverageDecided()
-                | AverageFinished()
-                | AverageFailed()
-                | OuterApplied()
-                | StepMeasured()
-                | Evaluated()
-            ):
-                shortages = self._reporting.trained(event) if isinstance(event, InnerFinished) else []
-                return [*shortages, *self._step(event, now)]
             case TransitionApplied():
                 return self._boundary.applied(event)
             case Probed() | TasksScored() | PartNotShown():
@@ -212,6 +202,9 @@ class Peer:
                 return []
             case PeerGone() | PeerBack():
                 return self._roster_changed(event, now)
+            case _:  # a `RoundEvent`
+                shortages = self._reporting.trained(event) if isinstance(event, InnerFinished) else []
+                return [*shortages, *self._step(event, now)]
 
     def _start(self, event: Started, now: float) -> list[Effect]:
         durable = event.durable
@@ -257,11 +250,7 @@ class Peer:
         self._has_news = is_due or bool(effects) or _have_news(outcomes)
         return effects + self._outcomes(outcomes, now)
 
-    def _step(
-        self,
-        event: InnerFinished | AverageDecided | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated,
-        now: float,
-    ) -> list[Effect]:
+    def _step(self, event: RoundEvent, now: float) -> list[Effect]:
         outer = self._state.round_of(event.round, event.instance)
         if outer is None:
             plan = self._book.get(event.round)

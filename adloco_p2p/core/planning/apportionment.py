@@ -6,7 +6,6 @@ from statistics import median_high, median_low
 
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.scalars import MAX_HOSTS, InstanceId, PeerId
-from adloco_p2p.core.planning.weight_caps import capped_parts
 
 MIN_HOSTS = 2
 """Hosts that an instance gets however small its batch is: one alone has no second copy and no pseudo-gradient statistic."""
@@ -14,6 +13,11 @@ FASTEST_CLAIM = 16.0
 """A speed counts for at most this many times the median one: what a liar gains, and beyond which a truly fast host waits."""
 SLOWEST_CLAIM = 1 / 256
 """A speed counts for at least this fraction of the median one, so that no claim can make the swarm expect a round of years."""
+LARGEST_PART = 0.25
+"""No host is more than this part of the whole, from MIN_CAPPED hosts on."""
+MIN_CAPPED = 4
+MEDIAN_FACTOR = 2.0
+"""No host is more than this many times the median one."""
 
 
 def largest_remainder(total: int, weights: Sequence[float], *, caps: Sequence[int] | None = None) -> list[int]:
@@ -111,6 +115,26 @@ def credible_speeds(speeds: Sequence[float]) -> list[float]:
     slowest = SLOWEST_CLAIM * median_high(known)
     fastest = FASTEST_CLAIM * median_low([max(speed, slowest) for speed in known])
     return [min(max(speed, slowest), fastest) if speed > 0.0 else 0.0 for speed in speeds]
+
+
+def capped_parts(amounts: Sequence[float]) -> list[float]:
+    """The parts of the whole [n], which sum to one, that hosts of these amounts [n] > 0 get: in proportion to them, but at most
+    twice the median part and, among four or more, a quarter. With exactly four that is an equal part for each.
+
+    The excess of one host is spread over the others in proportion, and none overtakes another. So a claim to be fast buys at
+    most twice the weight of the median host, for work that nobody checks.
+    """
+    assert amounts and min(amounts) > 0.0, amounts
+    limit = MEDIAN_FACTOR * median_low(amounts)
+    lowered = [min(amount, limit) for amount in amounts]
+    most = LARGEST_PART if len(amounts) >= MIN_CAPPED else 1.0
+    by_size = sorted(range(len(amounts)), key=lambda host: (-lowered[host], host))
+    full, rest, free = 0, 1.0, fsum(lowered)
+    while full < len(amounts) and rest * (lowered[by_size[full]] / free) > most:
+        full += 1
+        rest, free = 1.0 - full * most, fsum(lowered[host] for host in by_size[full:])
+    capped = set(by_size[:full])
+    return [most if host in capped else rest * (amount / free) for host, amount in enumerate(lowered)]
 
 
 def share_batch(batch: int, speeds: Sequence[float], work: WorkRules) -> list[tuple[int, int]]:

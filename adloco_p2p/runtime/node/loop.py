@@ -15,35 +15,23 @@ from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.events import (
-    ApplyOuter,
     AverageDecided,
     AverageFailed,
     AverageFinished,
     Broadcast,
-    CarryOver,
     Commanded,
     DiscardRound,
-    DropInstance,
     Effect,
     EndInner,
-    Evaluate,
     Event,
     FetchState,
-    MeasureStep,
     Persist,
-    Probe,
     Received,
-    ReleaseState,
-    RunInner,
-    SaveCheckpoint,
-    SaveInstance,
     Send,
-    SnapshotState,
     Started,
     StateFetched,
     Stop,
     Ticked,
-    Transition,
 )
 from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -224,24 +212,6 @@ class Node:
                 self._ports.messenger.send(effect.peer, effect.message)
             case Broadcast():
                 self._ports.messenger.broadcast(effect.message)
-            case (
-                RunInner()
-                | ApplyOuter()
-                | CarryOver()
-                | Transition()
-                | DropInstance()
-                | DiscardRound()
-                | Probe()
-                | MeasureStep()
-                | Evaluate()
-                | SnapshotState()
-                | ReleaseState()
-                | SaveInstance()
-                | SaveCheckpoint()
-            ):
-                if isinstance(effect, DiscardRound):
-                    self._cancel_fetch(effect.instance)
-                self._worker.submit(effect)
             case EndInner():
                 self._worker.end_inner(effect)
             case Average() | RepairAverage():
@@ -259,6 +229,10 @@ class Node:
                 self._spawn(self._score_tasks())
             case Stop():
                 raise AssertionError("a stop ends the list")
+            case _:  # a `DeviceEffect`
+                if isinstance(effect, DiscardRound):
+                    self._cancel_fetch(effect.instance)
+                self._worker.submit(effect)
 
     def _cancel_fetch(self, instance: InstanceId) -> None:
         """State of an earlier boundary must not land after that of a later one."""

@@ -9,7 +9,6 @@ from adloco_p2p.core.model.ledger_entry import inputs_digest
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.attempt_end import AttemptEnd
-from adloco_p2p.swarm.allreduce.awaited import Awaited
 from adloco_p2p.swarm.allreduce.completion import decision_digest
 from adloco_p2p.swarm.allreduce.gram_barrier import GramBarrier
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
@@ -65,22 +64,13 @@ class AttemptState:
         self.watch = StreamWatch(surroundings.stall_detector, least_stall_seconds=surroundings.limits.stall_seconds)
         self.reducers: dict[tuple[int, int], tuple[FramedStream, PartSink]] = {}
         """By member and lane: streams on which a reducer answered."""
-        self.awaited = Awaited(spec, self.me, self.reduction, self.commitments, self.barrier, self.receipts, self.reducers)
         self.end = AttemptEnd(
             spec,
             timeout_seconds=timeout_seconds,
             grace_seconds=surroundings.limits.grace_seconds,
             local_fault=surroundings.local_fault,
-            awaited=self._hold_up,
+            awaited=self._awaited_in_all,
         )
-
-    def _hold_up(self) -> set[int]:
-        """The members that hold up the result here."""
-        found = self.awaited.by_result()
-        if self.earlier is not None:
-            names = {self.earlier.peer(member) for member in self.earlier.awaited.by_result()}
-            found |= {member for member, peer in enumerate(self.spec.members) if peer in names}
-        return found
 
     @property
     def remote_contributors(self) -> tuple[int, ...]:
@@ -141,6 +131,56 @@ class AttemptState:
                 self.receipts.check(reducer, self.inputs, self.roots_of(reducer), self.products.all)
                 self.checked.add(reducer)
         on_checked()
+
+    # --- the members that hold up the attempt, as far as this one can determine: keepalives and deadlines name them ---
+
+    def awaited_by_means(self, asker: int | None = None) -> tuple[int, ...]:
+        """Those that hold up what this member returns: contributors, and then reducers whose inner products are missing. To a
+        reducer that is the `asker` this member names that reducer itself, and does not repeat what it reported."""
+        senders = self._awaited_senders()
+        if senders:
+            return senders
+        missing = [reducer for reducer in self.barrier.missing if reducer != self.me]
+        awaited = set[int]().union(*({reducer} if reducer == asker else self._behind(reducer, 0) for reducer in missing))
+        return tuple(sorted(awaited))
+
+    def _awaited_senders(self) -> tuple[int, ...]:
+        """The contributors that hold up this reducer."""
+        counts = {member: self.reduction.num_arrived(member) for member in self.remote_contributors}
+        least = min(counts.values(), default=0)
+        if not self.reduction.parts:
+            return ()
+        if least == len(self.reduction.parts):
+            return tuple(member for member in self.commitments.missing if member != self.me)
+        return tuple(member for member, count in counts.items() if count == least)
+
+    def awaited_by_result(self) -> set[int]:
+        """Those that hold up the result here."""
+        awaited = set(self.awaited_by_means())
+        for member in self.spec.reducers:
+            for lane in range(len(self.spec.lanes(member)) if member != self.me else 0):
+                _, sink = self.reducers.get((member, lane), (None, None))
+                if sink is None:
+                    awaited.add(member)
+                elif not sink.is_complete or not self.receipts.has(member):
+                    awaited |= self._behind(member, lane)
+        return awaited
+
+    def _behind(self, reducer: int, lane: int) -> set[int]:
+        """The members that an unfinished reducer waits for, by its keepalives; otherwise the reducer itself."""
+        stream, _ = self.reducers.get((reducer, lane), (None, None))
+        awaited = set(stream.awaited_members) if stream is not None else set()
+        return awaited & {*self.remote_contributors, *self.spec.reducers} - {self.me} or {reducer}
+
+    def _awaited_in_all(self) -> set[int]:
+        """Also in the attempt that this one completes."""
+        found = self.awaited_by_result()
+        if self.earlier is not None:
+            names = {self.earlier.peer(member) for member in self.earlier.awaited_by_result()}
+            found |= {member for member, peer in enumerate(self.spec.members) if peer in names}
+        return found
+
+    # --- streams, and the end ---
 
     def adopt_stream(self, stream: FramedStream, member: int, *, is_complete: Callable[[], bool]) -> None:
         """The stream's loss matters only while the other end still owes something."""

@@ -36,11 +36,10 @@ from adloco_p2p.swarm.allreduce.recheck import Rechecks
 from adloco_p2p.swarm.allreduce.result_exchange import ResultExchange
 from adloco_p2p.swarm.allreduce.topology import Attempt, AttemptResult, AveragingLimits, Surroundings, Topology
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES
-from adloco_p2p.swarm.transport.descriptors import places_for_streams
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing, StreamLost, open_stream
 from adloco_p2p.swarm.transport.log_limiter import Refusals
 from adloco_p2p.swarm.transport.stall_detector import StallDetector
-from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces
+from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces, places_for_streams
 from adloco_p2p.swarm.transport.stream_pool import IDLE_SECONDS, StreamPool
 from adloco_p2p.swarm.transport.traffic import Meter
 

@@ -94,7 +94,7 @@ class Butterfly:
         lets others complete this attempt until it calls `let_go`."""
         at, executor = self._at, self._at.around.executor
         loop = asyncio.get_running_loop()
-        at.end.spawn(at.watch.look_on(at.awaited.by_means, at.peer), member=None)
+        at.end.spawn(at.watch.look_on(at.awaited_by_means, at.peer), member=None)
         self._member.begin()
         self._reducer.begin()
         if self._earlier is not None:
@@ -285,4 +285,4 @@ class Butterfly:
     @property
     def awaited(self) -> set[int]:
         """The members that hold up the result, as far as this one can determine."""
-        return self._at.awaited.by_result()
+        return self._at.awaited_by_result()

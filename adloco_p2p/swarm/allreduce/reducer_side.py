@@ -15,8 +15,7 @@ from adloco_p2p.swarm.allreduce.handshake import GO, THROUGHPUT, Hello, refusal
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import most_commitment_bytes
 from adloco_p2p.swarm.allreduce.returned_parts import decode_counts
-from adloco_p2p.swarm.allreduce.straggler_watch import LOOK_SECONDS, StragglerWatch
-from adloco_p2p.swarm.allreduce.uploads import Uploads
+from adloco_p2p.swarm.allreduce.uploads import LOOK_SECONDS, StragglerWatch, Uploads
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, StreamLost
 
 

@@ -3,17 +3,15 @@
 import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from hivemind.p2p import P2P
 
-from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.tensor_codec import TensorCodec
-from adloco_p2p.swarm.allreduce.result_store import EncodedResult, ResultDownload, ResultStore
+from adloco_p2p.swarm.allreduce.result_store import EncodedResult, Restored, ResultDownload, ResultStore
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_server import ChunkServer
@@ -26,14 +24,6 @@ RESULT_KIND = "average"
 MAX_REPAIRS = 64
 MAX_REPAIRS_PER_PEER = 4
 """Repairs that this peer serves at the same time, in all and of one peer, which hosts several instances."""
-
-
-class Restored(NamedTuple):
-    """A result, decoded; see `EncodedResult.restore`."""
-
-    vector: torch.Tensor
-    statistics: PseudoGradientStatistics | None
-    residual: torch.Tensor | None
 
 
 class ResultExchange:
@@ -124,6 +114,6 @@ class ResultExchange:
         """See `EncodedResult.restore`."""
         self._num_readers += 1
         try:
-            return Restored(*await asyncio.get_running_loop().run_in_executor(executor, result.restore, own))
+            return await asyncio.get_running_loop().run_in_executor(executor, result.restore, own)
         finally:
             self._num_readers -= 1

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +27,15 @@ from adloco_p2p.swarm.transfer.chunk_server import Blob
 from adloco_p2p.swarm.transfer.download import Download
 
 _PART_OVERHEAD_BYTES = 4096  # that coding a part by itself may cost beside coding the vector at once
+
+
+class Restored(NamedTuple):
+    """A result, decoded."""
+
+    vector: torch.Tensor
+    """float32 [size]; not to be written to."""
+    statistics: PseudoGradientStatistics | None
+    residual: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,9 +69,9 @@ class EncodedResult:
     def part(self, index: int) -> memoryview:
         return self.encoded.data[self._offsets[index] : self._offsets[index + 1]]
 
-    def restore(self, own: torch.Tensor | None) -> tuple[torch.Tensor, PseudoGradientStatistics | None, torch.Tensor | None]:
-        """The vector, float32 [size], not to be written to; of this host's contribution, if there is one, the scalars of both,
-        and the residual where the codec loses something.
+    def restore(self, own: torch.Tensor | None) -> Restored:
+        """The vector; of this host's contribution, if there is one, the scalars of both, and the residual where the codec loses
+        something.
 
         Summed part by part as in the average itself, so that every host reports the same norm, to the last bit. Where a rule
         saw the Gram matrix, only that gives the scalars, and it is not part of the result.
@@ -79,7 +89,7 @@ class EncodedResult:
                 if residual is not None:
                     torch.sub(own[first:last], transmitted, out=residual[first:last])
             first = last
-        return vector, None if own is None or has_judged(self.binding) else statistics_of(sums), residual
+        return Restored(vector, None if own is None or has_judged(self.binding) else statistics_of(sums), residual)
 
 
 class ResultStore:

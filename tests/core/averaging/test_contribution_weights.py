@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
-from adloco_p2p.core.averaging.attempt import Attempts
-from adloco_p2p.core.averaging.contribution_weights import contribution_weights
+from adloco_p2p.core.averaging.attempt import Attempts, contribution_weights
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.model.averages import Average
 from adloco_p2p.core.model.plan import RoundPlan

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adloco_p2p.core.planning.weight_caps import capped_parts
+from adloco_p2p.core.planning.apportionment import capped_parts
 
 
 @pytest.mark.parametrize(
