@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ LONGER_FUNCTIONS: frozenset[str] = frozenset()
 """Exceptions, as `path:name`. It is empty; where it has to grow it may only shrink again."""
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
 
