@@ -132,7 +132,8 @@ class Machine:
     # --- lives -------------------------------------------------------------------------------------------------------
 
     def boot(self) -> None:
-        """Start a process from what the disk holds."""
+        """Start a process from what the disk holds. The directory of a finished run starts none, as in production."""
+        self.is_gone |= self.disk.durable is not None and self.disk.durable.is_finished
         if self.is_gone or (self.process is not None and self.process.is_alive):
             return
         around, me = self.around, self.peer

@@ -15,7 +15,7 @@ from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.ledger.validation import num_emergencies
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.commands import Command
-from adloco_p2p.core.model.events import Commanded
+from adloco_p2p.core.model.events import Commanded, Stop
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.messages import Supply
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
@@ -23,7 +23,7 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
-from adloco_p2p.core.peer.lifecycle import ALONE
+from adloco_p2p.core.peer.lifecycle import ALONE, NOT_THE_MODEL
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
@@ -129,6 +129,8 @@ class World:
         self.switched_at: list[float] = []
         """When a peer changed to another history."""
         self.machines: dict[PeerId, Machine] = {}
+        self.may_lose_model = False
+        """Liars may bring it about that honest peers end with the error that they do not have the model of the run."""
         self.limit_seconds = WAIT_LIMIT_SECONDS
         """After the faults end the swarm gets this long to finish its run."""
         self._round_seconds = round_seconds
@@ -272,8 +274,8 @@ class World:
                 check_tables(machine.peer, process.peer)
             if process is not None and process.stop is not None and process.stop.is_finished:
                 finished.append((machine, process))
-            elif process is not None and process.stop is not None and process.stop.reason == ALONE:
-                is_apart = True  # the last one alive, after most electors died: it ends, and does not call its model the run's
+            elif process is not None and process.stop is not None and self._may_end_without(process.stop):
+                is_apart = True
             elif not machine.is_gone and (process is None or process.stop is None):
                 running.append(f"{machine.peer} in round {process.agreement.ledger.head.round if process else '?'}")
         if running:
@@ -286,9 +288,15 @@ class World:
         self._check_one_state([machine for machine, _ in finished if machine.booted_at < ended_at - LATE_SECONDS], ended_at)
         ended = {machine.peer for machine, _ in finished}
         for machine in self._honest():
+            if self.may_lose_model and machine.process and machine.process.stop and machine.process.stop.error:
+                continue
             if not machine.is_gone and machine.peer not in ended and machine.booted_at < ended_at - LATE_SECONDS:
                 raise Violation(f"{machine.peer} was left behind, {ended_at - machine.booted_at:.0f} s after its start")
         check_ledger(self.genesis, list(finished[0][1].agreement.ledger.since(1)), self.decide, verify)
+
+    def _may_end_without(self, stop: Stop) -> bool:
+        """The last one alive, after most electors died, does not call its model that of the run."""
+        return stop.reason == ALONE or (self.may_lose_model and stop.error == NOT_THE_MODEL)
 
     def _may_end_apart(self, finished: Sequence[Machine], ended_at: float) -> bool:
         """Whether the run was over before the sides of a partition had to come together again: every side went on by emergency

@@ -46,6 +46,8 @@ class Setting:
     faults: Faults = field(default_factory=lambda: Faults(loss=LOSS, faults_end_at=60.0))
     round_seconds: float = ROUND_SECONDS
     rules: Rules | None = None
+    may_lose_model: bool = False
+    """Honest peers may end with the error that they do not have the model of the run."""
 
     def made_rules(self) -> Rules:
         rules = self.rules or small_rules(self.peers, self.rounds)
@@ -103,6 +105,7 @@ class Arena(World):
             rules=setting.made_rules(),
             parts=replace(parts, strategies={number: self._bordered(of) for number, of in parts.strategies.items()}),
         )
+        self.may_lose_model = setting.may_lose_model
         self.num_wrong_steps = 0
         """Of them, those with an average that no honest host computed."""
         note = self.checkers.applied

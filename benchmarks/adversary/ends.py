@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from adloco_p2p.core.model.messages import Heartbeat, RunComplete
+from adloco_p2p.core.model.messages import AverageDigest, FinalClaim, Heartbeat, RunComplete
+from adloco_p2p.core.model.rules import InstanceRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.device import hashed
+from adloco_p2p.sim.identities import name_of, sign
 from adloco_p2p.sim.machine import Machine, Outgoing
-from adloco_p2p.sim.world import Parts
+from adloco_p2p.sim.world import Parts, small_rules
 from benchmarks.adversary import members
-from benchmarks.adversary.arena import Result, Setting, fight
+from benchmarks.adversary.arena import Arena, Result, Setting, fight
 from benchmarks.adversary.members import DEAD_STATE, Sent, at_once
 from benchmarks.adversary.scenario import Outcome, Scenario, judged
 
@@ -20,15 +22,35 @@ LAST_SECONDS = 330.0
 """After the last plan: the longest wait of finished peers (`PENDING_SECONDS`), and the last round."""
 
 
+def final_message(machine: Machine, plan: Digest, state: Digest | None, counted: Digest | None = None) -> RunComplete:
+    """It came to this state, by its signed word one to which a majority agreed."""
+    claim = FinalClaim(peer=machine.peer, plan=plan, state=state, is_agreed=True)
+    claim = replace(claim, signature=sign(machine.peer, claim.payload))
+    return RunComplete(plan=plan, state=state, claims=(claim,), counted=counted)
+
+
 def claiming(state: Callable[[PeerId], Digest]) -> Outgoing:
-    """It has another final state than the others, agreed by a majority, and keeps to that; of the receiver's choice."""
+    """It has another final state than the others, agreed by a majority, and keeps to that; of the receiver's choice. It counts
+    the same claims as each receiver, by its own word."""
 
     def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
-        del machine
-        lies = isinstance(message, RunComplete) and message.plan is not None
-        return at_once(replace(message, state=state(peer), is_agreed=True) if lies else message)  # type: ignore[type-var]
+        if not isinstance(message, RunComplete) or message.plan is None:
+            return at_once(message)
+        lie = final_message(machine, message.plan, state(peer), counted_by(machine, peer))
+        return at_once(replace(lie, is_answer=message.is_answer))
 
     return sends
+
+
+def counted_by(machine: Machine, peer: PeerId) -> Digest | None:
+    """The digest of the claims that the peer counts, as it sent it to this machine."""
+    last = _last_of(machine, peer)
+    return last.counted if last is not None else None
+
+
+def _last_of(machine: Machine, peer: PeerId) -> RunComplete | None:
+    assert machine.process is not None
+    return machine.process.peer._lifecycle._completion._ended.get(peer)
 
 
 def never_done(machine: Machine, peer: PeerId, message: object) -> Sent:
@@ -54,7 +76,100 @@ def done_from_the_start(machine: Machine, peer: PeerId, message: object) -> Sent
     if not isinstance(message, Heartbeat) or machine.process is None:
         return at_once(message)
     plan = machine.process.agreement.consensus.slot.digest
-    return at_once(message, RunComplete(plan=plan, state=DEAD_STATE, is_agreed=True))
+    return at_once(message, final_message(machine, plan, DEAD_STATE))
+
+
+class TwoFaces:
+    """It returns one average of the last round to half of the others and another to the rest, votes for both, and then claims
+    to have come to the state of whoever it writes to. `is_late`: to the second half only after a while."""
+
+    def __init__(self, last_round: int, *, is_late: bool) -> None:
+        self.machine: Machine | None = None
+        self.num_votes = 0
+        self._last_round = last_round
+        self._is_late = is_late
+        self._handed: dict[PeerId, object] = {}
+        self._own_vote: AverageDigest | None = None
+
+    def returned(self, host: PeerId, average: object) -> object:
+        assert self.machine is not None
+        process = self.machine.process
+        if process is None or process.peer._state.opened < self._last_round:
+            return average
+        return self._handed.setdefault(host, hashed("one" if self._half(host) else "other", average))
+
+    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
+        if isinstance(message, AverageDigest) and message.round == self._last_round and not message.is_void:
+            self._own_vote = message
+            return at_once(self._vote(machine, peer, message)) if peer in self._handed else ()
+        if isinstance(message, Heartbeat) and self._own_vote is not None and peer in self._handed:
+            return at_once(message, self._vote(machine, peer, self._own_vote))
+        if isinstance(message, RunComplete) and message.plan is not None:
+            last = _last_of(machine, peer)
+            if last is None or last.plan != message.plan or (self._is_late and self._half(peer) and not message.is_answer):
+                return ()
+            lie = final_message(machine, message.plan, last.state, last.counted)
+            return at_once(replace(lie, is_answer=message.is_answer))
+        return at_once(message)
+
+    def _vote(self, machine: Machine, peer: PeerId, message: AverageDigest) -> AverageDigest:
+        assert machine.process is not None
+        plan = members._plan_of(machine, message.round)
+        assert plan is not None
+        vote = replace(message, digest=machine.process.device.average_digest(self._handed[peer]), backers=())
+        self.num_votes += 1
+        return replace(vote, signature=sign(machine.peer, vote.payload(plan, machine.peer)))
+
+    @staticmethod
+    def _half(host: PeerId) -> bool:
+        return host in (name_of(0), name_of(1))
+
+
+ONE_STATE = "the hosts came to one state"
+WORLDS_TRIED = 6
+MISSED = Outcome(sent="nothing", happened=f"{ONE_STATE} in {WORLDS_TRIED} worlds", has_passed=False)
+
+
+def with_two_faces(*, is_late: bool = False) -> Callable[[int], Outcome]:
+    setting = replace(
+        FIVE, rules=replace(small_rules(5, FIVE.rounds), instances=InstanceRules(count=1, start="same")), may_lose_model=True
+    )
+
+    def tried(seed: int) -> Outcome:
+        faces = TwoFaces(setting.rounds - 1, is_late=is_late)
+
+        def prepare(arena: Arena) -> None:
+            faces.machine = arena.machines[name_of(LIAR)]
+
+        parts = Parts(strategies={LIAR: faces}, returned={LIAR: faces.returned})
+        result = fight(seed, setting, parts=parts, prepare=prepare)
+        missed = "" if len(set(_finals(result).values())) > 1 else ONE_STATE
+        return judged(result, _one_model(result), missed, sent=f"{faces.num_votes} votes for two averages")
+
+    def play(seed: int) -> Outcome:
+        """In some worlds the liar reduces nothing in the last round: then another one is tried."""
+        outcomes = (tried(seed + number) for number in range(WORLDS_TRIED))
+        return next((outcome for outcome in outcomes if ONE_STATE not in outcome.happened), MISSED)
+
+    return play
+
+
+def _finals(result: Result) -> dict[PeerId, object]:
+    """What honest hosts have on their disks at the end."""
+    found: dict[PeerId, object] = {}
+    for machine in result.arena.honest():
+        durable = machine.disk.durable
+        if durable is not None and durable.held:
+            found[machine.peer] = machine.disk.states[durable.round, durable.held[0]]
+    return found
+
+
+def _one_model(result: Result) -> str:
+    """No two honest hosts end the run as finished with different models."""
+    finals = _finals(result)
+    processes = [machine.process for machine in result.arena.honest() if machine.process is not None]
+    models = {finals[process.me] for process in processes if process.stop is not None and process.stop.is_finished}
+    return f"{len(models)} models end the run as finished" if len(models) > 1 else ""
 
 
 def at_the_end(*strategies: Outgoing, restarts: bool = False) -> Callable[[int], Outcome]:
@@ -105,6 +220,8 @@ ENDS: tuple[Scenario, ...] = (
         finding="",
         play=at_the_end(claiming(lambda _peer: DEAD_STATE), restarts=True),
     ),
+    Scenario(name="two averages of the last round, and both states", finding="", play=with_two_faces()),
+    Scenario(name="the same, the second state late", finding="", play=with_two_faces(is_late=True)),
     Scenario(name="never at the end of the run", finding="", play=at_the_end(never_done)),
     Scenario(name="at the end of the run from the start", finding="", play=at_the_end(done_from_the_start)),
     Scenario(name="silence from the last plan on", finding="", play=at_the_end(silent_from(FIVE.rounds))),

@@ -301,6 +301,23 @@ AveragingMessage = AverageDigest | AttemptFailed | AttemptStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FinalClaim:
+    """The state with which a peer came to the end of the run, signed: the same for everybody."""
+
+    peer: PeerId
+    plan: HexDigest
+    state: HexDigest | None
+    """Root of the state; none where the peer hosts nothing."""
+    is_agreed: bool
+    """By its own word: a majority agreed on every step to this state."""
+    signature: Signature = ""
+
+    @property
+    def payload(self) -> bytes:
+        return payload("final state", self.peer, self.plan, self.state, self.is_agreed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunComplete:
     """The sender has carried out the last plan."""
 
@@ -309,8 +326,10 @@ class RunComplete:
     for that."""
     state: HexDigest | None = None
     """Root of the final state that the sender holds; none where it hosts nothing."""
-    is_agreed: bool = False
-    """By its own word: a majority agreed on every step to this state."""
+    claims: Annotated[tuple[FinalClaim, ...], MaxLen(2 * MAX_ROSTER)] = ()
+    """That of the sender, and those of others where the receiver may have counted others."""
+    counted: HexDigest | None = None
+    """Digest of all claims that the sender counts."""
     is_answer: bool = False
     """An answer to the same message of the receiver; it asks for no answer itself."""
 

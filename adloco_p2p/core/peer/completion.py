@@ -3,14 +3,19 @@
 No plan follows the last one that would name the state after the last round. So peers that have ended the run compare their
 final states: each sends the root of its own, and whether a majority agreed on every step to it. From these claims each computes
 the state of the run; a peer with another one fetches it.
+
+Where the claims name several states, a member that signs two could make two models. So peers then go on only once all of
+them count the same claims: they compare a digest, and send the claims themselves where it differs.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import Effect, Send
-from adloco_p2p.core.model.messages import RunComplete
+from adloco_p2p.core.model.ledger_entry import Sign, Verify
+from adloco_p2p.core.model.messages import FinalClaim, RunComplete
 from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.peer.final_claims import FinalClaims
 from adloco_p2p.core.peer.plan_book import FinalState
 
 RESEND_SECONDS = 2.0
@@ -24,11 +29,17 @@ PENDING_SECONDS = 300.0
 class CompletionBarrier:
     """`begin` once this peer is done, `withdraw` where another history wins after that, or another state is to be fetched."""
 
-    def __init__(self, me: PeerId) -> None:
+    def __init__(self, me: PeerId, *, sign: Sign, verify: Verify) -> None:
         self.me = me
         self.next_deadline: float | None = None
+        self._sign = sign
+        self._verify = verify
         self._own: RunComplete | None = None
-        """What this peer has come to: the last plan, and the final state."""
+        """What this peer has come to: the last plan, and the state that it holds."""
+        self._claims: FinalClaims | None = None
+        """About the last plan that this peer came to."""
+        self._sent: Digest | None = None
+        """Of the claims that it counted when it sent its message the last time."""
         self._ended: dict[PeerId, RunComplete] = {}
         """The same of others: one of another history is not done in this one. Only members' messages come here: the network
         refuses strangers this kind."""
@@ -37,13 +48,27 @@ class CompletionBarrier:
         self._pending: dict[PeerId, None] = {}
         """Peers that answered that they are not done; the last message of each counts."""
 
-    def begin(self, own: RunComplete, roster: Sequence[PeerId], now: float) -> list[Effect]:
-        """Send it to all others."""
-        self._own = own
+    @property
+    def liars(self) -> tuple[PeerId, ...]:
+        """Members that signed two different claims about the end of this history."""
+        return self._claims.liars if self._claims is not None else ()
+
+    def begin(
+        self, *, plan: Digest, state: Digest | None, is_agreed: bool, roster: Sequence[PeerId], now: float
+    ) -> list[Effect]:
+        """Send it to all others. A peer that comes here again, with the state of the others, keeps to its claim."""
+        if self._claims is None or self._claims.own.plan != plan:
+            claim = FinalClaim(peer=self.me, plan=plan, state=state, is_agreed=is_agreed)
+            self._claims = FinalClaims(replace(claim, signature=self._sign(claim.payload)), roster, self._verify)
+        for message in self._ended.values():
+            self._claims.take(message.claims)
+        self._own = RunComplete(plan=plan, state=state)
         self._others = tuple(peer for peer in roster if peer != self.me)
         self._began_at = now
         self.next_deadline = now + RESEND_SECONDS
-        return [Send(peer=peer, message=own) for peer in self._others]
+        self._sent = self._claims.digest
+        message = self._message()
+        return [Send(peer=peer, message=message) for peer in self._others]
 
     def withdraw(self) -> None:
         """This peer is not done any more."""
@@ -54,22 +79,34 @@ class CompletionBarrier:
             self._pending[sender] = None
             self._ended.pop(sender, None)
             return []
-        self._ended[sender] = message
+        of_sender = tuple(claim for claim in message.claims if claim.peer == sender)
+        self._ended[sender] = replace(message, claims=of_sender[:1])
         self._pending.pop(sender, None)
-        own = self._own or RunComplete(plan=None)
-        answer = RunComplete(plan=own.plan, state=own.state, is_agreed=own.is_agreed, is_answer=True)
-        return [] if message.is_answer else [Send(peer=sender, message=answer)]
+        if self._claims is not None:
+            self._claims.take(message.claims)
+        return [] if message.is_answer else [Send(peer=sender, message=replace(self._message(), is_answer=True))]
 
     def tick(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        if self.next_deadline is None or now < self.next_deadline or self._own is None:
+        if self.next_deadline is None or now < self.next_deadline or self._own is None or self._claims is None:
             return []
         self.next_deadline = now + RESEND_SECONDS
-        waiting = {*self._missing(self._own.plan, self._others, gone), *self._elsewhere(gone)}
-        return [Send(peer=peer, message=self._own) for peer in self._others if peer in waiting]
+        differing = self._differing(gone)
+        waiting = {*self._missing(self._own.plan, self._others, gone), *self._elsewhere(gone), *differing}
+        lacks_claims = differing if self._sent == self._claims.digest else ()  # else those of others may be out of date, too
+        self._sent = self._claims.digest
+        return [Send(peer=peer, message=self._message(peer in lacks_claims)) for peer in self._others if peer in waiting]
+
+    def _message(self, shows_all: bool = False) -> RunComplete:
+        if self._own is None or self._claims is None:
+            return RunComplete(plan=None)
+        claims = self._claims.all if shows_all else (self._claims.own,)
+        return replace(self._own, claims=claims, counted=self._claims.digest)
 
     def is_over(self, now: float, gone: Collection[PeerId]) -> bool:
-        """All living peers are done, or the time of those that are not is over."""
-        return self._own is not None and self._is_enough(self._missing(self._own.plan, self._others, gone), now)
+        """All living peers are done and, where it matters, count the same claims; or the time of those that do not is over."""
+        if self._own is None:
+            return False
+        return self._is_enough([*self._missing(self._own.plan, self._others, gone), *self._differing(gone)], now)
 
     def may_go(self, now: float, gone: Collection[PeerId]) -> bool:
         """And none of them has another state, which it would exchange for that of this peer."""
@@ -85,39 +122,26 @@ class CompletionBarrier:
         return any(self._is_at(peer, plan) for peer in others) and not self._missing(plan, others, gone)
 
     def final_state(self, voters: Sequence[PeerId]) -> FinalState | None:
-        """Of the run, by the claims of the `voters`, in the order in which they joined: that of more than half of them,
-        dead or alive; else one to which a majority agreed on every step, by the word of its holders; else that of most; else
-        that of the first. Where no voter has one, by the claims of the others, of which no number is a majority. None where
-        nobody has one."""
-        done = {peer: claim for peer, claim in self._claims.items() if claim.state is not None}
-        states: dict[Digest, list[PeerId]] = {}
-        heard = [peer for peer in voters if peer in done]
-        for peer in heard or sorted(done):
-            state = done[peer].state
-            assert state is not None
-            states.setdefault(state, []).append(peer)
-        if not states:
+        """Of the run; see `FinalClaims.final_state`."""
+        if self._own is None or self._claims is None:
             return None
-        agreed = {state for state, peers in states.items() if any(done[peer].is_agreed for peer in peers)}
-        by_majority = {state for state, peers in states.items() if heard and is_majority(len(peers), len(voters))}
-        first = max(states, key=lambda state: (state in by_majority, state in agreed, len(states[state])))
-        holders = tuple(peer for peer in sorted(done) if done[peer].state == first and peer != self.me)
-        return FinalState(
-            digest=first, holders=holders, is_agreed=first in by_majority | agreed, is_of_most=first in by_majority
-        )
-
-    @property
-    def _claims(self) -> Mapping[PeerId, RunComplete]:
-        """Of this history."""
-        if self._own is None:
-            return {}
-        return {self.me: self._own} | {peer: claim for peer, claim in self._ended.items() if claim.plan == self._own.plan}
+        held = {peer: message.state for peer, message in self._ended.items() if message.plan == self._own.plan}
+        return self._claims.final_state(voters, held | {self.me: self._own.state})
 
     def _elsewhere(self, gone: Collection[PeerId]) -> list[PeerId]:
         """Living peers that are done, with another state than this peer."""
-        own = self._own.state if self._own is not None else None
-        claims = {peer: claim.state for peer, claim in self._claims.items()}
-        return [peer for peer in self._others if peer not in gone and own is not None and claims.get(peer) not in (None, own)]
+        own = self._own
+        if own is None or own.state is None:
+            return []
+        done = [peer for peer in self._others if peer not in gone and self._is_at(peer, own.plan)]
+        return [peer for peer in done if self._ended[peer].state not in (None, own.state)]
+
+    def _differing(self, gone: Collection[PeerId]) -> list[PeerId]:
+        """Living peers that are done and count other claims than this one, where one more claim could change the outcome."""
+        if self._own is None or self._claims is None or not self._claims.are_mixed:
+            return []
+        done = [peer for peer in self._others if peer not in gone and self._is_at(peer, self._own.plan)]
+        return [peer for peer in done if self._ended[peer].counted != self._claims.digest]
 
     def _missing(self, plan: Digest | None, peers: Sequence[PeerId], gone: Collection[PeerId]) -> list[PeerId]:
         return [peer for peer in peers if not self._is_at(peer, plan) and peer not in gone]

@@ -108,7 +108,7 @@ class Lifecycle:
         self._catching_up = catching_up
         self._checkpoints = checkpoints
         self._outcomes = outcomes
-        self._completion = CompletionBarrier(at.me)
+        self._completion = CompletionBarrier(at.me, sign=agreement.sign, verify=agreement.verify)
         self._before_waiting = self.stage
         self._is_exchanging: bool | None = None
         """Whether the final state of the others is on its way; None: this peer has not asked for it."""
@@ -345,8 +345,9 @@ class Lifecycle:
         self._before_waiting = self.stage
         self._enter(Stage.WAITING)
         state = final.state_digest if final is not None else None
-        own = RunComplete(plan=self._book.digests[plan.round], state=state, is_agreed=is_agreed)
-        return [*effects, log, *self._completion.begin(own, _peers_of(plan), now)]
+        digest, roster = self._book.digests[plan.round], _peers_of(plan)
+        sent = self._completion.begin(plan=digest, state=state, is_agreed=is_agreed, roster=roster, now=now)
+        return [*effects, log, *sent]
 
     def _is_agreed(self, instances: Sequence[InstanceId]) -> bool:
         """A majority agreed on every step to the states of these instances here."""
@@ -386,11 +387,13 @@ class Lifecycle:
             return []
         if self._is_apart():
             return self._stop(Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL), now)
-        if is_agreed:
+        is_sure = run is None or not (run.is_disputed or (run.is_agreed and not has_it))
+        if is_agreed and is_sure:
             return self._stop(Stop(reason="the run is complete", is_finished=True), now)
         if has_it and run is not None and run.is_agreed:
             return [*self._save_final(plan, now), *self._stop(Stop(reason="the run is complete", is_finished=True), now)]
-        return self._stop(Stop(reason=ANOTHER_MODEL, is_finished=False, error=NOT_THE_MODEL), now)
+        saves = self._save_final(plan, now, is_finished=False) if is_agreed else []
+        return [*saves, *self._stop(Stop(reason=ANOTHER_MODEL, is_finished=False, error=NOT_THE_MODEL), now)]
 
     def _exchange(self, run: FinalState, mine: Sequence[InstanceId]) -> list[Effect]:
         """This peer's final state for that of the run."""

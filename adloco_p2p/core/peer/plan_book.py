@@ -48,6 +48,8 @@ class FinalState:
     """A majority holds it, or agreed on every step to it."""
     is_of_most: bool
     """More than half of all planned hosts hold it."""
+    is_disputed: bool = False
+    """It is not, and a planned host signed two claims, of which other hosts may have counted the other one."""
 
 
 class PlanBook:

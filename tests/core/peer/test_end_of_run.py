@@ -1,19 +1,30 @@
 """Which model the run has, where peers end it with different states."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
-from adloco_p2p.core.model.events import Commanded, Durable, Evaluated, SaveCheckpoint, Started, Stop, TransitionApplied
-from adloco_p2p.core.model.messages import RunComplete
-from adloco_p2p.core.model.scalars import Digest
-from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, CompletionBarrier
+from adloco_p2p.core.model.events import (
+    Commanded,
+    Durable,
+    Effect,
+    Evaluated,
+    SaveCheckpoint,
+    Send,
+    Started,
+    Stop,
+    TransitionApplied,
+)
+from adloco_p2p.core.model.messages import FinalClaim, RunComplete
+from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, RESEND_SECONDS, CompletionBarrier
 from adloco_p2p.core.peer.lifecycle import voters_of
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.peer.plan_book import PlanBook
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.device import hashed
-from adloco_p2p.sim.identities import RUN
+from adloco_p2p.sim.identities import RUN, name_of, sign, verify
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, PEER3, rules
 from tests.core.peer.test_peer_churn import INSTANCE, LAST, Scripted, _cadence
 
@@ -21,17 +32,41 @@ ONE, OTHER, THIRD = (hashed(text) for text in ("one state", "another", "a third"
 ALL = (PEER0, PEER1, PEER2, PEER3)
 
 
-def claim(state: Digest | None, *, is_agreed: bool = False, plan: Digest = LAST) -> RunComplete:
-    return RunComplete(plan=plan, state=state, is_agreed=is_agreed)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Came:
+    """To the end of a run."""
+
+    state: Digest | None
+    is_agreed: bool
+    plan: Digest
+
+    def signed(self, peer: PeerId) -> FinalClaim:
+        unsigned = FinalClaim(peer=peer, plan=self.plan, state=self.state, is_agreed=self.is_agreed)
+        return replace(unsigned, signature=sign(peer, unsigned.payload))
+
+    def message(self, peer: PeerId) -> RunComplete:
+        return RunComplete(plan=self.plan, state=self.state, claims=(self.signed(peer),))
 
 
-def barrier(own: RunComplete, *others: RunComplete) -> CompletionBarrier:
+def claim(state: Digest | None, *, is_agreed: bool = False, plan: Digest = LAST) -> Came:
+    return Came(state=state, is_agreed=is_agreed, plan=plan)
+
+
+def barrier(own: Came, *others: Came) -> CompletionBarrier:
     """Of the first peer; the others sent these."""
-    completion = CompletionBarrier(PEER0)
-    completion.begin(own, ALL, 0.0)
-    for peer, message in zip(ALL[1:], others, strict=False):
-        completion.received(peer, message)
+    completion = completion_of(PEER0)
+    begin(completion, own)
+    for peer, came in zip(ALL[1:], others, strict=False):
+        completion.received(peer, came.message(peer))
     return completion
+
+
+def completion_of(me: PeerId) -> CompletionBarrier:
+    return CompletionBarrier(me, sign=partial(sign, me), verify=verify)
+
+
+def begin(completion: CompletionBarrier, own: Came, now: float = 0.0) -> list[Effect]:
+    return completion.begin(plan=own.plan, state=own.state, is_agreed=own.is_agreed, roster=ALL, now=now)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +82,7 @@ def barrier(own: RunComplete, *others: RunComplete) -> CompletionBarrier:
         (claim(ONE, is_agreed=True), [], ONE, True),
     ],
 )
-def test_the_state_of_a_run(own: RunComplete, others: list[RunComplete], expected: Digest, is_agreed: bool) -> None:
+def test_the_state_of_a_run(own: Came, others: list[Came], expected: Digest, is_agreed: bool) -> None:
     """More than half of the planned hosts; else the word of one that a majority agreed on it; else most; else the first."""
     found = barrier(own, *others).final_state(ALL)
     assert found is not None and (found.digest, found.is_agreed) == (expected, is_agreed)
@@ -65,10 +100,96 @@ def test_claims_of_peers_without_work_are_no_majority_where_no_voter_has_a_state
 
 def test_a_peer_with_the_state_of_the_run_stays_for_those_that_fetch_it() -> None:
     completion = barrier(claim(ONE), claim(ONE), claim(ONE), claim(OTHER))
+    counted = completion._message().counted
+    for peer, came in zip(ALL[1:], (claim(ONE), claim(ONE), claim(OTHER)), strict=True):
+        completion.received(peer, replace(came.message(peer), counted=counted))
     assert completion.is_over(1.0, {}) and not completion.may_go(1.0, {})
     assert completion.may_go(1.0, {PEER3: None}) and completion.may_go(COMPLETION_SECONDS, {})
-    completion.received(PEER3, claim(ONE))
+    completion.received(PEER3, RunComplete(plan=LAST, state=ONE, claims=(claim(OTHER).signed(PEER3),), counted=counted))
     assert completion.may_go(1.0, {})
+
+
+class Wire:
+    """Four peers at the end of a run: the last one lies, what the others send arrives at once."""
+
+    def __init__(self, *states: Digest) -> None:
+        self.peers = {peer: completion_of(peer) for peer in ALL[:3]}
+        self.now = 0.0
+        for peer, state in zip(self.peers, states, strict=True):
+            self._carry(peer, begin(self.peers[peer], claim(state, is_agreed=True)))
+
+    def _carry(self, sender: PeerId, effects: list[Effect]) -> None:
+        for effect in effects:
+            assert isinstance(effect, Send) and isinstance(effect.message, RunComplete)
+            if effect.peer in self.peers:
+                self._carry(effect.peer, self.peers[effect.peer].received(sender, effect.message))
+
+    def lie(self, receiver: PeerId, state: Digest) -> None:
+        """It came to this state, and counts the same claims as the receiver."""
+        message = claim(state, is_agreed=True).message(PEER3)
+        self.peers[receiver].received(PEER3, message)
+        self.peers[receiver].received(PEER3, replace(message, counted=self.peers[receiver]._message().counted))
+
+    def pass_time(self) -> None:
+        self.now += RESEND_SECONDS
+        for peer, completion in self.peers.items():
+            self._carry(peer, completion.tick(self.now, {}))
+
+    def is_over(self) -> list[bool]:
+        return [completion.is_over(self.now, {}) for completion in self.peers.values()]
+
+
+def test_a_member_with_a_claim_for_each_peer_is_counted_by_none() -> None:
+    """With the liar's word two have a majority of four for their state, until they show each other the claims."""
+    wire = Wire(ONE, ONE, OTHER)
+    wire.lie(PEER0, ONE)
+    wire.lie(PEER1, ONE)
+    wire.lie(PEER2, OTHER)
+    assert not any(wire.is_over()), "each knows of two states, and that another one counts other claims"
+    for _ in range(4):
+        wire.pass_time()
+        for peer in wire.peers:
+            wire.lie(peer, ONE if peer != PEER2 else OTHER)
+    assert all(wire.is_over()) and wire.now < COMPLETION_SECONDS
+    for completion in wire.peers.values():
+        found = completion.final_state(ALL)
+        assert completion.liars == (PEER3,) and found is not None
+        assert (found.digest, found.is_agreed, found.is_disputed) == (ONE, False, True)
+
+
+def test_where_all_name_one_state_nobody_waits_for_what_the_others_count() -> None:
+    wire = Wire(ONE, ONE, ONE)
+    for peer in wire.peers:
+        wire.lie(peer, ONE)
+    assert all(wire.is_over())
+
+
+def test_a_majority_without_it_needs_no_word_of_one_that_signs_two_claims() -> None:
+    wire = Wire(ONE, ONE, ONE)
+    for peer in wire.peers:
+        wire.lie(peer, OTHER)
+    wire.lie(PEER0, THIRD)
+    found = wire.peers[PEER0].final_state(ALL)
+    assert found is not None and found.is_of_most and not found.is_disputed
+
+
+def test_claims_that_their_authors_did_not_sign_or_of_another_plan_are_not_counted() -> None:
+    completion = barrier(claim(ONE), claim(ONE))
+    before = completion._message().counted
+    forged = replace(claim(OTHER).signed(PEER1), signature=sign(PEER3, b"something"))
+    stale = claim(OTHER, plan=hashed("of another history")).signed(PEER2)
+    stranger = claim(OTHER).signed(name_of(9))
+    completion.received(PEER3, RunComplete(plan=LAST, state=ONE, claims=(forged, stale, stranger)))
+    assert completion._message().counted == before and not completion.liars
+
+
+def test_a_peer_that_takes_the_state_of_the_others_keeps_to_its_claim_and_counts_for_what_it_holds() -> None:
+    completion = barrier(claim(OTHER), claim(ONE), claim(ONE, is_agreed=False))
+    completion.withdraw()
+    begin(completion, claim(ONE), 5.0)
+    found = completion.final_state(ALL)
+    assert completion._message().claims == (claim(OTHER).signed(PEER0),)
+    assert found is not None and found.is_of_most and found.holders == (PEER1, PEER2)
 
 
 def test_the_hosts_of_the_last_round_decide_in_the_order_of_their_joining() -> None:

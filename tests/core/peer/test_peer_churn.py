@@ -14,6 +14,7 @@ from adloco_p2p.core.model.events import (
     Commanded,
     Decided,
     Durable,
+    Effect,
     Evaluated,
     FetchFailed,
     FetchState,
@@ -129,27 +130,34 @@ def test_nobody_goes_before_the_slowest_has_ended_the_run() -> None:
     assert min(stopped_at) >= max(finished_at)
 
 
+def _barrier() -> CompletionBarrier:
+    return CompletionBarrier(PEER0, sign=lambda _payload: "signed", verify=lambda peer, payload, signature: True)
+
+
+def _begin(completion: CompletionBarrier, *others: PeerId) -> list[Effect]:
+    """A peer without a state comes to the end."""
+    return completion.begin(plan=LAST, state=None, is_agreed=True, roster=[PEER0, *others], now=10.0)
+
+
 def test_a_farewell_ends_when_all_who_live_are_done_or_had_their_time() -> None:
-    completion = CompletionBarrier(PEER0)
-    done, answer, pending = (
-        RunComplete(plan=LAST),
-        RunComplete(plan=LAST, is_answer=True),
-        RunComplete(plan=None, is_answer=True),
-    )
+    completion = _barrier()
+    done, pending = RunComplete(plan=LAST), RunComplete(plan=None, is_answer=True)
     assert completion.received(PEER1, done) == [Send(peer=PEER1, message=pending)]
-    told = completion.begin(RunComplete(plan=LAST), [PEER0, PEER1, PEER2], 10.0)
-    assert told == [Send(peer=PEER1, message=done), Send(peer=PEER2, message=done)]
-    assert completion.received(PEER1, done) == [Send(peer=PEER1, message=answer)]
-    assert completion.received(PEER1, answer) == []
+    told = _begin(completion, PEER1, PEER2)
+    sent = told[0].message if isinstance(told[0], Send) else None
+    assert isinstance(sent, RunComplete) and sent.plan == LAST
+    assert told == [Send(peer=PEER1, message=sent), Send(peer=PEER2, message=sent)]
+    assert completion.received(PEER1, done) == [Send(peer=PEER1, message=replace(sent, is_answer=True))]
+    assert completion.received(PEER1, RunComplete(plan=LAST, is_answer=True)) == []
     assert not completion.is_over(11.0, {})
-    assert completion.tick(10.0 + RESEND_SECONDS, {}) == [Send(peer=PEER2, message=done)]
+    assert completion.tick(10.0 + RESEND_SECONDS, {}) == [Send(peer=PEER2, message=sent)]
     assert completion.is_over(11.0, {PEER2: None})
     assert completion.is_over(10.0 + COMPLETION_SECONDS, {})
 
 
 def test_a_peer_that_still_comes_is_waited_for_longer_but_not_for_good() -> None:
-    completion = CompletionBarrier(PEER0)
-    completion.begin(RunComplete(plan=LAST), [PEER0, PEER1, PEER2], 10.0)
+    completion = _barrier()
+    _begin(completion, PEER1, PEER2)
     assert completion.received(PEER1, RunComplete(plan=None, is_answer=True)) == []
     assert not completion.is_over(10.0 + COMPLETION_SECONDS, {}), "it may be fetching the last state from here"
     assert completion.is_over(10.0 + COMPLETION_SECONDS, {PEER1: None}), "the other one says nothing"
@@ -172,10 +180,10 @@ def _decoded(message: RunComplete) -> RunComplete:
 
 
 def test_a_peer_that_ended_another_history_is_not_done_in_this_one() -> None:
-    completion = CompletionBarrier(PEER0)
+    completion = _barrier()
     completion.received(PEER1, RunComplete(plan=hashed("another last plan")))
     assert not completion.are_all_done(LAST, [PEER0, PEER1], {})
-    completion.begin(RunComplete(plan=LAST), [PEER0, PEER1], 10.0)
+    _begin(completion, PEER1)
     assert not completion.is_over(11.0, {})
     completion.received(PEER1, RunComplete(plan=LAST))
     assert completion.are_all_done(LAST, [PEER0, PEER1], {}) and completion.is_over(11.0, {})
@@ -193,8 +201,8 @@ def test_a_peer_that_has_ended_a_history_goes_on_in_the_one_that_wins() -> None:
     peer.handle(Started(durable=Durable(round=2, plans=tuple(plans), held=(INSTANCE,)), capacity=CAPACITY), 0.0)
     peer.handle(TransitionApplied(round=2), 0.0)
     effects = peer.handle(Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0), 1.0)
-    done = RunComplete(plan=canonical.digest(plans[2]), is_agreed=True)
-    assert peer.stage is Stage.WAITING and Send(peer=PEER1, message=done) in effects
+    (done,) = [effect.message for effect in effects if isinstance(effect, Send) and isinstance(effect.message, RunComplete)]
+    assert peer.stage is Stage.WAITING and done.plan == canonical.digest(plans[2])
 
     other = next_plan(plans[0], (), whole, roster=RosterChange(joined=((PEER2, CAPACITY),)))
     agreement.outcomes = [Reorg(fork=plans[0], lost=(), won=(_entry(other),))]

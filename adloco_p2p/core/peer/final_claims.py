@@ -1,0 +1,93 @@
+"""With which states the members came to the end of a run, by their signed claims, and which of these states is that of the run.
+
+A claim is the same for everybody: a member keeps to its first one even where it then takes another state. So two different
+claims of one member cancel each other, and who signed them is shown by the claims themselves.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.ledger_entry import Verify
+from adloco_p2p.core.model.messages import FinalClaim
+from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.peer.plan_book import FinalState
+
+CLAIMS_KEPT = 2
+"""Of one peer: more would prove nothing else."""
+
+
+class FinalClaims:
+    """Those about one last plan that one peer counts."""
+
+    def __init__(self, own: FinalClaim, roster: Iterable[PeerId], verify: Verify) -> None:
+        self.own = own
+        self._verify = verify
+        self._known: dict[PeerId, tuple[FinalClaim, ...]] = dict.fromkeys(roster, ()) | {own.peer: (own,)}
+        self._digest: Digest | None = None
+
+    @property
+    def all(self) -> tuple[FinalClaim, ...]:
+        return tuple(claim for claims in self._known.values() for claim in claims)
+
+    @property
+    def digest(self) -> Digest:
+        """Of what the members claim: the same wherever the same claims are counted, in whatever order they came. Not of the
+        signatures, of which there are several for one content."""
+        if self._digest is None:
+            self._digest = canonical.digest(sorted((claim.peer, claim.state or "", claim.is_agreed) for claim in self.all))
+        return self._digest
+
+    @property
+    def are_mixed(self) -> bool:
+        """They name several states, or one member signed two claims."""
+        return bool(self.liars) or len({claims[0].state for claims in self._known.values() if claims} - {None}) > 1
+
+    @property
+    def liars(self) -> tuple[PeerId, ...]:
+        """Members that signed two different claims. One that was killed in between may do so, too."""
+        return tuple(peer for peer, claims in sorted(self._known.items()) if len(claims) > 1)
+
+    def take(self, claims: Iterable[FinalClaim]) -> None:
+        """Those that are new, of members and about this plan, and that their authors signed."""
+        for claim in claims:
+            known = self._known.get(claim.peer)
+            is_new = known is not None and len(known) < CLAIMS_KEPT and claim.plan == self.own.plan
+            if known is None or not is_new or any(_content(other) == _content(claim) for other in known):
+                continue
+            if self._verify(claim.peer, claim.payload, claim.signature):
+                self._known[claim.peer] = (*known, claim)
+                self._digest = None
+
+    def final_state(self, voters: Sequence[PeerId], held: Mapping[PeerId, Digest | None]) -> FinalState | None:
+        """Of the run, by the claims of the `voters`, in the order in which they joined: that of more than half of them, dead or
+        alive; else one to which a majority agreed on every step, by the word of its holders; else that of most; else that of
+        the first. Where no voter has one, by the claims of the others, of which no number is a majority. None where nobody has
+        one. `held`: the states that members hold by now. Those that took this one count for it, too."""
+        claims = {peer: known[0] for peer, known in self._known.items() if len(known) == 1 and known[0].state is not None}
+        states: dict[Digest, list[PeerId]] = {}
+        counted = [peer for peer in voters if peer in claims]
+        for peer in counted or sorted(claims):
+            state = claims[peer].state
+            assert state is not None
+            states.setdefault(state, []).append(peer)
+        if not states:
+            return None
+        agreed = {state for state, peers in states.items() if any(claims[peer].is_agreed for peer in peers)}
+        by_majority = {state for state, peers in states.items() if counted and is_majority(len(peers), len(voters))}
+        first = max(states, key=lambda state: (state in by_majority, state in agreed, len(states[state])))
+        holders = [peer for peer in sorted(held) if held[peer] == first]
+        liars = {*self.liars} & {*voters}
+        num_voters = len({*states[first], *holders} & {*voters} - liars)
+        is_of_most = first in by_majority or (bool(counted) and is_majority(num_voters, len(voters)))
+        return FinalState(
+            digest=first,
+            holders=tuple(peer for peer in holders if peer != self.own.peer),
+            is_agreed=is_of_most or (first in agreed and not liars),
+            is_of_most=is_of_most,
+            is_disputed=bool(liars) and not is_of_most,
+        )
+
+
+def _content(claim: FinalClaim) -> tuple[Digest | None, bool]:
+    return claim.state, claim.is_agreed
