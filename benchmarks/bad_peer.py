@@ -31,6 +31,7 @@ from hivemind.p2p import P2P, PeerID
 
 from adloco_p2p.cli import main as node
 from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.model.averages import Average
 from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.swarm.allreduce import handshake
@@ -66,8 +67,8 @@ def change(owner: type, name: str, make: Callable[[Any], Any]) -> None:
 
 def change_vector(of: Callable[[torch.Tensor], torch.Tensor]) -> None:
     def make(average: Any) -> Any:
-        async def averaged(self: Averager, *, vector: torch.Tensor, **details: Any) -> Any:
-            return await average(self, vector=of(vector), **details)
+        async def averaged(self: Averager, asked: Average, vector: torch.Tensor, **details: Any) -> Any:
+            return await average(self, asked, of(vector), **details)
 
         return averaged
 
@@ -119,9 +120,9 @@ def shape() -> None:
 
 def weight() -> None:
     def make_average(average: Any) -> Any:
-        async def averaged(self: Averager, *, weights: tuple[tuple[PeerId, int], ...], **details: Any) -> Any:
-            mine = tuple((peer, HUGE if peer == self._around.own_peer else n) for peer, n in weights)
-            return await average(self, weights=mine, **details)
+        async def averaged(self: Averager, asked: Average, vector: torch.Tensor, **details: Any) -> Any:
+            mine = tuple((peer, HUGE if peer == self._around.own_peer else n) for peer, n in asked.weights)
+            return await average(self, replace(asked, weights=mine), vector, **details)
 
         return averaged
 

@@ -13,6 +13,7 @@ without a flood shows nothing. At the end is printed, and checked (exit code 1 w
 - no honest process has ended,
 - rounds come at half the pace of before, or more,
 - all honest hosts have the same digest after a round, or within three rounds,
+- every liar lives, and had work in more than its first five rounds,
 - liars that send what is no average, or the opposite of one, are in no average that honest hosts applied once they were known:
   `nan` and `shape` never, `flip` in at most half of the rounds after its first five,
 - with `--clean LOSS ...`, the last held-out losses of runs in peace: this one's is at most the largest of them plus 0.03.
@@ -32,7 +33,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.nodes import ENVIRONMENT, ROOT, write_document
+from benchmarks.nodes import ENVIRONMENT, ROOT, read_events, write_document
 from benchmarks.soak import MACHINE, Peer, addresses_of, processes_of, say, soak_document, write_soak_text
 from benchmarks.stranger import frames_answered
 
@@ -64,6 +65,8 @@ class Siege:
         self.admitted_at = math.inf
         self.siege_seconds = 0.0
         self.ended: list[str] = []
+        self.fallen: set[str] = set()
+        """Kinds of the liars that ended by themselves."""
 
     def run(self) -> None:
         self.folder.mkdir(parents=True)
@@ -123,6 +126,8 @@ class Siege:
                 assert peer.process is not None
                 self.ended.append(f"peer {peer.index} with {peer.process.returncode} in round {max(self.seen_at, default=-1)}")
 
+        self.fallen |= {peer.kind for peer in self.liars if not peer.is_alive}
+
     def stop(self) -> None:
         for peer in self.liars:
             peer.signal(signal.SIGKILL)
@@ -153,6 +158,7 @@ class Siege:
         say(f"held-out loss {loss:.4f}; honest processes that ended: {', '.join(self.ended) or 'none'}")
         for kind, (part, count) in averaged.items():
             say(f"{kind}: in {part:.0%} of {count} averages, from its {SETTLING_ROUNDS}th round of work on")
+        say(f"liars that ended by themselves: {', '.join(sorted(self.fallen)) or 'none'}")
         frames = [self.frames(number) for number in range(len(self.strangers))]
         say(f"frames of strangers that were answered: {', '.join(map(str, frames)) or 'none'}")
         say(f"rounds whose digests differ at the end: {differing[:10] or 'none'}")
@@ -163,6 +169,7 @@ class Siege:
             "flood": self.is_flooded(frames),
             "pace": not is_besieged or after >= LEAST_PACE * before,
             "same digests": not differing,
+            "liars at work": not self.fallen and all(count > 0 for _, count in averaged.values()),
             "liars left out": all(
                 part <= (0.0 if kind in NEVER_AVERAGED else 0.5 if kind == "flip" else 1.0)
                 for kind, (part, _) in averaged.items()
@@ -208,14 +215,20 @@ class Siege:
 
     def _part_averaged(self, liar: Peer) -> tuple[float, int]:
         """The part of the averages of several hosts that holds the liar's work, and how many averages there were."""
-        me = liar.identity
+        me, work = liar.identity, self._work_of(liar)
         seen = [event for events in self.events.values() for event in events]
         ends = [event for event in seen if not event["is_void"] and len(event["hosts"]) > 1]
-        first = min((event["round"] for event in liar.new_rounds() if event["samples"] > 0), default=None)
-        if me is None or first is None:
-            return 0.0, 0
-        counted = [event for event in ends if event["round"] >= first + SETTLING_ROUNDS]
+        counted = [event for event in ends if event["round"] in work[SETTLING_ROUNDS:]]
         return sum(me in event["hosts"] for event in counted) / max(1, len(counted)), len(counted)
+
+    def _work_of(self, liar: Peer) -> list[int]:
+        """Rounds in which the plans give it samples. By its own events it has no samples where it was left out."""
+        me = liar.identity
+        plans = [event for event in read_events(self.honest[0].workdir) if event["event"] == "plan"]
+        hosts = {plan["round"]: [share for item in plan["instances"] for share in item["hosts"]] for plan in plans}
+        return [
+            number for number, shares in sorted(hosts.items()) if any(s["peer"] == me and s["batch_samples"] for s in shares)
+        ]
 
     def _write_config(self) -> Path:
         write_soak_text(self.folder)
