@@ -16,11 +16,11 @@ rounds with the growth that the preset's eta had. Planned comparisons: AdLoCo mi
 other rows are exploratory.
 
 In all four pairs AdLoCo ended above the ramp. Its batch was at the cap within five rounds of the first growth.
-Hypothesis, written before its runs: the loss comes from this jump, not from the test; growth that is spread over the run ends
-as low as the ramp. The bound is `batch.growth_cap`, 1.07 a round instead of 1.5. It was chosen by rounds alone, before any loss:
-if the test asks for more in every round from the eighth on, as it did, 1.07 takes 50 rounds to 128 at most, the dearer ramp's,
-and 77 with 40 at most. (1.25 only delays the cap by three rounds.) Planned: bounded AdLoCo minus ramp at both prices, two seeds.
-The hypothesis holds where the mean of the four differences is at most 0.010, fails from 0.020 on, and is open in between.
+Hypothesis, written before its runs: the loss comes from this jump, not from the test; growth that is spread over the run
+ends as low as the ramp. The bound is `batch.growth_cap`, 1.07 a round instead of 1.5, chosen by rounds alone, before any loss:
+if the test asks for more in every round from the eighth on, as it did, 1.07 takes 50 rounds with 128 at most and 77 with 40 at
+most, those of the ramps. (1.25 delays the cap by three rounds only.) Planned: AdLoCo so bounded minus ramp at both prices, two
+seeds. The hypothesis holds where the mean of the four differences is at most 0.010, fails from 0.020 on, and is open between.
 """
 
 import argparse
