@@ -70,7 +70,7 @@ def test_the_tables_of_the_rules_follow_from_their_records(tmp_path: Path) -> No
     assert page.read_text() == (RESULTS / "robustness.md").read_text()
 
 
-def test_the_first_page_says_which_tables_of_counts_each_model_passes() -> None:
+def test_the_page_of_sizes_says_which_tables_of_counts_each_model_passes() -> None:
     runs = Runs(small_vocabulary.SCALE)
     lines = small_vocabulary.tables(runs)["small vocabulary"][2:]
     losses = {cells[1].strip(): cells[3].split()[0] for cells in (line.split("|") for line in lines)}
@@ -79,7 +79,7 @@ def test_the_first_page_says_which_tables_of_counts_each_model_passes() -> None:
     middle, hard = (tables["table of 4-grams"], tables["table of 5-grams"]), tables["table of 4-grams, Kneser-Ney"]
     models = {name: loss for name, loss in losses.items() if name not in tables}
     assert all(hard < loss < easy for loss in models.values())
-    page = " ".join((DOCS / "results.md").read_text().split())
+    page = " ".join((RESULTS / "sizes.md").read_text().split())
     for where, bounds in (("below both", (hard, min(middle))), ("between them", middle), ("above both", (max(middle), easy))):
         there = [f"{name} ({loss})" for name, loss in models.items() if bounds[0] < loss < bounds[1]]
         assert f"{where}: {'; '.join(there)}." in page or not there
@@ -100,6 +100,14 @@ def test_every_interval_on_a_first_page_stands_in_a_table(page: Path) -> None:
     found = INTERVAL.findall(page.read_text())
     assert found
     assert not [figure for figure in found if figure not in known]
+
+
+def test_the_first_page_answers_in_at_most_twelve_words() -> None:
+    """A table is read in a minute, or it is not read: what needs a sentence stands on the page of its benchmark."""
+    rows = [row.strip("| ").split(" | ") for row in TABLE_ROW.findall((DOCS / "results.md").read_text())]
+    answers = [row[1] for row in rows if len(row) == 5 and row[1] != "answer"]
+    assert len(answers) > 15
+    assert not [answer for answer in answers if len(answer.replace("---", "").split()) > 12]
 
 
 def test_the_tuning_runs_that_the_first_page_counts_are_in_the_table() -> None:
