@@ -100,7 +100,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
     _check_rates(arguments)
     run = load_run(arguments.config, arguments.set).value
-    num_samples = arguments.samples or run.work.samples
+    num_samples = arguments.samples or run.work.samples or _constant_samples(run)
     if num_samples is None:
         raise ConfigError("--samples N is required, because this run counts rounds (work.rounds)", code="E200")
     need = memory_need_of(run)
@@ -141,6 +141,13 @@ def plan(arguments: argparse.Namespace) -> int:
     if happened is not None:
         say(_happened_line(happened))
     return 0
+
+
+def _constant_samples(run: RunConfig) -> int | None:
+    """Of a run that counts rounds; none where their batches are not known beforehand."""
+    if run.work.rounds is None or run.batch.test != "constant":
+        return None
+    return run.work.rounds * run.work.inner_steps * run.batch.initial_batch
 
 
 def _check_rates(arguments: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 The model's own chat template writes a conversation, with marks in place of the messages' texts. So the text that the template
 adds is known, and only it is read for control tokens: a message that spells one is plain text. The learned tokens follow in the
 same way: they are those between the template's `{% generation %}` marks, or, where it has none, the assistant's texts, each
-with the control token behind it that ends the turn.
+with the control token behind it that ends the turn. An answer without text is read, not learned: it would teach to say nothing.
 """
 
 import json
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,10 @@ MARK = "\ue000{}\ue001"
 """The mark for the text of message number n, while the template is read: private-use characters, which no template has."""
 _MARK = re.compile("\ue000(\\d+)\ue001")
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_ROLE = re.compile(r"[\w-]{1,64}")
+"""Templates write roles as control text, so no role may spell a control token."""
+_CALLS = ("tool_calls", "function_call")
+"""Keys of messages that hold more of an answer than its text."""
 MAX_SHAPES = 1024
 """Orders of roles whose rendering is remembered."""
 
@@ -42,7 +45,8 @@ class Piece:
 
     text: str
     message: int | None
-    is_learned: bool
+    answer: int | None
+    """The message whose answer this is part of, and with which it is learned."""
 
 
 class ChatTemplate:
@@ -71,7 +75,7 @@ class ChatTemplate:
         Raises ConfigError where the template refuses it, changes the messages' texts, or does not show where an answer ends.
         """
         roles, contents = tuple(role for role, _ in messages), [content for _, content in messages]
-        if "assistant" not in roles:
+        if not any(role == "assistant" and content.strip() for role, content in messages):
             return None
         pieces = self._pieces(roles)
         wanted, _ = self._render(roles, contents)
@@ -85,7 +89,10 @@ class ChatTemplate:
                 )
         said = self._tokenizer.encode(contents)
         ids = [self._control(piece.text) if piece.message is None else said[piece.message] for piece in pieces]
-        learned = [np.full(len(part), piece.is_learned) for part, piece in zip(ids, pieces, strict=True)]
+        learned = [
+            np.full(len(part), piece.answer is not None and bool(contents[piece.answer].strip()))
+            for part, piece in zip(ids, pieces, strict=True)
+        ]
         return Example(ids=np.concatenate(ids), is_learned=np.concatenate(learned))
 
     def _pieces_of(self, roles: tuple[str, ...]) -> tuple[Piece, ...]:
@@ -95,13 +102,15 @@ class ChatTemplate:
             spans = self._answers(rendered, roles)
         if not spans:
             raise ConfigError("data.messages_column: the model's chat template marks nothing as the assistant's", code="E208")
-        borders = {0, len(rendered), *(place for found in _MARK.finditer(rendered) for place in found.span())}
+        marks = list(_MARK.finditer(rendered))
+        borders = {0, len(rendered), *(place for mark in marks for place in mark.span())}
         ordered = sorted(borders | {place for span in spans for place in span})
         pieces = []
         for start, stop in pairwise(ordered):
-            mark = _MARK.fullmatch(rendered, start, stop)
-            is_learned = any(first <= start and stop <= last for first, last in spans)
-            pieces.append(Piece(text=rendered[start:stop], message=int(mark[1]) if mark else None, is_learned=is_learned))
+            found = _MARK.fullmatch(rendered, start, stop)
+            span = next((span for span in spans if span[0] <= start and stop <= span[1]), (0, 0))
+            answer = next((int(mark[1]) for mark in marks if span[0] <= mark.start() < span[1]), None)
+            pieces.append(Piece(text=rendered[start:stop], message=int(found[1]) if found else None, answer=answer))
         return tuple(pieces)
 
     def _answers(self, rendered: str, roles: tuple[str, ...]) -> list[tuple[int, int]]:
@@ -147,12 +156,17 @@ def _joined(pieces: Sequence[Piece], contents: Sequence[str]) -> str:
 
 def messages_of(value: object, column: str) -> list[tuple[str, str]]:
     """Role and content of each message in a cell. Raises ConfigError for a column that holds something else."""
-    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-        found: list[tuple[Any, Any]] = [(item.get("role"), item.get("content")) for item in value]
-        if all(isinstance(role, str) and isinstance(content, str) for role, content in found):
-            return found
-    raise ConfigError(
-        f"data.messages_column: {column!r} holds {str(value)[:100]!r}; accepted is a list of messages, each with a `role` and a"
-        " `content`, both texts",
-        code="E207",
-    )
+    return [_message(item, column) for item in value] if isinstance(value, list) else [_message(value, column)]
+
+
+def _message(item: object, column: str) -> tuple[str, str]:
+    accepted = "a list of messages, each with a `role` and a `content`, both texts"
+    if isinstance(item, dict) and any(item.get(key) for key in _CALLS):
+        accepted = f"the call of a tool as text in `content`, as the model is to write it: {' and '.join(_CALLS)} are not read"
+    elif isinstance(item, dict):
+        role, content = item.get("role"), item.get("content")
+        if isinstance(role, str) and isinstance(content, str):
+            if _ROLE.fullmatch(role):
+                return role, content
+            accepted = "a `role` of letters, digits, `_` and `-`"
+    raise ConfigError(f"data.messages_column: {column!r} holds {str(item)[:100]!r}; accepted is {accepted}", code="E207")

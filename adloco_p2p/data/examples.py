@@ -50,7 +50,7 @@ class ExampleReader:
             text_of(row.get(prompt_column), prompt_column),
             text_of(row.get(completion_column), completion_column),
         )
-        if not completion:
+        if not completion.strip():
             return None
         before, learned = self._tokenizer.encode([prompt, completion])
         ids = np.concatenate([before.astype(np.int64), learned.astype(np.int64), [self._tokenizer.end_of_document]])

@@ -189,9 +189,12 @@ def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:
         what = (
             f"no text (data.text_column {columns[0]!r})"
             if columns == (run.data.text_column,)
-            else (f"nothing to learn within {length} tokens (columns {', '.join(columns)})")
+            else f"nothing to learn within {length} tokens (columns {', '.join(columns)})"
         )
-        raise ConfigError(f"{where} holds {what}; give documents that are not empty", code="E207")
+        answers = (
+            " and have answers, which are messages of the role `assistant`" if run.data.messages_column is not None else ""
+        )
+        raise ConfigError(f"{where} holds {what}; give documents that are not empty{answers}", code="E207")
     problems: list[str] = []
     if rows.training.num_rows < run.batch.initial_batch:
         problems.append(

@@ -171,7 +171,7 @@ class PretrainedTokenizer:
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
         """int32 arrays."""
         encoded = self._inner(
-            list(texts),
+            [text.encode(errors="replace").decode() for text in texts],  # a lone surrogate is in no vocabulary
             add_special_tokens=False,
             split_special_tokens=True,  # a text that merely spells a special token, such as <|endoftext|>, must not become it
             return_attention_mask=False,

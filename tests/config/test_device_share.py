@@ -1,10 +1,12 @@
 """The shipped configurations let a device compute: the figures of docs/results/time.md, recomputed from the files."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from adloco_p2p.cli import main
 from adloco_p2p.config.load import load_run
 from adloco_p2p.views.cost_model import Link
 from adloco_p2p.views.device_share import DeviceShare, device_share
@@ -66,3 +68,12 @@ def test_what_was_shipped_before_let_the_device_wait() -> None:
     before = ("batch.initial_batch=32", "work.inner_steps=64", "averaging.codec=float16")
     (told,) = re.findall(r"with 32 samples, H 64 and float16 it was (\d+\.\d) %", TEXT)
     assert f"{100 * share_of('c4-150m', *before, hosts=8, teraflops=50.0).share:.1f}" == told
+
+
+def test_the_plan_of_a_constant_batch_needs_no_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    """Six rounds of eight steps of eight rows. A batch that grows has no such count."""
+    counted = ["work.rounds=6", "work.inner_steps=8", "batch.initial_batch=8"]
+    assert main(["plan", "diloco", "--json", "--set", *counted]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 384
+    assert main(["plan", "default", "--set", *counted]) == 2
+    assert "--samples N is required" in capsys.readouterr().err

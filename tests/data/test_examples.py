@@ -102,6 +102,21 @@ def test_nothing_to_learn_is_refused(tmp_path: Path, private_cache: Path) -> Non
         feed_of(run_over(source="json", path=path, prompt_column="ask", completion_column="say"))
 
 
+def test_answers_of_another_role_are_named(tmp_path: Path, private_cache: Path) -> None:
+    talk = [{"role": "user", "content": "a"}, {"role": "gpt", "content": "b"}]
+    path = write_rows(tmp_path / "a.jsonl", [{"messages": talk}] * 40)
+    run = run_over(source="json", path=path, messages_column="messages", sequence_length=64)
+    run = replace(run, tokenizer=TokenizerConfig(source=str(save_tokenizer(tmp_path / "tokenizer"))))
+    with pytest.raises(ConfigError, match="answers, which are messages of the role `assistant`"):
+        feed_of(run)
+
+
+def test_a_completion_without_text_is_skipped(tmp_path: Path, private_cache: Path) -> None:
+    path = write_rows(tmp_path / "a.jsonl", [{"ask": "a", "say": " \n"}, {"ask": "a", "say": None}])
+    with pytest.raises(ConfigError, match="nothing to learn within 32 tokens"):
+        feed_of(run_over(source="json", path=path, prompt_column="ask", completion_column="say"))
+
+
 def test_a_missing_column_is_named_by_its_setting(tmp_path: Path, private_cache: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"ask": "a", "say": "b"}])
     with pytest.raises(ConfigError, match=r"data\.completion_column: no column 'tell'"):
