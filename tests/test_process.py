@@ -332,7 +332,7 @@ def test_the_status_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert said.startswith("finished: round 24/24, held-out loss ")
     assert f"adloco-peer export --workdir {workdir}" in said and f"adloco-peer report --workdir {workdir}" in said
-    assert "to go on:     adloco-peer start CONFIG --workdir NEW --set model.pretrained=DIR" in said
+    assert "a new run from it: adloco-peer start CONFIG --workdir NEW --set model.pretrained=DIR" in said
     assert main(["watch", "--workdir", str(workdir)]) == 0  # there is nothing to wait for
     assert capsys.readouterr().out == said
     assert main(["status", "--json", "--workdir", str(workdir)]) == 0

@@ -109,7 +109,7 @@ def members(arguments: argparse.Namespace) -> int:
     for seat in plan.roster:
         say("  " + "  ".join(_seat_words(seat, plan, ledger)))
     for key, number in sorted(taken.items()):
-        say(f"invitation {key}: {number} seats taken{', revoked' if key in admissions.revoked() else ''}")
+        say(f"invitation {key}: {plural(number, 'seat')} taken{', revoked' if key in admissions.revoked() else ''}")
     for line in ban_lines(list(admissions.bans().values())):
         say(line)
     return 0

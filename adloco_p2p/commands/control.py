@@ -68,7 +68,7 @@ def _last_words(workdir: Path, status: Status) -> str:
             f"finished: {derived.position(status)}{loss}, {units.count(finish.tokens)} tokens",
             f"  the model:    adloco-peer export --workdir {workdir} --output DIR",
             f"  the pictures: adloco-peer report --workdir {workdir} --output DIR",
-            "  to go on:     adloco-peer start CONFIG --workdir NEW --set model.pretrained=DIR, a new run from the exported model",
+            "  a new run from it: adloco-peer start CONFIG --workdir NEW --set model.pretrained=DIR",
         ]
     )
 

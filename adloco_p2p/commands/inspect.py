@@ -244,7 +244,8 @@ def _memory_line(need: "MemoryNeed") -> str:
     device, more, host, download, process, disk = (size / 1e9 for size in sizes)
     return (
         f"  memory, activations aside: {device:.2f} GB on the device ({more:.2f} GB per further instance), {host:.2f} GB of"
-        f" main memory ({download:.2f} GB more while a joiner downloads a state) and {process:.2f} GB for the process; {disk:.2f} GB of disk per checkpoint"
+        f" main memory ({download:.2f} GB more while a joiner downloads a state) and {process:.2f} GB for the process;"
+        f" {disk:.2f} GB of disk per checkpoint"
     )
 
 
