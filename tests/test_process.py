@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from adloco_p2p.cli import EXIT_BROKEN_PIPE, WithFields, main
-from adloco_p2p.commands import control, swarm, trained_model
+from adloco_p2p.commands import control, signing, swarm, trained_model
+from adloco_p2p.commands.audit import read_ledger
 from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.rules import AdmissionRules
@@ -27,6 +28,7 @@ from adloco_p2p.errors import StorageError, SwarmError
 from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.p2p.identity import Identity
 from tests.views.synthetic import events, stamped
 
 POOLS = """
@@ -350,6 +352,21 @@ def test_a_verb_that_finds_no_node_names_how_the_run_of_the_directory_goes_on(
     keep_address(tmp_path, f"adloco://{RunConfig().digest},/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}")
     assert main(["pause", "--workdir", str(tmp_path)]) == 2
     assert f"its run goes on with: adloco-peer join --workdir {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["invite"], ["ban", "1" * 46], ["command", "stop"], ["signers", "--add", "1" * 46]])
+def test_no_statement_is_signed_after_the_last_plan(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = Identity.load_or_create(tmp_path / "identity.key").peer_id
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(replace(RunConfig(), author=me))
+    keep_address(tmp_path, f"adloco://{'a' * 64},/ip4/127.0.0.1/tcp/1/p2p/{me}")
+    run, ledger = read_ledger(tmp_path)
+    ledger.plans[-1] = replace(ledger.plans[-1], is_last=True)
+    monkeypatch.setattr(signing, "read_ledger", lambda workdir: (run, ledger))
+    assert main([*words, "--workdir", str(tmp_path)]) == 2
+    assert "this run is complete" in capsys.readouterr().err and not (tmp_path / "statements").exists()
 
 
 def test_an_open_run_prints_its_link_to_every_peer_and_another_only_to_a_signer(
