@@ -357,7 +357,7 @@ ERROR_CODES = {
     "E404": ErrorCode(
         "the working directory is in use",
         "Another adloco-peer works in it; the message names its process id.",
-        "Stop that process, `kill -TERM PID`, or choose another `--workdir`.",
+        "`adloco-peer leave --workdir DIR` ends it, or `kill -TERM PID`; or choose another `--workdir`.",
     ),
     "E405": ErrorCode(
         "a saved file cannot be used",

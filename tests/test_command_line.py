@@ -228,6 +228,26 @@ def test_a_wrong_setting_of_the_machine_names_the_option_that_has_it(capsys: pyt
         assert problem in capsys.readouterr().err
 
 
+def test_a_directory_without_its_option_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["leaderboard", str(tmp_path)], ["status", str(tmp_path)]):
+        with pytest.raises(SystemExit):
+            make_parser().parse_args(words)
+        assert f"required: --workdir; did you mean --workdir {tmp_path}?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["status", str(tmp_path / "nowhere")])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_an_export_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    program = (
+        "import sys; from adloco_p2p.cli import main;"
+        f" code = main(['export', '--workdir', 'x', '--output', {str(tmp_path)!r}]); print(code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"] and "E211" in done.stderr
+
+
 def test_a_usage_error_names_the_program_once_and_no_list_of_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         make_parser().parse_args(["strat"])

@@ -11,19 +11,24 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from adloco_p2p.cli import EXIT_BROKEN_PIPE, WithFields, main
-from adloco_p2p.commands import control, swarm, trained_model
+from adloco_p2p.commands import control, signing, swarm, trained_model
+from adloco_p2p.commands.audit import read_ledger
 from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.rules import AdmissionRules
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Resumed, Stamped
 from adloco_p2p.errors import StorageError, SwarmError
 from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.p2p.identity import Identity
 from tests.views.synthetic import events, stamped
 
 POOLS = """
@@ -329,11 +334,53 @@ def test_the_status_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert said.startswith("finished: round 24/24, held-out loss ")
     assert f"adloco-peer export --workdir {workdir}" in said and f"adloco-peer report --workdir {workdir}" in said
+    assert "a new run from it: adloco-peer start CONFIG --workdir NEW --set model.pretrained=DIR" in said
     assert main(["watch", "--workdir", str(workdir)]) == 0  # there is nothing to wait for
     assert capsys.readouterr().out == said
     assert main(["status", "--json", "--workdir", str(workdir)]) == 0
     fields = json.loads(capsys.readouterr().out)
     assert (fields["state"], fields["rounds"], fields["fraction"]) == ("finished", 24, 1.0)
+
+
+def test_a_verb_that_finds_no_node_names_how_the_run_of_the_directory_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig())
+    assert main(["status", "--workdir", str(tmp_path)]) == 2
+    assert "its run goes on with the command that started it" in capsys.readouterr().err
+    keep_address(tmp_path, f"adloco://{RunConfig().digest},/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}")
+    assert main(["pause", "--workdir", str(tmp_path)]) == 2
+    assert f"its run goes on with: adloco-peer join --workdir {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["invite"], ["ban", "1" * 46], ["command", "stop"], ["signers", "--add", "1" * 46]])
+def test_no_statement_is_signed_after_the_last_plan(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = Identity.load_or_create(tmp_path / "identity.key").peer_id
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(replace(RunConfig(), author=me))
+    keep_address(tmp_path, f"adloco://{'a' * 64},/ip4/127.0.0.1/tcp/1/p2p/{me}")
+    run, ledger = read_ledger(tmp_path)
+    ledger.plans[-1] = replace(ledger.plans[-1], is_last=True)
+    monkeypatch.setattr(signing, "read_ledger", lambda workdir: (run, ledger))
+    assert main([*words, "--workdir", str(tmp_path)]) == 2
+    assert "this run is complete" in capsys.readouterr().err and not (tmp_path / "statements").exists()
+
+
+def test_an_open_run_prints_its_link_to_every_peer_and_another_only_to_a_signer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_open, is_closed = (RunConfig(admission=AdmissionRules(kind=kind)) for kind in ("open", "tickets"))
+    for name, run in (("open", is_open), ("closed", is_closed)):
+        with closing(Workdir.open(tmp_path / name)) as workdir:
+            workdir.adopt(replace(run, author=PeerId("12D3KooW" + "1" * 44)))
+        keep_address(tmp_path / name, f"adloco://{'a' * 64},/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}")
+    assert main(["invite", "--workdir", str(tmp_path / "open")]) == 0
+    assert "adloco://" in capsys.readouterr().out
+    assert main(["invite", "--workdir", str(tmp_path / "closed")]) == 2
+    assert "E222" in capsys.readouterr().err
 
 
 def test_a_run_whose_link_is_printed_can_be_asked_for_its_members_before_its_first_plan(

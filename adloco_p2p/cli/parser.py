@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from adloco_p2p.cli.examples import EXAMPLES, FIRST
@@ -71,7 +72,7 @@ class Parser(argparse.ArgumentParser):
         misspelt = self._unknown(verb)
         if misspelt is None:
             self.print_usage(sys.stderr)
-        self.exit(2, error_words("E200", [misspelt or message]) + "\n")
+        self.exit(2, error_words("E200", [misspelt or message + self._meant_workdir(message)]) + "\n")
 
     def _unknown(self, verb: str | None) -> str | None:
         """The misspelt verb or option, if there is one; argparse would report what is missing instead."""
@@ -84,6 +85,11 @@ class Parser(argparse.ArgumentParser):
                 near = difflib.get_close_matches(option, options, n=1)
                 return f"{option}: no such option of {self.prog}" + (f"; did you mean {near[0]}?" if near else "")
         return None
+
+    def _meant_workdir(self, message: str) -> str:
+        """A hint where the working directory stands without its option."""
+        named = [word for word in self._given if "--workdir" in message and not word.startswith("-") and Path(word).is_dir()]
+        return f"; did you mean --workdir {named[0]}?" if named else ""
 
 
 def _entry(name: str, verb: Parser) -> str:

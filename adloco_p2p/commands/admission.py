@@ -17,12 +17,17 @@ from adloco_p2p.core.model.scalars import MAX_ROSTER, PeerId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.admission_files import keep_invitations, read_address, read_invitations, read_statements
+from adloco_p2p.storage.workdir import read_run
 from adloco_p2p.swarm.discovery.invitation import Token
 from adloco_p2p.swarm.discovery.join_link import is_link, parse_link, with_invitation
 
 
 def invite(arguments: argparse.Namespace) -> int:
     """Print links that let others in, or end an invitation."""
+    if arguments.revoke is None and (run := read_run(arguments.workdir)) is not None and run.admission.kind == "open":
+        address = _address(arguments.workdir)
+        say(json.dumps({"link": address}) if arguments.json else f"{address}\n# the run is open: it asks for no invitation")
+        return 0
     signer = signer_of(arguments.workdir)
     if arguments.revoke is not None:
         key = _invited_by(arguments.revoke, signer)
@@ -30,9 +35,6 @@ def invite(arguments: argparse.Namespace) -> int:
     if arguments.seats > MAX_ROSTER or (arguments.each is not None and arguments.each > MAX_ROSTER):
         raise ConfigError(f"--seats, --each: at most {MAX_ROSTER} is accepted", code="E200")
     address = _address(signer.workdir)
-    if signer.run.admission.kind == "open":
-        say(json.dumps({"link": address}) if arguments.json else f"{address}\n# the run is open: it asks for no invitation")
-        return 0
     seats, number = (1, arguments.each) if arguments.each is not None else (arguments.seats, 1)
     last_round = signer.round + arguments.rounds
     tokens = [Token.issue(signer.run.digest, signer.identity, seats=seats, last_round=last_round) for _ in range(number)]
@@ -107,7 +109,7 @@ def members(arguments: argparse.Namespace) -> int:
     for seat in plan.roster:
         say("  " + "  ".join(_seat_words(seat, plan, ledger)))
     for key, number in sorted(taken.items()):
-        say(f"invitation {key}: {number} seats taken{', revoked' if key in admissions.revoked() else ''}")
+        say(f"invitation {key}: {plural(number, 'seat')} taken{', revoked' if key in admissions.revoked() else ''}")
     for line in ban_lines(list(admissions.bans().values())):
         say(line)
     return 0

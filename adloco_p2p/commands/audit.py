@@ -75,7 +75,7 @@ def verify(arguments: argparse.Namespace) -> int:
         return EXIT_BROKEN
     say(
         f"sound: {len(entries)} plans after the first, {votes} votes and {reports} reports, every decision recomputed,"
-        f" {emergencies} emergency entries (less than half of those entitled to vote were there)"
+        f" emergency entries, by less than half of those entitled to vote: {emergencies}"
     )
     for round_number, made in evidence:
         say(f"round {round_number}: evidence bans {made.subject}, which {made.reason}")

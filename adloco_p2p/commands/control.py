@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adloco_p2p.commands.console import say, say_json
+from adloco_p2p.commands.train import leads_to_others
 from adloco_p2p.control.api import API_VERSION
 from adloco_p2p.control.client import ControlClient, starting_status
 from adloco_p2p.core.model import telemetry
@@ -67,8 +68,20 @@ def _last_words(workdir: Path, status: Status) -> str:
             f"finished: {derived.position(status)}{loss}, {units.count(finish.tokens)} tokens",
             f"  the model:    adloco-peer export --workdir {workdir} --output DIR",
             f"  the pictures: adloco-peer report --workdir {workdir} --output DIR",
+            "  a new run from it: adloco-peer start CONFIG --workdir NEW --set model.pretrained=DIR",
         ]
     )
+
+
+def _continuing(workdir: Path) -> str:
+    """How the run that lies in the directory goes on; empty where none does."""
+    if read_run(workdir) is None:
+        return ""
+    if ended(workdir) is not None:
+        return "its run is complete, as `adloco-peer status` shows"
+    if leads_to_others(workdir):
+        return f"its run goes on with: adloco-peer join --workdir {workdir}"
+    return "its run goes on with the command that started it"
 
 
 def _starting(workdir: Path) -> str | None:
@@ -85,6 +98,8 @@ def _client(workdir: Path) -> ControlClient:
         holder = holder_of(workdir)
         if holder is None and (meant := meant_workdir(workdir)):
             raise NoNodeError(f"{error}; did you mean {meant}?") from None
+        if holder is None and (words := _continuing(workdir)):
+            raise NoNodeError(f"{error}; {words}") from None
         if holder is None:
             raise
         if holder.is_helper:

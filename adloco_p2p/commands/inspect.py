@@ -111,7 +111,7 @@ def plan(arguments: argparse.Namespace) -> int:
         megabits_per_second=arguments.mbit,
     )
     estimates = _estimates(arguments, run, num_samples=num_samples, link=link)
-    exchange = exchange_of(run.averaging, link)
+    exchange = exchange_of(run.averaging, link, is_fine_tuned=run.model.pretrained is not None)
     happened = None if arguments.workdir is None else _happened(arguments)
     computing = _computing(arguments, run, link)
     if arguments.json:
@@ -247,11 +247,12 @@ def memory_need_of(run: RunConfig) -> "MemoryNeed":
 
 
 def _memory_line(need: "MemoryNeed") -> str:
-    sizes = (need.device, need.device_more, need.host, need.process, need.checkpoint)
-    device, more, host, process, disk = (size / 1e9 for size in sizes)
+    sizes = (need.device, need.device_more, need.host, need.download, need.process, need.checkpoint)
+    device, more, host, download, process, disk = (size / 1e9 for size in sizes)
     return (
         f"  memory, activations aside: {device:.2f} GB on the device ({more:.2f} GB per further instance), {host:.2f} GB of"
-        f" main memory and {process:.2f} GB for the process; {disk:.2f} GB of disk per checkpoint"
+        f" main memory ({download:.2f} GB more while a joiner downloads a state) and {process:.2f} GB for the process;"
+        f" {disk:.2f} GB of disk per checkpoint"
     )
 
 

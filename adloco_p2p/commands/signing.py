@@ -113,7 +113,7 @@ def _when(word: str, round: int, signer: Signer) -> str:
 
 
 def signer_of(workdir: Path) -> Signer:
-    """Raises ConfigError where the directory is not a signer's."""
+    """Raises ConfigError where the directory is not a signer's, or its run is complete."""
     if read_run(workdir) is None:
         raise ConfigError(f"--workdir {workdir}: no run lies here", code="E204")
     run, ledger = read_ledger(workdir)
@@ -121,6 +121,10 @@ def signer_of(workdir: Path) -> Signer:
     if identity.peer_id not in ledger.plans[-1].signers:
         names = ", ".join(ledger.plans[-1].signers)
         raise ConfigError(f"--workdir {workdir}: belongs to {identity.peer_id}; signers are {names}", code="E222")
+    if ledger.plans[-1].is_last:
+        raise ConfigError(
+            f"--workdir {workdir}: this run is complete, and no statement takes effect after its last plan", code="E200"
+        )
     return Signer(workdir=workdir, run=run, identity=identity, ledger=ledger)
 
 

@@ -214,12 +214,12 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
 def shortest(arguments: argparse.Namespace) -> str:
     """The command that goes on: without the long link, where the directory knows it."""
     words = shlex.split(arguments.command_line)
-    if arguments.verb in ("train:join", "train:keep") and _leads_to_others(arguments.workdir):
+    if arguments.verb in ("train:join", "train:keep") and leads_to_others(arguments.workdir):
         words = _without_links(words)
     return shlex.join(words)
 
 
-def _leads_to_others(workdir: Path) -> bool:
+def leads_to_others(workdir: Path) -> bool:
     """Whether the directory's link has an address of another peer than its own."""
     from adloco_p2p.swarm.discovery.join_link import split_initial_peers
     from adloco_p2p.swarm.p2p.identity import Identity

@@ -135,13 +135,13 @@ def export_words(record: Mapping[str, Any]) -> str:
 def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: str | None = None) -> Mapping[str, Any]:
     """Write the last checkpoint's model into a new or empty directory, and return what it is. `dtype` as torch names it; none:
     that of the pretrained weights. Raises ConfigError and StorageError."""
+    check_output(output)  # before the imports, which take seconds
     import torch
     import transformers
 
     from adloco_p2p.data.tokenizer import open_tokenizer
 
     transformers.utils.logging.disable_progress_bar()
-    check_output(output)
     saved, outer = read_saved(workdir, lambda saved: saved.outer(saved.instance(instance)))
     model = load_model(saved.sources, outer, saved.instance(instance))
     from adloco_p2p.training.adapters import merged, save_adapter  # seconds to import: a wrong directory was refused before

@@ -115,7 +115,9 @@ def find(workdir: Path) -> Endpoint:
             document = json.loads(file.read(MAX_ENDPOINT_BYTES))
         address, token = document["address"], document["token"]
     except PermissionError:
-        raise SwarmError(f"{path}: belongs to another user; only who started the node may control it", code="E352") from None
+        raise SwarmError(
+            f"{path}: belongs to another user; only the user who started the node may control it", code="E352"
+        ) from None
     except FileNotFoundError:
         raise NoNodeError(f"{workdir}: no node runs in this directory") from None
     except (OSError, ValueError, KeyError, TypeError) as error:

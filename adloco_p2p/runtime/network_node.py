@@ -361,7 +361,7 @@ class NetworkPeer:
         local.view.start()
         try:
             local.sink.write(local.started)
-            local.sink.write(Listening(join_link=link))
+            local.sink.write(Listening(join_link=link, may_invite=self._may_invite()))
             node.attach(asyncio.get_running_loop())
             async with contextlib.AsyncExitStack() as services:
                 for service in (self._averager, self._server, self._wire, self._reachability, control, metrics):
@@ -380,6 +380,10 @@ class NetworkPeer:
             return stop
         finally:
             local.view.stop()
+
+    def _may_invite(self) -> bool:
+        is_signer = self._swarm_node.identity.peer_id in self._agreement.ledger.plans[-1].signers
+        return is_signer or self._local.run.admission.kind == "open"
 
     # --- parts -------------------------------------------------------------------------------------------------------
 

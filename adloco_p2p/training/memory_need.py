@@ -12,7 +12,8 @@
 | what a coarse codec lost in earlier rounds, saved without a copy; where a round began that did not wait | host | 4; 4 |
 
 And for some time, of these only the largest. The older of the two boundaries goes when averaging begins, unless the guard may go
-back to it, or a joiner's download is not over; the outer step makes the newer one.
+back to it; the outer step makes the newer one. A joiner's download keeps the boundary that it reads to its end, then one more than
+these: `MemoryNeed.download`.
 
 | moment | where | bytes |
 |---|---|---|
@@ -58,6 +59,8 @@ class MemoryNeed:
     host: int
     checkpoint: int
     """On the disk."""
+    download: int
+    """More on the host, while a joiner downloads a state that would have been given up."""
 
 
 def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str], frozen_bytes: int) -> MemoryNeed:
@@ -73,6 +76,7 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str], fro
         device_more=_FLOAT * size + optimizer,
         host=round(_lasting(run, state) * size) + _older_bytes(run, size) + max(_moment_bytes(run, state, size), copied),
         checkpoint=(state + _FLOAT * _has_residual(run)) * size + copied,
+        download=state * size,
     )
 
 

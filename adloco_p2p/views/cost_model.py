@@ -108,8 +108,10 @@ class Exchange:
     price_half_width: float | None
 
 
-def exchange_of(averaging: AveragingConfig, link: Link) -> Exchange:
-    price, half_width = MEASURED_PRICES.get(averaging.preset or averaging.codec, (None, None))
+def exchange_of(averaging: AveragingConfig, link: Link, *, is_fine_tuned: bool = False) -> Exchange:
+    """`is_fine_tuned`: the run starts from a pretrained model, for which no price was measured."""
+    no_price = None, None
+    price, half_width = no_price if is_fine_tuned else MEASURED_PRICES.get(averaging.preset or averaging.codec, no_price)
     size = round_bytes(num_parameters=link.num_parameters, num_workers=link.num_workers, bytes_per_value=link.bytes_per_value)
     return Exchange(
         codec=averaging.codec, preset=averaging.preset, bytes_per_peer=size, price_nats=price, price_half_width=half_width

@@ -39,6 +39,8 @@ MAX_METRIC_LINES = 4
 """Of a screen twice as tall."""
 CHART_LINES = (9, 26)
 """Of the chart of the losses, at least and at most; it takes what nothing else needs."""
+ALONE = {True: "alone; links for others: adloco-peer invite", False: "alone; a signer of the run can invite others"}
+"""By whether this peer may invite."""
 HEADLINE = ("adloco_tokens_per_second", "adloco_tokens_total")
 """Metrics that stand beside the traffic."""
 
@@ -196,7 +198,7 @@ def _starting(status: Status, members: Sequence[MemberRow]) -> str:
 def _so_far(status: Status, measured: Sequence[Measure], load: str, width: int) -> list[RenderableType]:
     """This peer's part in the swarm, its machine, and the other metrics of the node, as many as fit each line."""
     is_alone = bool(status.join_link) and [row.is_self for row in derived.peer_rows(status)] == [True]
-    words = ["alone; links for others: adloco-peer invite"] if is_alone else [overview.standing(status)]
+    words = [ALONE[status.may_invite]] if is_alone else [overview.standing(status)]
     rate = overview.swarm_tokens_per_second(status)
     words += [f"swarm {units.count(rate)} tokens/s"] if rate is not None and not is_alone else []
     words += load.split("  ")

@@ -93,6 +93,8 @@ class Status:
     """starting, running, pausing, paused, stopping, stopped, finished."""
     join_link: str = ""
     """With which others join through this peer; empty where others cannot dial it."""
+    may_invite: bool = False
+    """Whether `adloco-peer invite` prints a link for this peer."""
     starting: str = ""
     """The phase of the node in that state, before it can be asked."""
     stopping: str | None = None
@@ -463,7 +465,7 @@ def _state_download(event: telemetry.StateDownload, status: Status) -> Status:
 
 @fold.register
 def _listening(event: telemetry.Listening, status: Status) -> Status:
-    return replace(status, join_link=event.join_link)
+    return replace(status, join_link=event.join_link, may_invite=event.may_invite)
 
 
 @fold.register

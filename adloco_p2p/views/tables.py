@@ -105,11 +105,11 @@ PEER_COLUMNS: tuple[Column[PeerRow], ...] = (
         header="version", width=8, priority=10, cell=lambda row, width: Text(_of_card(row, width, lambda card: card.version))
     ),
     Column(
-        header="hosts",
+        header="trains",
         width=7,
         priority=6,
         is_elastic=True,
-        cell=lambda row, width: Text(units.shorten(" ".join(str(instance) for instance in row.instances), width)),
+        cell=lambda row, width: Text(units.shorten(" ".join(f"#{instance}" for instance in row.instances), width)),
     ),
 )
 

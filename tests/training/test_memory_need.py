@@ -83,6 +83,16 @@ def test_averaging_takes_the_place_of_the_older_boundary() -> None:
     assert host(averaging=AveragingConfig(codec="int8")) == pytest.approx(8 + 4 + 3 + 14 + held, abs=0.3)
 
 
+def test_a_download_keeps_one_state_more() -> None:
+    layout = Layout(entries=(Entry(name="weight", shape=(100,), offset=0, size=100),))
+
+    def download(state: Literal["float32", "mixed", "bfloat16"]) -> int:
+        run = with_run(outer=replace(RUN.outer, state=state))
+        return memory_need(run, layout, matrices=frozenset(), frozen_bytes=0).download
+
+    assert (download("float32"), download("mixed"), download("bfloat16")) == (800, 600, 400)
+
+
 def test_averages_that_fit_are_kept() -> None:
     """64 MiB hold an average of a million parameters and the four before it; of 7 million one more; of 17 million none."""
     assert host_per_parameter(10**6) == 16 + 8 + 4 * 4 + 8

@@ -76,3 +76,6 @@ def test_an_exchange_has_the_price_of_its_preset_or_none() -> None:
     assert (found.preset, found.codec, found.bytes_per_peer) == ("sign", "sign", pytest.approx(1.8e9))
     assert (found.price_nats, found.price_half_width) == MEASURED_PRICES["sign"]
     assert exchange_of(AveragingConfig(codec="topk2"), LINK).price_nats is None, "measured with other settings only"
+    assert exchange_of(AveragingConfig(preset="int8", codec="int8"), LINK).price_nats == 0.0
+    fine_tuned = exchange_of(AveragingConfig(preset="int8", codec="int8"), LINK, is_fine_tuned=True)
+    assert (fine_tuned.price_nats, fine_tuned.price_half_width) == (None, None)

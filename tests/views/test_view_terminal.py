@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,8 @@ def test_a_joiner_beside_one_other_peer_is_not_alone() -> None:
     ]
     link = {"event": "listening", "time": begun["time"], "join_link": "adloco://x"}
     alone, joiner = (replay([begun, link, known]) for known in founder)
-    assert "alone; links for others" in screen(alone, 80, 24)
+    assert "alone; a signer of the run can invite others" in screen(alone, 80, 24)
+    assert "alone; links for others: adloco-peer invite" in screen(replace(alone, may_invite=True), 80, 24)
     text = screen(joiner, 80, 24)
     assert "alone" not in text and "waiting to join: round 1 at the earliest" in text
 
@@ -156,7 +158,7 @@ def test_every_peer_has_its_uplink_at_80_columns_where_it_was_measured() -> None
     plan = next(event for event in events() if event["event"] == "plan")
     roster = [{**entry, "upload_bytes_per_second": 2e6 if entry["peer"] == OTHERS[1] else 0.0} for entry in plan["roster"]]
     lines = screen(replay([events()[0], {**plan, "roster": roster}]), 80, 24).splitlines()
-    assert [line.split()[-1] for line in lines if " uplink/s " in line] == ["hosts"]
+    assert [line.split()[-1] for line in lines if " uplink/s " in line] == ["trains"]
     assert sum("2.00 MB" in line for line in lines) == 1
 
 

@@ -80,8 +80,9 @@ class Started(Log):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening(Log):
     join_link: str
-    """The address of the run, never with an invitation."""
-    """With which others join through this peer; empty where others cannot dial it."""
+    """The address with which others join through this peer, never with an invitation; empty where others cannot dial it."""
+    may_invite: bool = False
+    """Whether `adloco-peer invite` prints a link here: for a signer of the run, and in an open run for everybody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

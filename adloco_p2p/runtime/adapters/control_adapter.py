@@ -49,7 +49,9 @@ def describe(name: Command, status: Status) -> str:
         case "pause" if status.state == "stopping":
             return "it is leaving already"
         case "pause":
-            return f"ends round {status.current_round}, then pauses; `resume` brings it back"
+            return (
+                f"ends round {status.current_round}, then pauses; `adloco-peer resume`, or p in its live view, ends the pause"
+            )
         case "resume":
             return "takes part again" if is_paused or status.state == "pausing" else "it is not paused"
         case "drain" if is_paused:
