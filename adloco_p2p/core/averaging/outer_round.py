@@ -353,7 +353,7 @@ class OuterRound(RoundState):
     # --- the others --------------------------------------------------------------------------------------------------
 
     def roster_changed(self, now: float) -> list[Effect]:
-        """A peer died or returned (`Assignment.gone`): the attempt may be lost, a commit possible."""
+        """A peer died or returned (`HostViews.gone`): the attempt may be lost, a commit possible."""
         return [*self._attempt.end_lost(now), *self._commit.seek(now)]
 
     def tick(self, now: float) -> list[Effect]:

@@ -32,8 +32,6 @@ class Assignment:
     plan: RoundPlan
     plan_digest: Digest
     instance: InstanceId
-    gone: Collection[PeerId] = ()
-    """Peers that the membership counts as gone at the moment: a table of the peer, which changes it."""
     adaptive_timeout: AdaptiveTimeout
     """Learns from all rounds of this peer."""
     failed_attempts: FailedAttempts = field(default_factory=FailedAttempts)
@@ -110,7 +108,6 @@ class RoundState:
             voter=assignment.voter,
         )
         self.hosts = HostViews(me=me, hosts=hosts, contributors=self.contributors, clients=clients)
-        self.hosts.gone = assignment.gone
         self.attempts = Attempts(
             me=me,
             plan=plan,

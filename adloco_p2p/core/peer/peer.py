@@ -382,7 +382,6 @@ class Peer:
             plan=plan,
             plan_digest=digest,
             instance=instance,
-            gone=self._state.gone,
             adaptive_timeout=self._adaptive_timeout,
             failed_attempts=self._failed_attempts,
             voter=Voter(
@@ -399,7 +398,9 @@ class Peer:
         outer = OuterRound(assignment)
         hosted.rounds[number] = outer
         progress_end = progress_after(plan, work_at(self.cadence.work, plan.course, number))
-        return self._state.stamped(outer.start(now, progress_end=progress_end, is_ahead=is_ahead))
+        effects = outer.start(now, progress_end=progress_end, is_ahead=is_ahead)
+        outer.hosts.gone = self._state.gone
+        return self._state.stamped(effects)
 
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:
         """One instance ended its round: count it and write it down. What ran ahead of it goes on."""
