@@ -159,10 +159,6 @@ class Laboratory:
         """Cut the connection between two hosts; what is under way is lost."""
         self._emulator.ask(f"cut {self._number[host]} {self._number[other]}")
 
-    def mend(self, host: str, other: str) -> None:
-        """Undo `cut`."""
-        self._emulator.ask(f"heal {self._number[host]} {self._number[other]}")
-
     def change(self, link: Link) -> None:
         """Give the host of this name another link, for packets that come from now on."""
         for name, value in link.fields.items():

@@ -51,7 +51,8 @@ class HostViews:
     ) -> None:
         """`clients`: hosts in client mode; the others, which every host can reach, lead first."""
         self.gone: Collection[PeerId] = ()
-        """Peers that the membership counts as gone at the moment."""
+        """Peers that the membership counts as gone at the moment: a table of the peer, which changes it. None counts before the
+        round's first event."""
         self.unreliable: Collection[PeerId] = ()
         """Members that made attempts fail again and again; see `FailedAttempts.repeated`."""
         self._me = me

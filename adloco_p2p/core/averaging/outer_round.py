@@ -25,8 +25,6 @@ This file takes the events. `round_state.py` holds what its parts share and answ
 about the others, `attempt.py` which attempt comes next, `commit_votes.py` which average to have.
 """
 
-from collections.abc import Collection
-
 from adloco_p2p.core.averaging.attempt import MAX_MISSED_ATTEMPTS, TAKEOVER_SECONDS, has_voted_otherwise
 from adloco_p2p.core.averaging.attempt_phase import AttemptPhase
 from adloco_p2p.core.averaging.commit_phase import CommitPhase
@@ -60,8 +58,7 @@ from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, PeerId, within_scalar
 
 
 class OuterRound(RoundState):
-    """Methods return effects; `phase` is where it stands. `now` is in seconds; `gone` are the peers that the membership counts
-    as gone at the moment."""
+    """Methods return effects; `phase` is where it stands. `now` is in seconds."""
 
     def __init__(self, assignment: Assignment) -> None:
         super().__init__(assignment)
@@ -99,20 +96,17 @@ class OuterRound(RoundState):
         asked = self._attempt.ask_for_votes() if self.may_be_late and self.is_contributor else []
         return [self.phase_log(), inner, *asked]
 
-    def inner_finished(
-        self, result: InnerResult, now: float, gone: Collection[PeerId], *, is_ahead: bool = False
-    ) -> list[Effect]:
+    def inner_finished(self, result: InnerResult, now: float, *, is_ahead: bool = False) -> list[Effect]:
         """`is_ahead`: the outer step of the round before is still to come, and `hand_over` after it."""
         assert self.phase is Phase.TRAINING
         self.result = result
         self.note_queue(result.seconds, now)
         self.seconds[Phase.TRAINING.value] = now - self.phase_since
         self.phase_since = now
-        return self.enter(Phase.TRAINED, now) if is_ahead else self.hand_over(now, gone)
+        return self.enter(Phase.TRAINED, now) if is_ahead else self.hand_over(now)
 
-    def hand_over(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
+    def hand_over(self, now: float) -> list[Effect]:
         """Have the pseudo-gradient averaged; in a retry, if its leader has started one already."""
-        self.hosts.gone = gone
         if self.keeps_own:
             return [*self.enter(Phase.RETRYING, now), *self._attempt.ask_for_result(now), *self._commit.seek(now)]
         if self.result is not None and self.result.has_diverged:
@@ -134,9 +128,8 @@ class OuterRound(RoundState):
 
     # --- attempts and repairs ----------------------------------------------------------------------------------------
 
-    def average_finished(self, event: AverageFinished, now: float, gone: Collection[PeerId]) -> list[Effect]:
+    def average_finished(self, event: AverageFinished, now: float) -> list[Effect]:
         """An attempt, or a repair, gave a complete average."""
-        self.hosts.gone = gone
         if not self._is_awaited(event):
             return []
         self.average = event
@@ -161,9 +154,8 @@ class OuterRound(RoundState):
             self.attempts.decided(event.decision)
         return []
 
-    def average_failed(self, event: AverageFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
+    def average_failed(self, event: AverageFailed, now: float) -> list[Effect]:
         """An attempt, or a repair, gave nothing."""
-        self.hosts.gone = gone
         if not self._is_awaited(event):
             return []
         log = self.failure_log(event.attempt, event.reason)
@@ -188,9 +180,8 @@ class OuterRound(RoundState):
             return event.attempt == self.attempts.current.number and not event.is_repair
         return self.phase is Phase.REPAIRING and event.attempt == self.repaired and event.is_repair
 
-    def received(self, sender: PeerId, message: AveragingMessage, now: float, gone: Collection[PeerId]) -> list[Effect]:
+    def received(self, sender: PeerId, message: AveragingMessage, now: float) -> list[Effect]:
         """A message from another host of this instance; others are ignored."""
-        self.hosts.gone = gone
         if sender not in self.hosts or message.attempt > self.attempts.current.number + MAX_BALLOT_JUMP:
             return []
         match message:
@@ -361,14 +352,12 @@ class OuterRound(RoundState):
 
     # --- the others --------------------------------------------------------------------------------------------------
 
-    def roster_changed(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        """A peer died or returned: the attempt may be lost, a commit possible."""
-        self.hosts.gone = gone
+    def roster_changed(self, now: float) -> list[Effect]:
+        """A peer died or returned (`HostViews.gone`): the attempt may be lost, a commit possible."""
         return [*self._attempt.end_lost(now), *self._commit.seek(now)]
 
-    def tick(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
+    def tick(self, now: float) -> list[Effect]:
         """`next_deadline` has passed."""
-        self.hosts.gone = gone
         if self.next_deadline is None or now < self.next_deadline:
             return []
         self.next_deadline = None

@@ -230,7 +230,7 @@ class Peer:
             outer = self._state.round_of(message.round, message.instance)
             if outer is None:
                 return self._fetching.decline(event.sender, message)
-            effects = self._state.stamped(outer.received(event.sender, message, now, self._state.gone))
+            effects = self._state.stamped(outer.received(event.sender, message, now))
             self._has_news = bool(effects)  # a step to another phase is logged
             return effects
         if isinstance(message, RunComplete):
@@ -242,7 +242,7 @@ class Peer:
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for outer in self._state.rounds:
-            effects += self._state.stamped(outer.tick(now, self._state.gone))
+            effects += self._state.stamped(outer.tick(now))
         self._fetching.tick(now)
         effects += self._lifecycle.tick(now)
         outcomes = self._agreement.tick(now)
@@ -263,13 +263,13 @@ class Peer:
                 return []  # of a round that this peer has declined
             case InnerFinished():
                 is_ahead = self._state.held.get(event.instance, event.round) < event.round
-                effects = outer.inner_finished(event.result, now, self._state.gone, is_ahead=is_ahead)
+                effects = outer.inner_finished(event.result, now, is_ahead=is_ahead)
             case AverageDecided():
                 effects = outer.average_decided(event)
             case AverageFinished():
-                effects = outer.average_finished(event, now, self._state.gone)
+                effects = outer.average_finished(event, now)
             case AverageFailed():
-                effects = outer.average_failed(event, now, self._state.gone)
+                effects = outer.average_failed(event, now)
             case OuterApplied():
                 effects = outer.outer_applied(event, now, evaluate=self._evaluates(outer))
             case StepMeasured():
@@ -289,7 +289,7 @@ class Peer:
             self._state.gone.pop(event.peer, None)
             effects = [Returned(peer=event.peer)]
         for outer in self._state.rounds:
-            effects += self._state.stamped(outer.roster_changed(now, self._state.gone))
+            effects += self._state.stamped(outer.roster_changed(now))
         return effects
 
     def _submit(self, report: Report, now: float) -> list[Effect]:
@@ -398,7 +398,9 @@ class Peer:
         outer = OuterRound(assignment)
         hosted.rounds[number] = outer
         progress_end = progress_after(plan, work_at(self.cadence.work, plan.course, number))
-        return self._state.stamped(outer.start(now, progress_end=progress_end, is_ahead=is_ahead))
+        effects = outer.start(now, progress_end=progress_end, is_ahead=is_ahead)
+        outer.hosts.gone = self._state.gone
+        return self._state.stamped(effects)
 
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:
         """One instance ended its round: count it and write it down. What ran ahead of it goes on."""
@@ -414,7 +416,7 @@ class Peer:
         if following is not None:
             following.is_carried = hosted.is_carried
         if following is not None and following.phase is Phase.TRAINED:
-            effects += self._state.stamped(following.hand_over(now, self._state.gone))
+            effects += self._state.stamped(following.hand_over(now))
         return effects
 
     def _arrive(self, instance: InstanceId, boundary: int, now: float) -> list[Effect]:

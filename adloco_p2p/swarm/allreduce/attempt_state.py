@@ -11,11 +11,11 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.attempt_end import AttemptEnd
 from adloco_p2p.swarm.allreduce.completion import decision_digest
 from adloco_p2p.swarm.allreduce.gram_barrier import GramBarrier
+from adloco_p2p.swarm.allreduce.held_uploads import ReturnedParts
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import CommitmentBook, ProductsBook, ReceiptBook
-from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts
 from adloco_p2p.swarm.allreduce.settled import Settled
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.stream_watch import StreamWatch

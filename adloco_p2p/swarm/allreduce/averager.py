@@ -47,6 +47,7 @@ _LOG = logging.getLogger(__name__)
 
 _STOP_SECONDS = 2.0  # for what is under way when this peer stops
 _NOTES_AT_ONCE = 16
+_NUM_THREADS = 2  # that encode, sum and hash parts
 _WATCH_SECONDS = 1.0
 _GAVE_UP = failure("this peer gave up", ())
 
@@ -69,7 +70,6 @@ class Averager:
         part_bytes: int = 1 << 20,
         limits: AveragingLimits | None = None,
         pace: Pacing | None = None,
-        num_threads: int = 2,
         meter: Meter | None = None,
         members: Callable[[], Collection[PeerId]] = frozenset,
         recheck: float = 0.0,
@@ -88,7 +88,6 @@ class Averager:
         self._strict_rule = rule_named(aggregation, division=division, is_strict=True)
         self._part_bytes = part_bytes
         self._limits = limits or AveragingLimits()
-        self._num_threads = num_threads
         self._notary = Notary(PeerId(p2p.peer_id.to_base58()), sign=sign, verify=verify, on_evidence=on_evidence)
         self._refusals = Refusals()
         self._attempts = AttemptRegister()
@@ -123,7 +122,7 @@ class Averager:
         self._around = Surroundings(
             own_peer=PeerId(self._p2p.peer_id.to_base58()),
             limits=self._limits,
-            executor=ThreadPoolExecutor(self._num_threads, thread_name_prefix="averaging"),
+            executor=ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="averaging"),
             pace=self._pace,
             pool=StreamPool(self._connect),
             stall_detector=StallDetector(

@@ -14,10 +14,10 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 from adloco_p2p.swarm.allreduce.attempt_state import AttemptState
 from adloco_p2p.swarm.allreduce.gram_barrier import diagonal_of
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, Purpose
+from adloco_p2p.swarm.allreduce.held_uploads import ReturnedParts, encode_counts
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import most_pledges_bytes
-from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts, encode_counts
 from adloco_p2p.swarm.allreduce.uplink_measure import UplinkMeasure
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost, StreamSilent
 from adloco_p2p.swarm.transport.held import decode_held, num_held_bytes

@@ -12,9 +12,9 @@ from adloco_p2p.numerics.reduction import BadPart
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 from adloco_p2p.swarm.allreduce.attempt_state import AttemptState
 from adloco_p2p.swarm.allreduce.handshake import GO, THROUGHPUT, Hello, refusal
+from adloco_p2p.swarm.allreduce.held_uploads import decode_counts
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import most_commitment_bytes
-from adloco_p2p.swarm.allreduce.returned_parts import decode_counts
 from adloco_p2p.swarm.allreduce.uploads import LOOK_SECONDS, StragglerWatch, Uploads
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, StreamLost
 

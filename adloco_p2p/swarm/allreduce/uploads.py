@@ -17,10 +17,9 @@ from functools import partial
 from adloco_p2p.core.model.quorum import Quorum, Upload, is_there, stragglers, words_of
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
-from adloco_p2p.swarm.allreduce.held_uploads import Kept, upload_key
+from adloco_p2p.swarm.allreduce.held_uploads import Kept, num_first, upload_key
 from adloco_p2p.swarm.allreduce.own_contribution import sent_root
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
-from adloco_p2p.swarm.allreduce.returned_parts import num_first
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.transport.held import encode_held
 

@@ -40,7 +40,7 @@ def trained(plan: RoundPlan) -> OuterRound:
     """The round of d, its inner steps done."""
     outer = outer_round(D, plan, AdaptiveTimeout())
     assert has(outer.start(0.0, progress_end=0.1), RunInner)
-    outer.inner_finished(inner_result(outer), 10.0, ())
+    outer.inner_finished(inner_result(outer), 10.0)
     return outer
 
 
@@ -57,7 +57,7 @@ def test_in_a_round_between_it_trains_takes_the_average_of_the_others_and_keeps_
     assert outer.phase is Phase.RETRYING and outer.contributors == (A, B, C) and not outer.is_contributor
     effects = []
     for peer, item in votes_of_others(outer, A, B, C).items():
-        effects += outer.received(peer, item, 12.0, ())
+        effects += outer.received(peer, item, 12.0)
     assert has(effects, RepairAverage) and not has(effects, ApplyOuter)
     repaired = AverageFinished(
         instance=INSTANCE,
@@ -69,7 +69,7 @@ def test_in_a_round_between_it_trains_takes_the_average_of_the_others_and_keeps_
         is_repair=True,
         bytes_received=8000,
     )
-    effects = outer.average_finished(repaired, 16.0, ())
+    effects = outer.average_finished(repaired, 16.0)
     assert ApplyOuter(instance=INSTANCE, round=1, keeps_own=True) in effects
     assert not outer.has_voted
     outer.outer_applied(OuterApplied(instance=INSTANCE, round=1, digest=DIGEST, state_digest=DIGEST), 17.0, evaluate=False)
@@ -82,14 +82,14 @@ def test_in_a_round_between_it_trains_takes_the_average_of_the_others_and_keeps_
 def test_an_attempt_of_the_others_is_none_of_its_business() -> None:
     outer = trained(planned())
     start = AttemptStart(instance=INSTANCE, round=1, attempt=1, members=(A, B, C))
-    assert not has(outer.received(A, start, 12.0, ()), Average)
+    assert not has(outer.received(A, start, 12.0), Average)
     assert outer.phase is Phase.RETRYING
 
 
 def test_when_it_is_due_it_is_a_contributor_like_all_others_whose_steps_count_for_both_rounds() -> None:
     outer = outer_round(D, planned(round=2), AdaptiveTimeout())
     outer.start(0.0, progress_end=0.1)
-    effects = outer.inner_finished(inner_result(outer), 10.0, ())
+    effects = outer.inner_finished(inner_result(outer), 10.0)
     (average,) = [effect for effect in effects if isinstance(effect, Average)]
     assert [peer for peer, _ in average.weights] == [A, B, C, D]
     assert average.steps == (4, 4, 4, 8)
@@ -98,7 +98,7 @@ def test_when_it_is_due_it_is_a_contributor_like_all_others_whose_steps_count_fo
 def test_where_the_others_make_no_average_its_round_is_void_as_theirs_is() -> None:
     outer, effects = trained(planned()), []
     for peer, item in votes_of_others(outer).items():
-        effects += outer.received(peer, item, 12.0, ())
+        effects += outer.received(peer, item, 12.0)
     assert has(effects, CarryOver) and not has(effects, ApplyOuter) and outer.is_void and not outer.has_voted
 
 
@@ -106,7 +106,7 @@ def test_what_a_vector_takes_follows_from_what_was_sent() -> None:
     """Of four members one that reduces a quarter sends 1.5 vectors; alone nothing is sent."""
     outer = outer_round(A, planned(round=2), AdaptiveTimeout())
     outer.start(0.0, progress_end=0.1)
-    outer.inner_finished(inner_result(outer), 10.0, ())
+    outer.inner_finished(inner_result(outer), 10.0)
     assert outer.attempts.vector_bytes(3000) == 2000
     lone = outer_round(A, genesis(Digest("5" * 64), [(A, CAPACITY)], RULES), AdaptiveTimeout())
     assert lone.attempts.vector_bytes(3000) == 0

@@ -69,7 +69,8 @@ def training(plan: RoundPlan, work: WorkRules | None = None, *, is_carried: bool
 
 def queried(outer: OuterRound, peers: Sequence[PeerId], now: float, gone: Sequence[PeerId] = ()) -> list[Effect]:
     start = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=outer.contributors)
-    return [effect for peer in peers for effect in outer.received(peer, start, now, gone)]
+    outer.hosts.gone = gone
+    return [effect for peer in peers for effect in outer.received(peer, start, now)]
 
 
 def test_a_host_that_began_late_declines_once_a_majority_waits_for_it() -> None:
@@ -145,14 +146,14 @@ def test_a_host_that_missed_the_average_stops_training() -> None:
     outer = training(plan_of())
     digest = Digest("7" * 64)
     for peer in OTHERS[:3]:
-        outer.received(peer, vote(outer, peer, *OTHERS, digest=digest), 130.0, ())
+        outer.received(peer, vote(outer, peer, *OTHERS, digest=digest), 130.0)
     assert outer.phase is Phase.TRAINING
-    effects = outer.received(OTHERS[3], vote(outer, OTHERS[3], *OTHERS, digest=digest), 130.0, ())
+    effects = outer.received(OTHERS[3], vote(outer, OTHERS[3], *OTHERS, digest=digest), 130.0)
     assert DiscardRound(instance=INSTANCE) in effects
     assert outer.phase is Phase.REPAIRING, "it fetches the average at once"
     included = training(plan_of())
     for peer in OTHERS:
-        included.received(peer, vote(included, peer, *HOSTS, digest=digest), 130.0, ())
+        included.received(peer, vote(included, peer, *HOSTS, digest=digest), 130.0)
     assert included.phase is Phase.TRAINING, "it voted before it was restarted, or will fetch it after its steps"
 
 
@@ -167,9 +168,9 @@ def test_the_question_of_a_restarted_host_is_answered_and_its_refusal_ends_any_a
     outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
     question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), is_question=True)
     waiting = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=HOSTS)
-    assert outer.received(HOSTS[5], question, 11.0, ()) == [Send(peer=HOSTS[5], message=waiting)]
+    assert outer.received(HOSTS[5], question, 11.0) == [Send(peer=HOSTS[5], message=waiting)]
     outer.attempts.follow(AttemptStart(instance=INSTANCE, round=0, attempt=1, members=HOSTS))
-    effects = outer.received(HOSTS[5], replace(question, suspects=(HOSTS[5],)), 12.0, ())
+    effects = outer.received(HOSTS[5], replace(question, suspects=(HOSTS[5],)), 12.0)
     assert CancelAverage(instance=INSTANCE, round=0, attempt=1) in effects
     assert HOSTS[5] not in outer.hosts.remaining
     reports = {effect.message for effect in effects if isinstance(effect, Send)}
@@ -182,10 +183,10 @@ def test_restarts_that_decline_make_no_live_member_a_cause_of_failures() -> None
     outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
     for attempt, gone in enumerate((HOSTS[5], HOSTS[4])):
         refusal = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(gone,), is_question=True)
-        outer.received(gone, refusal, 11.0 + attempt, ())
+        outer.received(gone, refusal, 11.0 + attempt)
         for peer in HOSTS[1:4]:
             report = AttemptFailed(instance=INSTANCE, round=0, attempt=attempt, suspects=(gone,))
-            outer.received(peer, report, 11.0 + attempt, ())
+            outer.received(peer, report, 11.0 + attempt)
         outer.attempts.begin_next()
         outer.enter(Phase.AVERAGING, 11.5 + attempt)
     assert outer.attempts.current.members == HOSTS[:4] and outer.hosts.unreliable == ()
@@ -203,13 +204,13 @@ def test_false_starts_of_one_member_make_nobody_count_the_others_as_waiting(elap
     sent = [
         (peer, effect)
         for peer, outer in hosts.items()
-        for effect in outer.received(liar, false, 100.0 + elapsed, ())
+        for effect in outer.received(liar, false, 100.0 + elapsed)
         if isinstance(effect, Send)
     ]
     assert {peer for peer, _ in sent} == set(hosts), "all object"
     for peer, effect in sent:
         if effect.peer != liar and isinstance(effect.message, AttemptFailed):
-            hosts[effect.peer].received(peer, effect.message, 100.0 + elapsed, ())
+            hosts[effect.peer].received(peer, effect.message, 100.0 + elapsed)
     for outer in hosts.values():
         assert outer.phase is Phase.TRAINING and outer.is_contributor
         assert not any(outer.hosts[peer].is_waiting for peer in hosts)

@@ -19,7 +19,7 @@ def average(item: InstancePlan, *, round: int) -> Average:
     plan: RoundPlan = replace(PLAN, round=round, instances=(item,))
     outer = outer_round(A, plan, AdaptiveTimeout())
     outer.start(0.0, progress_end=0.1)
-    [begun] = [effect for effect in outer.inner_finished(inner_result(outer), 10.0, ()) if isinstance(effect, Average)]
+    [begun] = [effect for effect in outer.inner_finished(inner_result(outer), 10.0) if isinstance(effect, Average)]
     return begun
 
 

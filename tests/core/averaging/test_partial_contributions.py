@@ -45,7 +45,7 @@ def ended_early(steps: int = 3) -> tuple[OuterRound, list[Effect]]:
     outer = training(plan_of())
     assert EndInner(instance=INSTANCE, round=0, least_steps=1) in queried(outer, OTHERS[:4], 130.0)
     result = replace(inner_result(outer), samples=steps, inner_steps=steps)
-    return outer, outer.inner_finished(result, 131.0, ())
+    return outer, outer.inner_finished(result, 131.0)
 
 
 def test_a_late_host_ends_its_inner_steps_once_a_majority_waits() -> None:
@@ -65,7 +65,7 @@ def test_it_needs_an_eighth_of_the_planned_steps_and_some_seconds_to_save(elapse
 def test_reports_of_failed_attempts_show_who_waits() -> None:
     """Where a planned host is gone, attempts fail before their members ask anything."""
     outer, failed = training(plan_of()), AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(OTHERS[4],))
-    effects = [effect for peer in OTHERS[:4] for effect in outer.received(peer, failed, 130.0, ())]
+    effects = [effect for peer in OTHERS[:4] for effect in outer.received(peer, failed, 130.0)]
     assert effects == [EndInner(instance=INSTANCE, round=0, least_steps=1)]
 
 
@@ -73,8 +73,8 @@ def test_it_states_its_steps_and_waits_for_the_retry_that_counts_them() -> None:
     outer, effects = ended_early()
     assert outer.phase is Phase.RETRYING
     assert messages(effects) == {stated(3)}
-    assert outer.received(OTHERS[0], start(0), 132.0, ()) == [Send(peer=OTHERS[0], message=stated(3))], "it missed that"
-    begun = outer.received(OTHERS[0], start(1, partial=[(ME, 3)]), 133.0, ())
+    assert outer.received(OTHERS[0], start(0), 132.0) == [Send(peer=OTHERS[0], message=stated(3))], "it missed that"
+    begun = outer.received(OTHERS[0], start(1, partial=[(ME, 3)]), 133.0)
     assert [effect.steps for effect in begun if isinstance(effect, Average)] == [(3, 8, 8, 8, 8, 8)]
 
 
@@ -86,22 +86,20 @@ def test_all_steps_are_done_by_the_time_that_it_is_asked() -> None:
 @pytest.mark.parametrize("partial", [(), [(ME, 4)]])
 def test_nobody_else_decides_how_many_steps_of_it_count(partial: Sequence[tuple[PeerId, int]]) -> None:
     outer, _ = ended_early()
-    assert outer.received(OTHERS[0], start(1, partial=partial), 133.0, ()) == [
-        Send(peer=OTHERS[0], message=stated(3, attempt=1))
-    ]
+    assert outer.received(OTHERS[0], start(1, partial=partial), 133.0) == [Send(peer=OTHERS[0], message=stated(3, attempt=1))]
     assert outer.phase is Phase.RETRYING
     punctual = waiting()
     refusal = AttemptFailed(instance=INSTANCE, round=0, attempt=1, suspects=())
-    assert punctual.received(OTHERS[0], start(1, partial=[(ME, 4)]), 11.0, ()) == [Send(peer=OTHERS[0], message=refusal)]
+    assert punctual.received(OTHERS[0], start(1, partial=[(ME, 4)]), 11.0) == [Send(peer=OTHERS[0], message=refusal)]
     assert punctual.phase is Phase.AVERAGING
 
 
 def test_the_others_end_their_attempt_and_the_leader_begins_the_next_at_once() -> None:
     outer = waiting()
-    effects = outer.received(LATE, stated(3), 12.0, ())
+    effects = outer.received(LATE, stated(3), 12.0)
     assert CancelAverage(instance=INSTANCE, round=0, attempt=0) in effects
     assert outer.next_deadline == pytest.approx(12.2)
-    began = outer.tick(12.3, ())
+    began = outer.tick(12.3)
     assert messages(began) == {start(1, partial=[(LATE, 3)])}
     [average] = [effect for effect in began if isinstance(effect, Average)]
     assert dict(average.weights) == {**dict.fromkeys(HOSTS[:5], 4), LATE: 3}
@@ -111,30 +109,30 @@ def test_the_others_end_their_attempt_and_the_leader_begins_the_next_at_once() -
 
 def test_a_host_that_trained_meanwhile_begins_no_attempt_that_miscounts() -> None:
     outer = training(plan_of())
-    outer.received(LATE, stated(3), 170.0, ())
-    effects = outer.inner_finished(inner_result(outer), 180.0, ())
+    outer.received(LATE, stated(3), 170.0)
+    effects = outer.inner_finished(inner_result(outer), 180.0)
     assert outer.phase is Phase.RETRYING and CancelAverage(instance=INSTANCE, round=0, attempt=0) in effects
-    assert messages(outer.tick(180.3, ())) == {start(1, partial=[(LATE, 3)])}
+    assert messages(outer.tick(180.3)) == {start(1, partial=[(LATE, 3)])}
 
 
 @pytest.mark.parametrize("steps", [5, 4])
 def test_more_steps_than_planned_are_no_partial_contribution(steps: int) -> None:
     """Nobody gets a larger weight, or a larger norm that is not clipped, than the plan gave it."""
     outer = waiting()
-    outer.received(LATE, stated(steps), 12.0, ())
-    assert messages(outer.tick(13.1, ())) == {start(1)}
+    outer.received(LATE, stated(steps), 12.0)
+    assert messages(outer.tick(13.1)) == {start(1)}
     assert not outer.attempts.is_news(OTHERS[0], start(2, partial=[(LATE, steps)]))
 
 
 def test_a_restarted_host_states_its_steps_anew() -> None:
     outer = waiting()
-    outer.received(LATE, stated(3), 12.0, ())
-    outer.tick(12.3, ())
-    outer.received(LATE, stated(2, attempt=1), 13.0, ())
-    assert messages(outer.tick(13.3, ())) == {start(2, partial=[(LATE, 2)])}
-    outer.received(LATE, stated(0, attempt=2), 14.0, ())
+    outer.received(LATE, stated(3), 12.0)
+    outer.tick(12.3)
+    outer.received(LATE, stated(2, attempt=1), 13.0)
+    assert messages(outer.tick(13.3)) == {start(2, partial=[(LATE, 2)])}
+    outer.received(LATE, stated(0, attempt=2), 14.0)
     without = AttemptStart(instance=INSTANCE, round=0, attempt=3, members=HOSTS[:5])
-    assert messages(outer.tick(15.1, ())) == {without}, "it has ended three attempts of this round"
+    assert messages(outer.tick(15.1)) == {without}, "it has ended three attempts of this round"
 
 
 def test_the_key_of_an_attempt_binds_the_steps() -> None:
@@ -159,8 +157,8 @@ def test_contributing_less_is_tolerated_in_some_rounds_and_once_in_each() -> Non
 def test_a_retry_with_steps_that_never_reached_a_restarted_host_goes_on() -> None:
     """It has forgotten the statement of the late one, or the message was lost: that is no statement of all planned steps."""
     outer = training(plan_of())
-    outer.received(OTHERS[0], start(1, partial=[(LATE, 3)]), 150.0, ())
-    effects = outer.inner_finished(inner_result(outer), 180.0, ())
+    outer.received(OTHERS[0], start(1, partial=[(LATE, 3)]), 150.0)
+    effects = outer.inner_finished(inner_result(outer), 180.0)
     assert outer.phase is Phase.AVERAGING and not any(isinstance(effect, CancelAverage) for effect in effects)
     assert [effect.steps for effect in effects if isinstance(effect, Average)] == [(8, 8, 8, 8, 8, 3)]
 
@@ -169,10 +167,10 @@ def test_a_retry_with_steps_that_never_reached_a_restarted_host_goes_on() -> Non
 def test_of_two_starts_with_one_number_and_other_steps_the_same_one_counts_everywhere(first: int, second: int) -> None:
     """Their keys differ: two halves would wait for each other. The other start comes with a query of the other half."""
     outer = waiting()
-    outer.received(LATE, start(1, partial=[(LATE, first)]), 12.0, ())
-    outer.received(OTHERS[0], start(1, partial=[(LATE, second)]), 14.0, ())
+    outer.received(LATE, start(1, partial=[(LATE, first)]), 12.0)
+    outer.received(OTHERS[0], start(1, partial=[(LATE, second)]), 14.0)
     assert outer.phase is Phase.AVERAGING and outer.attempts.current.partial_steps == ((LATE, 2),)
     trains = training(plan_of())
     for sender, steps in ((LATE, first), (OTHERS[0], second)):
-        trains.received(sender, start(1, partial=[(LATE, steps)]), 112.0, ())
+        trains.received(sender, start(1, partial=[(LATE, steps)]), 112.0)
     assert trains.attempts.pending == start(1, partial=[(LATE, 2)])

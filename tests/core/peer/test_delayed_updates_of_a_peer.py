@@ -171,18 +171,18 @@ def trained(*peers: PeerId) -> tuple[OuterRound, InnerResult]:
 def test_inner_steps_that_ran_ahead_are_handed_over_when_the_round_before_is_applied() -> None:
     assert RULES.work.inner_steps == 4
     outer, result = trained(A, B)
-    assert not any(isinstance(effect, Average) for effect in outer.inner_finished(result, 10.0, (), is_ahead=True))
+    assert not any(isinstance(effect, Average) for effect in outer.inner_finished(result, 10.0, is_ahead=True))
     assert outer.phase is Phase.TRAINED
-    assert not any(isinstance(effect, Evaluate) for effect in outer.tick(11.0, ()))
-    (average,) = [effect for effect in outer.hand_over(14.0, ()) if isinstance(effect, Average)]
+    assert not any(isinstance(effect, Evaluate) for effect in outer.tick(11.0))
+    (average,) = [effect for effect in outer.hand_over(14.0) if isinstance(effect, Average)]
     assert average.attempt == 0
     assert outer.seconds["trained"] == 4.0
 
 
 def test_a_retry_without_us_that_came_meanwhile_holds() -> None:
     outer, result = trained(A, B, C)
-    outer.inner_finished(result, 10.0, (), is_ahead=True)
-    outer.received(B, AttemptStart(instance=INSTANCE, round=0, attempt=3, members=(B, C)), 11.0, ())
+    outer.inner_finished(result, 10.0, is_ahead=True)
+    outer.received(B, AttemptStart(instance=INSTANCE, round=0, attempt=3, members=(B, C)), 11.0)
     assert outer.phase is Phase.TRAINED
-    assert not any(isinstance(effect, Average) for effect in outer.hand_over(12.0, ()))
+    assert not any(isinstance(effect, Average) for effect in outer.hand_over(12.0))
     assert outer.phase is Phase.RETRYING

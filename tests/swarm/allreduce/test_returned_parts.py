@@ -7,8 +7,8 @@ import pytest
 
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import AveragingError
+from adloco_p2p.swarm.allreduce.held_uploads import ReturnedParts
 from adloco_p2p.swarm.allreduce.member_side import MemberSide
-from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.topology import AttemptResult
 from adloco_p2p.swarm.allreduce.uploads import Uploads
