@@ -2,10 +2,13 @@
 
 import hashlib
 import re
+import sys
 import time
 import tracemalloc
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -15,10 +18,12 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.electorate import electorate
+from adloco_p2p.core.model.events import Persist
 from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
 from adloco_p2p.core.model.instance_plan import InstancePlan
-from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport, Value, Vote
-from adloco_p2p.core.model.messages import MAX_ENTRY_BYTES
+from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry, SignedReport, Value, Vote
+from adloco_p2p.core.model.messages import MAX_ENTRY_BYTES, Entries, Heartbeat
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.roster_entry import Capacity
@@ -40,7 +45,7 @@ CAPACITY = Capacity(
 
 def rules_for(num_instances: int) -> Rules:
     return Rules(
-        work=WorkRules(rounds=100, inner_steps=32),
+        work=WorkRules(rounds=10_000, inner_steps=32),
         instances=InstanceRules(count=num_instances, start="same"),
         batch=BatchRules(initial_batch=1024, max_batch=1024),
     )
@@ -53,22 +58,31 @@ def identities(count: int) -> dict[PeerId, Identity]:
 
 
 class LargeSwarm:
-    """`count` hosts that agreed on the plans of two rounds; the second plan is made from a report of each."""
+    """`count` hosts that agreed on the plans of two rounds; the second plan is made from a report of each. Of all, or of the
+    `majority` alone that ends the vote in a roster of more than `Timing.direct_limit`, are the votes in a certificate."""
 
-    def __init__(self, count: int, *, num_instances: int) -> None:
+    def __init__(self, count: int, *, num_instances: int, votes: Literal["all", "majority"] = "all") -> None:
         self.rules = rules_for(num_instances)
+        self._votes = votes
         self.identities = identities(count)
         self.genesis = genesis(RUN, [(peer, CAPACITY) for peer in self.identities], self.rules)
         self.ledger = Ledger(self.genesis, recall=FORGOTTEN.__getitem__)
-        self._append(())
-        self._append([self._signed(self.report(peer)) for peer in self.identities])
+        self.grow()
+        self.grow()
+
+    def grow(self) -> LedgerEntry:
+        """The next plan, from a report of each."""
+        reported = self.ledger.reported
+        self._append([self._signed(self.report(peer, reported)) for peer in self.identities] if reported is not None else ())
+        self.ledger.forget_old()
+        return self.ledger.entries[-1]
 
     @property
     def entries(self) -> list[LedgerEntry]:
         return self.ledger.entries
 
-    def agreement(self, me: PeerId, *, knows_all: bool) -> GossipAgreement:
-        """A peer's, that has the whole ledger in its journal, or none of it."""
+    def agreement(self, me: PeerId, *, knows_all: bool, identity: Identity | None = None) -> GossipAgreement:
+        """A peer's, that has the whole ledger in its journal, or none of it. `identity`: of one that is no host."""
         made = GossipAgreement(
             me,
             genesis=self.genesis,
@@ -77,7 +91,7 @@ class LargeSwarm:
             contacts=(),
             capacity=CAPACITY,
             decide=decide_by(self.rules),
-            sign=lambda payload: signature(self.identities[me], payload),
+            sign=lambda payload: signature(identity or self.identities[me], payload),
             verify=is_signed,
             draw=lambda: 0.5,
             timing=Timing(),
@@ -85,11 +99,10 @@ class LargeSwarm:
         made.start((self.genesis,), (), 0.0)
         return made
 
-    def report(self, peer: PeerId) -> Report:
-        """Of round 0, with every number as long as numbers are."""
-        plan = self.genesis
+    def report(self, peer: PeerId, plan: RoundPlan) -> Report:
+        """With every number as long as numbers are."""
         items = tuple(_item(peer, item) for item in plan.instances if any(share.peer == peer for share in item.hosts))
-        return Report(peer=peer, round=0, plan=canonical.digest_once(plan), capacity=CAPACITY, instances=items)
+        return Report(peer=peer, round=plan.round, plan=canonical.digest_once(plan), capacity=CAPACITY, instances=items)
 
     def _signed(self, report: Report) -> SignedReport:
         unsigned = SignedReport(report=report, signature="")
@@ -109,7 +122,9 @@ class LargeSwarm:
         plan: RoundPlan = decide_by(self.rules)(parent, told, change_of(value, told, self.ledger, lambda *_: True))
         value = replace(value, plan=canonical.digest_once(plan))
         ballot = Ballot(attempt=0, peer=roster_of(parent)[0])
-        votes = tuple(self._cast(peer, value, ballot) for peer in roster_of(parent))
+        voters = electorate(parent)
+        voters = voters if self._votes == "all" else voters[: len(voters) // 2 + 1]
+        votes = tuple(self._cast(peer, value, ballot) for peer in voters)
         certificate = Certificate(ballot=ballot, absent=(), votes=votes)
         self.ledger.append(LedgerEntry(plan=plan, value=value, reports=tuple(reports), certificate=certificate))
 
@@ -171,6 +186,29 @@ def reading_seconds(swarm: LargeSwarm) -> float:
     return min(found)
 
 
+def joining_seconds(count: int, num_rounds: int) -> float:
+    """Of the processor, for a newcomer to read the ledger of so many rounds, an entry per message: inflate, decode, check and
+    follow each of them, and encode it for the journal. Prints what it took so far."""
+    swarm = LargeSwarm(count, num_instances=1, votes="majority")
+    newcomer = Identity(Ed25519PrivateKey.from_private_bytes((1 << 32).to_bytes(32)))
+    server, seconds, num_followed = next(iter(swarm.identities)), 0.0, 0
+    joiner = swarm.agreement(newcomer.peer_id, identity=newcomer, knows_all=False)
+    end = Head(round=num_rounds, digest=Digest("ff" * 32), samples=0)
+    joiner.receive(server, Heartbeat(beat=1, roster=Digest("ff" * 32), heard=(), head=end, have=0), 0.0)
+    for number in range(1, num_rounds + 1):
+        entry = swarm.entries[number - 1] if number <= 2 else swarm.grow()
+        travelling = [deflated(piece) for piece in in_pieces(canonical.encode(Entries(entries=(entry,))))]
+        begun = time.process_time()
+        payload = b"".join(zlib.decompress(piece) for piece in travelling)
+        taken = joiner.receive(server, decode(Entries, payload, max_bytes=MAX_ENTRY_BYTES), 0.0)
+        num_followed += sum(len(canonical.encode(outcome.record)) > 0 for outcome in taken if isinstance(outcome, Persist))
+        seconds += time.process_time() - begun
+        if number % 20 == 0 or number == num_rounds:
+            print(f"{number} rounds of {count} hosts: {seconds:.1f} s of the processor", flush=True)
+    assert joiner.ledger.digests == swarm.ledger.digests and num_followed == num_rounds
+    return seconds
+
+
 def held_bytes(swarm: LargeSwarm) -> int:
     """Of an entry in memory, beside others with the same members: hashes and signatures of its own."""
     payload = canonical.encode(swarm.entries[1])
@@ -185,8 +223,12 @@ def held_bytes(swarm: LargeSwarm) -> int:
 
 
 def main() -> None:
-    """Prints what an entry of so many hosts takes, as in docs/consensus.md. The milliseconds that one takes to be read are the
-    seconds of a thousand."""
+    """Prints what an entry of so many hosts takes, as in docs/consensus.md; with `--join ROUNDS HOSTS` what a newcomer takes to
+    read the ledger of so many rounds."""
+    if sys.argv[1:2] == ["--join"]:
+        num_rounds, count = map(int, sys.argv[2:])
+        print(f"{1000 * joining_seconds(count, num_rounds) / num_rounds:.1f} ms per round")
+        return
     head = f"{'hosts':>6}{'instances':>11}{'entry, kB':>11}{'plan':>8}{'votes':>8}{'deflated':>10}{'held, kB':>10}"
     print(f"{head}{'largest report, B':>19}{'to read, ms':>13}")
     for count, num_instances in ((8, 1), (100, 1), (100, 3), (256, 1), (300, 2), (1000, 1), (1000, 4)):

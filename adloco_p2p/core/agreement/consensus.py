@@ -374,7 +374,7 @@ class Consensus:
             if not self._send_settled(sender, (message.head.digest,)):
                 self._context.emit(*self._exchange.serve(self.ledger, sender, after=message.head.digest, now=now))
         else:
-            self._context.emit(*self._exchange.announced(self, sender, message.head.digest, now=now))
+            self._context.emit(*self._exchange.announced(self, sender, message.head, now=now))
             if message.head.rank <= head.rank and not is_member:  # it may not have ours, which may win
                 self._context.emit(Send(peer=sender, message=self.members.heartbeat(now)))
 

@@ -8,7 +8,7 @@ from adloco_p2p.core.ledger.fork_choice import CandidateChain, outranks, verdict
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Send
-from adloco_p2p.core.model.ledger_entry import MAX_ENTRIES, LedgerEntry, Verify
+from adloco_p2p.core.model.ledger_entry import MAX_ENTRIES, Head, LedgerEntry, Verify
 from adloco_p2p.core.model.messages import MAX_LOCATOR, Entries, PullEntries
 from adloco_p2p.core.model.plan import Decide, roster_of
 from adloco_p2p.core.model.scalars import MAX_ROSTER, Digest, PeerId
@@ -19,6 +19,8 @@ STRANGERS_PER_PERIOD = 8
 """Peers outside the roster, all together, that get entries in one period of gossip; members are served beside them."""
 MAX_REMEMBERED = 2 * MAX_ROSTER
 """Peers for which the instant is kept at which they were served, or asked; the oldest are forgotten."""
+ROUNDS_VERIFIED_WHOLE = 32
+"""The last rounds of the longest ledger that a peer named. In them the signatures of reports are checked, too."""
 PERIODS_OF_REJECTION = 10
 """A peer whose history lost against ours is not asked for it again for this many periods of gossip. Then it is: another peer of
 that side may hold a certificate with more votes."""
@@ -54,8 +56,8 @@ class LedgerExchange:
         """The instants at which a peer was last asked for entries because it is ahead; the latest at the end."""
         self._rejected: dict[PeerId, float] = {}
         """The instants at which a history of a peer lost against ours by the votes; the latest at the end."""
-        self._announced: dict[PeerId, Digest] = {}
-        """The ends of other histories, as their holders named them; the latest at the end."""
+        self._announced: dict[PeerId, Head] = {}
+        """The ends of longer and of other histories, as their holders named them; the latest at the end."""
 
     @property
     def is_collecting(self) -> bool:
@@ -93,12 +95,12 @@ class LedgerExchange:
 
     # --- theirs to us ------------------------------------------------------------------------------------------------
 
-    def announced(self, owner: LedgerOwner, peer: PeerId, head: Digest, *, now: float) -> list[Send]:
+    def announced(self, owner: LedgerOwner, peer: PeerId, head: Head, *, now: float) -> list[Send]:
         """A peer names the end of its ledger, which ours does not have: pull it. Whether it outranks ours is known when the two
         have been compared."""
         _remember(self._announced, peer, head)
         collected = self._other.ledger
-        if collected is not None and collected.digests[-1] == head:
+        if collected is not None and collected.digests[-1] == head.digest:
             self._compare(owner, collected, peer, now)
             return []
         if now - self._rejected.get(peer, -inf) < PERIODS_OF_REJECTION * self._period_seconds:
@@ -138,7 +140,8 @@ class LedgerExchange:
         """Hand the owner another history that outranks its own and is as long, or ends here: what wins by votes is taken up at
         its end, not round by round. False where it has lost: the electors prefer ours, or it ends here and does not outrank it.
         """
-        own, is_end = owner.ledger, self._announced.get(sender) == other.head.digest
+        own, end = owner.ledger, self._announced.get(sender)
+        is_end = end is not None and end.digest == other.head.digest
         if not outranks(other, own) and (is_end or verdict(own, other) == "own"):
             self.forget_other()
             _remember(self._rejected, sender, now)
@@ -152,8 +155,14 @@ class LedgerExchange:
         """The ledger whose next entry this is: the given one, to be appended, or the other history, which has it now. None
         where the entry is not valid, or continues neither."""
         if entry.value.parent == ledger.digests[-1] and not self.is_collecting:
-            return None if self._other.is_wrong(ledger, entry) else ledger
+            return None if self._other.is_wrong(ledger, entry, is_old=self._is_old(entry)) else ledger
         return self._other.follow(ledger, entry)
+
+    def _is_old(self, entry: LedgerEntry) -> bool:
+        """Whether a ledger goes on for long after the entry, as its holder named its end. A lie about that is of no use
+        without the votes of a majority of the electors for the entry itself."""
+        furthest = max((head.round for head in self._announced.values()), default=0)
+        return furthest >= entry.value.round + ROUNDS_VERIFIED_WHOLE
 
 
 def _next_entries(ledger: Ledger, after: Digest) -> tuple[LedgerEntry, ...]:

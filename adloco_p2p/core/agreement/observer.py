@@ -91,7 +91,7 @@ class Observer:
                 self._note_beat(peer, beat, now)
         if message.head.digest in self.ledger.position:
             return []
-        return self._exchange.announced(self, sender, message.head.digest, now=now)
+        return self._exchange.announced(self, sender, message.head, now=now)
 
     def _note_beat(self, peer: PeerId, beat: int, now: float) -> None:
         is_news = beat > self._beats.get(peer, 0)

@@ -82,7 +82,8 @@ def next_slot(ledger: Ledger, me: PeerId) -> Slot:
     parent, digest = ledger.plans[-1], ledger.digests[-1]
     roster = roster_of(parent)
     deciding = electorate(parent)
-    order = sorted(roster, key=lambda peer: (peer not in deciding, hashlib.sha256(f"{digest}:{peer}".encode("ascii")).digest()))
+    first = frozenset(deciding)
+    order = sorted(roster, key=lambda peer: (peer not in first, hashlib.sha256(f"{digest}:{peer}".encode("ascii")).digest()))
     return Slot(
         ledger=ledger,
         parent=parent,

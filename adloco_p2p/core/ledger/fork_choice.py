@@ -55,9 +55,9 @@ class CandidateChain:
         self._ledger.append(entry)
         return self._ledger
 
-    def is_wrong(self, ledger: Ledger, entry: LedgerEntry) -> bool:
-        """Whether the entry is no valid next one."""
-        return bool(check_entry(entry, ledger=ledger, decide=self._decide, verify=self._verify))
+    def is_wrong(self, ledger: Ledger, entry: LedgerEntry, *, is_old: bool = False) -> bool:
+        """Whether the entry is no valid next one; `is_old` as for `check_entry`."""
+        return bool(check_entry(entry, ledger=ledger, decide=self._decide, verify=self._verify, is_old=is_old))
 
 
 def _last_common(own: Ledger, other: Ledger) -> int:

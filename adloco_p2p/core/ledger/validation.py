@@ -74,30 +74,33 @@ def check_value(
     decide: Decide,
     verify: Verify,
     are_verified: bool = False,
+    shown: RoundPlan | None = None,
 ) -> RoundPlan | str:
     """The plan that the value stands for, or what is wrong with it. The ledger ends with the value's parent. Signatures of
-    `reports` are checked here unless they were before, their digests by the caller."""
+    `reports` are checked here unless they were before, their digests by the caller. `shown`: the plan that came with the value,
+    whose digest is known already."""
     parent = ledger.plans[-1]
-    wrong = _check_reports(value, reports, ledger.reported, None if are_verified else verify)
+    wrong = _check_reports(value, reports, ledger, None if are_verified else verify)
     wrong = wrong or _check_statements(value, ledger, verify) or _check_change(value, ledger, verify)
     if wrong:
         return wrong
     plain_reports = tuple(signed.report for signed in reports)
     plan = decide(parent, plain_reports, change_of(value, plain_reports, ledger, verify))
-    if canonical.digest_once(plan) != value.plan:
+    made = shown if shown == plan else plan
+    if canonical.digest_once(made) != value.plan:
         return "the rule makes another plan of these reports"
-    return plan
+    return made
 
 
-def _check_reports(value: Value, reports: Sequence[SignedReport], reported: RoundPlan | None, verify: Verify | None) -> str:
-    peers = [signed.report.peer for signed in reports]
+def _check_reports(value: Value, reports: Sequence[SignedReport], ledger: "Ledger", verify: Verify | None) -> str:
+    reported, peers = ledger.reported, [signed.report.peer for signed in reports]
     if peers != sorted(set(peers)):
         return "reports are not sorted by peer, one each"
     if reports and reported is None:
         return "there is no round that could be reported"
     if reported is None:
         return ""
-    digest, members = canonical.digest_once(reported), frozenset(roster_of(reported))
+    digest, members = ledger.digests[-REPORT_LAG], frozenset(roster_of(reported))
     for signed in reports:
         report = signed.report
         if report.round != value.round - REPORT_LAG or report.plan != digest or report.peer not in members:
@@ -146,27 +149,37 @@ def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
     return crowding(joined, parent, gone) or next(filter(None, map(door.problem, value.joined)), "")
 
 
-def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify: Verify) -> str:
-    """Empty where the entry is a valid next one of the ledger; otherwise what is wrong."""
+def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify: Verify, is_old: bool = False) -> str:
+    """Empty where the entry is a valid next one of the ledger; otherwise what is wrong.
+
+    Of one that `is_old` the signatures of reports are not checked where more than half of all electors voted for it: the honest
+    ones checked them before, and the votes bind every byte of the reports, signatures included. All else is checked."""
     parent = ledger.plans[-1]
-    if entry.value.parent != canonical.digest_once(parent) or entry.value.round != parent.round + 1 or parent.is_last:
+    if entry.value.parent != ledger.digests[-1] or entry.value.round != parent.round + 1 or parent.is_last:
         return "it does not follow its parent"
     if tuple(canonical.digest_once(signed) for signed in entry.reports) != entry.value.reports:
         return "the reports are not those that were voted on"
-    plan = check_value(entry.value, entry.reports, ledger=ledger, decide=decide, verify=verify)
-    if isinstance(plan, str):
-        return plan
-    if plan != entry.plan:
-        return "the plan is not the one that was voted on"
-    value = canonical.digest_once(entry.value)
-    return check_certificate(
+    members = ledger.members()
+    unproven = check_certificate(
         entry.certificate,
-        value=value,
+        value=canonical.digest_once(entry.value),
         parent=parent,
         parent_digest=entry.value.parent,
         verify=verify,
-        returning_members=[join.peer for join in entry.value.joined if join.peer in ledger.members()],
+        returning_members=[join.peer for join in entry.value.joined if join.peer in members],
     )
+    plan = check_value(
+        entry.value,
+        entry.reports,
+        ledger=ledger,
+        decide=decide,
+        verify=verify,
+        are_verified=is_old and not unproven and not is_emergency(entry.certificate, parent),
+        shown=entry.plan,
+    )
+    if isinstance(plan, str):
+        return plan
+    return unproven if plan == entry.plan else "the plan is not the one that was voted on"
 
 
 def verify_ledger(genesis: RoundPlan, entries: Sequence[LedgerEntry], decide: Decide, verify: Verify) -> list[str]:

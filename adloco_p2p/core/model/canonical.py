@@ -77,7 +77,12 @@ def _once(value: Any) -> tuple[weakref.ref[Any], Digest, int]:
     known = _memo.get(key)
     if known is not None and known[0]() is value:
         return known
-    data = encode(value)
-    result = Digest(hashlib.sha256(data).hexdigest())
-    _memo[key] = (weakref.ref(value, lambda _: _memo.pop(key, None)), result, len(data))
+    note(value, encode(value))
     return _memo[key]
+
+
+def note(value: Any, data: bytes) -> bytes:
+    """`data` are the canonical bytes of the value: `digest_once` and `size_once` encode it no more. Returns the bytes."""
+    key, result = id(value), Digest(hashlib.sha256(data).hexdigest())
+    _memo[key] = (weakref.ref(value, lambda _: _memo.pop(key, None)), result, len(data))
+    return data

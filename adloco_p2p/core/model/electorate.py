@@ -47,6 +47,6 @@ def electors(electorate: Sequence[PeerId], roster: Sequence[PeerId], absent: Seq
 
 def is_emergency(certificate: Certificate, parent: RoundPlan) -> bool:
     """Whether the votes are not of more than half of the full electorate: a minority went on without the others."""
-    full = electorate(parent)
-    voters = [cast.peer for cast in certificate.votes if not cast.abstains and cast.peer in full]
+    full = frozenset(electorate(parent))
+    voters = full.intersection(cast.peer for cast in certificate.votes if not cast.abstains)
     return not is_majority(len(voters), len(full))

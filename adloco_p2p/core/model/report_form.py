@@ -27,6 +27,10 @@ MAX_REPORTS_BYTES = 20 << 20
 """Of all reports that one plan is made from; 256 hosts of each of 64 instances stay below it."""
 
 
+_AROUND_BYTES = len(b'{"report":,"signature":}')
+"""Of a signed report, beside the two values."""
+
+
 # --- hosts as bits ---------------------------------------------------------------------------------------------------
 
 
@@ -55,6 +59,13 @@ def complaint_of(event: PartNotShown, plan: InstancePlan) -> Complaint | None:
 def max_bytes(num_instances: int) -> int:
     """Bytes that a report about `num_instances` may take."""
     return MAX_REPORT_BYTES + MAX_INSTANCE_BYTES * max(0, num_instances - INSTANCES_INCLUDED)
+
+
+def report_bytes(signed: SignedReport) -> int:
+    """Canonical bytes of the report, without encoding it where that was done with its signature."""
+    text = signed.signature
+    signature = len(text) + 2 if text.isascii() and text.isalnum() else canonical.size(text)
+    return canonical.size_once(signed) - signature - _AROUND_BYTES
 
 
 def _proof_bytes(report: Report, limit: int) -> int:
@@ -102,7 +113,7 @@ def usable(reports: Iterable[SignedReport], reported: RoundPlan) -> list[SignedR
             num_hosted[share.peer] = num_hosted.get(share.peer, 0) + 1
     chosen, total = [], 0
     for signed in reports:
-        size = canonical.size_once(signed.report)
+        size = report_bytes(signed)
         limit = max_bytes(num_hosted.get(signed.report.peer, 0)) + _proof_bytes(signed.report, longest)
         fits = size <= limit and total + size <= MAX_REPORTS_BYTES
         if fits and _names_hosts_only(signed.report, num_hosts):

@@ -12,7 +12,7 @@ Digest = NewType("Digest", str)
 
 
 def is_digest(text: str) -> bool:
-    return len(text) == 64 and all(char in "0123456789abcdef" for char in text)
+    return len(text) == 64 and not text.strip("0123456789abcdef")
 
 
 MAX_LABEL_CHARS = 24

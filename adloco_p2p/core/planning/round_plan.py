@@ -173,7 +173,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     return RoundPlan(
         run=previous.run,
         round=round,
-        parent=canonical.digest(previous),
+        parent=canonical.digest_once(previous),
         inner_steps=rules.work.inner_steps,
         instances=instances,
         roster=turns.roster,

@@ -20,6 +20,7 @@ from adloco_p2p.core.model.report_form import (
     is_short,
     max_bytes,
     named_by,
+    report_bytes,
     usable,
 )
 from adloco_p2p.core.model.scalars import (
@@ -200,6 +201,12 @@ def test_reports_of_one_plan_are_bounded_together() -> None:
     chosen = usable(many, plan)
     assert chosen == many[: len(chosen)]
     assert sum(canonical.size_once(item.report) for item in chosen) <= MAX_REPORTS_BYTES
+
+
+@pytest.mark.parametrize("signature", ["", "00ff" * 32, '"\\x7f\n', "x" * 1024])
+def test_the_bytes_of_a_report_are_those_without_its_signature(signature: str) -> None:
+    report = longest_report(num_instances=2, num_branches=1)
+    assert report_bytes(SignedReport(report=report, signature=signature)) == canonical.size(report)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

@@ -125,6 +125,16 @@ def test_a_joiner_gets_entries_of_many_hosts_over_the_real_wire(tmp_path, monkey
     assert joiner.ledger.digests == swarm.ledger.digests
 
 
+def test_entries_that_were_decoded_have_the_digests_of_their_bytes_and_no_second_spelling():
+    payload = canonical.encode(Entries(entries=tuple(LargeSwarm(3, num_instances=2).entries)))
+    for entry in decode(Entries, payload, max_bytes=len(payload)).entries:
+        for part in (entry.plan, entry.value, *entry.reports):
+            assert (canonical.digest_once(part), canonical.size_once(part)) == (canonical.digest(part), canonical.size(part))
+    for other in (payload.replace(b",", b", ", 1), payload.replace(b'"absent":[]', b'"absent": []', 1)):
+        with pytest.raises(RemoteProtocolError, match="not in canonical form"):
+            decode(Entries, other, max_bytes=len(other))
+
+
 def test_all_reports_of_many_hosts_fit_into_one_supply():
     reports = LargeSwarm(400, num_instances=2).entries[1].reports  # most of them on the bench, so short
     supply = Supply(parent=RUN, reports=reports)
