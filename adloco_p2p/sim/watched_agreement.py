@@ -65,8 +65,8 @@ class WatchedAgreement:
     def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
         return self.inner.kept_vote(plan, instance)
 
-    def has_lost_most(self) -> bool:
-        return self.inner.has_lost_most()
+    def may_be_apart(self, *, is_alone: bool) -> bool:
+        return self.inner.may_be_apart(is_alone=is_alone)
 
     def leave(self, now: float) -> list[Outcome]:
         return _marked(self.inner.leave(now))

@@ -161,6 +161,45 @@ def test_a_peer_that_comes_back_to_nobody_does_not_take_its_own_model_for_that_o
         assert stop.reason == NO_FINAL_MODEL
 
 
+@pytest.mark.parametrize("peers", [2, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_half_of_a_swarm_that_comes_back_to_nobody_does_not_end_the_run_a_second_time(seed: int, peers: int) -> None:
+    """Killed before the last rounds; the other half ends the run. Those that come back together agree on the rest by emergency
+    entries, and are no majority of those that decided before."""
+    world = world_of(seed, peers=peers, rounds=8, count=1, checkpoint_period=1)
+    machines = list(world.machines.values())
+    others, late = machines[: peers // 2], machines[peers // 2 :]
+    play_until(world, lambda: all(m.process is not None and m.process.agreement.ledger.head.round >= 4 for m in machines))
+    for machine in late:
+        machine.is_gone = True
+        machine.crash("the test kills it")
+    play_until(world, world.is_over)
+    assert finished(world) == others, "those that saw the others fall silent end the run"
+    for machine in late:
+        machine.is_gone = False
+        machine.boot()
+    play_until(world, world.is_over)
+    assert finished(world) == others
+    assert all(m.process is not None and m.process.stop is not None and m.process.stop.error == NOT_THE_MODEL for m in late)
+
+
+@pytest.mark.parametrize("command", ["leave", None])
+def test_a_peer_that_saw_the_other_fall_silent_ends_the_run_even_after_a_restart(command: Command | None) -> None:
+    """Of two. The other one leaves politely or is killed for good, and this one goes on alone."""
+    world = world_of(1, peers=2, rounds=9, count=1, checkpoint_period=1)
+    one, other = world.machines.values()
+    play_until(world, lambda: one.process is not None and one.process.agreement.ledger.head.round >= 4)
+    other.is_gone = True
+    if command is None:
+        other.crash("the test kills it")
+    else:
+        other.command(Commanded(command=command, reason="the user"))
+    play_until(world, lambda: one.process is not None and one.process.agreement.ledger.head.round >= 7)
+    one.crash("the test kills it")
+    play_until(world, world.is_over)
+    assert one.life == 2 and finished(world) == [one]
+
+
 def play_until(world: World, is_reached: Callable[[], bool]) -> None:
     while world.queue.now < LIMIT_SECONDS and not is_reached():
         world.queue.step()

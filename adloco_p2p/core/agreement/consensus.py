@@ -27,6 +27,7 @@ from adloco_p2p.core.agreement.dissemination import dissemination
 from adloco_p2p.core.agreement.emergency import EmergencyCheck
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.ledger_sync import LedgerExchange
+from adloco_p2p.core.agreement.lone_lives import LoneLives
 from adloco_p2p.core.agreement.membership import ROSTERS_KEPT, Membership
 from adloco_p2p.core.agreement.proposer import Proposer
 from adloco_p2p.core.agreement.recovery import RecoveredState
@@ -36,7 +37,7 @@ from adloco_p2p.core.agreement.statement_pool import StatementPool
 from adloco_p2p.core.agreement.values import Values, lacking_of
 from adloco_p2p.core.ledger.fork_choice import switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
-from adloco_p2p.core.ledger.validation import door_of
+from adloco_p2p.core.ledger.validation import door_of, may_have_ended
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Certificate
 from adloco_p2p.core.model.electorate import electorate
@@ -57,7 +58,7 @@ from adloco_p2p.core.model.messages import (
     SlotMessage,
     Supply,
 )
-from adloco_p2p.core.model.plan import Decide, roster_of
+from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, Digest, PeerId
 
@@ -97,6 +98,7 @@ class Consensus:
         self._emergency = EmergencyCheck(self._context)
         self._early: dict[tuple[PeerId, str], tuple[PeerId, BallotMessage]] = {}
         self._deadline: float | None = None
+        self._lone_lives = LoneLives()
         self._settled: LedgerEntry | None = None
         """The entry that was appended last in this life to the history that it ends, ..."""
         self._served: dict[PeerId, None] = {}
@@ -107,6 +109,7 @@ class Consensus:
     def start(self, recovered: RecoveredState, now: float) -> list[Outcome]:
         """Take up the ledger and the promises that the journal holds."""
         self.ledger = recovered.ledger
+        self._lone_lives = recovered.lone_lives
         self.members.is_let_in = self._is_let_in
         self._learn_rosters()
         self._open_slot(now)
@@ -266,11 +269,16 @@ class Consensus:
     def _append(self, entry: LedgerEntry, now: float) -> None:
         """Persist it, then act on it."""
         self._context.emit(Persist(record=entry))
+        self._lone_lives.note(entry, self.ledger.plans[-1])
         self.ledger.append(entry)
         self._settled, self._served = entry, {}
         self._exchange.forget_other()
         self._open_slot(now)
         self._context.emit(decided_by(entry))
+
+    def may_be_apart(self, genesis: RoundPlan, *, is_alone: bool) -> bool:
+        """Most of those that decided may have ended the run without this peer; see `may_have_ended`."""
+        return may_have_ended(genesis, self.ledger.since(1), self._lone_lives.entries, is_alone=is_alone)
 
     # --- messages of a slot ------------------------------------------------------------------------------------------
 
@@ -403,6 +411,8 @@ class Consensus:
         if not reorg.lost and self._is_contradicted(first.certificate, first.value.departed, now):
             return
         self._context.emit(*(Persist(record=entry) for entry in reorg.won))
+        for entry, parent in zip(reorg.won, [reorg.fork, *(entry.plan for entry in reorg.won)], strict=False):
+            self._lone_lives.note(entry, parent)
         self.ledger = other
         self._settled, self._served = None, {}
         self._learn_rosters()

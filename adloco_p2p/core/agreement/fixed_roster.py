@@ -70,8 +70,9 @@ class FixedRosterAgreement:
         del plan, instance
         return None
 
-    def has_lost_most(self) -> bool:
+    def may_be_apart(self, *, is_alone: bool) -> bool:
         """The roster never changes."""
+        del is_alone
         return False
 
     def leave(self, now: float) -> list[Outcome]:

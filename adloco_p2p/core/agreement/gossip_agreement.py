@@ -11,7 +11,6 @@ from adloco_p2p.core.agreement.consensus import Consensus, decided_by
 from adloco_p2p.core.agreement.membership import Membership, Timing
 from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT, recover
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
-from adloco_p2p.core.ledger.validation import has_lost_most
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Decided, Outcome, PeerBack, PeerGone, Persist
 from adloco_p2p.core.model.ledger_entry import Decree, Reorg, Sign, Ticket, Verify
@@ -135,8 +134,8 @@ class GossipAgreement:
     def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
         return self._commit_votes.get((plan, instance))
 
-    def has_lost_most(self) -> bool:
-        return has_lost_most(self._genesis, self.ledger.since(1))
+    def may_be_apart(self, *, is_alone: bool) -> bool:
+        return self.consensus.may_be_apart(self._genesis, is_alone=is_alone)
 
     def leave(self, now: float) -> list[Outcome]:
         """Become a passive member: this peer takes no part in agreeing from now on, it only follows the ledger."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from adloco_p2p.core.agreement.lone_lives import LoneLives
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import Accepted, AverageDigest, CommitVoted, Incarnation, Promised, Voted
@@ -22,13 +23,14 @@ class RecoveredState:
     accepted: Accepted | None
     voted: Voted | None
     """The last of each about the successor of the ledger's last plan."""
+    lone_lives: LoneLives
     commit_votes: dict[tuple[Digest, InstanceId], AverageDigest]
     """Plan and instance -> this peer's vote on the average of that round, for the newest rounds."""
 
 
 def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) -> RecoveredState:
     """The ledger has the entries that `chain` gives; `recall` must return each as soon as it was read from `records`."""
-    incarnation, ledger = 0, Ledger(genesis, recall=recall)
+    incarnation, ledger, lone_lives = 0, Ledger(genesis, recall=recall), LoneLives()
     promised: dict[Digest, Promised] = {}
     accepted: dict[Digest, Accepted] = {}
     voted: dict[Digest, Voted] = {}
@@ -38,12 +40,14 @@ def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) ->
             case LedgerEntry(value=value) if value.parent in ledger.position:
                 if value.parent != ledger.digests[-1]:
                     ledger = ledger.truncated(value.parent)
+                lone_lives.note(record, ledger.plans[-1])
                 ledger.append(record)
                 ledger.forget_old()
                 promised.pop(value.parent, None)  # the slot is final
                 accepted.pop(value.parent, None)
             case Incarnation(number=number):
                 incarnation = max(incarnation, number)
+                lone_lives.note(record, genesis)
             case Promised(parent=parent):
                 promised[parent] = record
             case Accepted(value=value):
@@ -52,10 +56,12 @@ def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) ->
                 voted[parent] = record
             case CommitVoted(plan=plan, vote=vote):
                 commit_votes[plan, vote.instance] = vote
+    lone_lives.note(Incarnation(number=incarnation + 1), genesis)
     slot = ledger.digests[-1]
     return RecoveredState(
         incarnation=incarnation,
         ledger=ledger,
+        lone_lives=lone_lives,
         promised=promised.get(slot),
         accepted=accepted.get(slot),
         voted=voted.get(slot),

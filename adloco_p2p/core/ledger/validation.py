@@ -11,13 +11,13 @@ from adloco_p2p.core.ledger.orders import course_after
 from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import is_paused_at
-from adloco_p2p.core.model.electorate import electorate, is_emergency, is_majority
+from adloco_p2p.core.model.electorate import electorate, is_emergency
 from adloco_p2p.core.model.ledger_entry import Decree, LedgerEntry, SignedReport, Value, Verify
 from adloco_p2p.core.model.plan import REPORT_LAG, Decide, RosterChange, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.roster_entry import Capacity
-from adloco_p2p.core.model.scalars import MAX_ROSTER, PeerId
+from adloco_p2p.core.model.scalars import MAX_ROSTER, Digest, PeerId
 
 
 def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:
@@ -26,17 +26,22 @@ def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:
     return sum(is_emergency(entry.certificate, parent) for entry, parent in zip(entries, parents, strict=False))
 
 
-def has_lost_most(genesis: RoundPlan, entries: Iterable[LedgerEntry]) -> bool:
-    """Whether an emergency entry took the seats of more than half of the electors, and more than half never had one again. They
-    may have gone on with the run, and ended it."""
+def may_have_ended(genesis: RoundPlan, entries: Iterable[LedgerEntry], lone: Collection[Digest], *, is_alone: bool) -> bool:
+    """Whether members may have gone on with the run without this peer, and ended it: an emergency entry took the seats of so
+    many electors that they could, and as many never had one again. More than half of them where this peer is alone at the end.
+    `lone`: plans of emergency entries that a peer followed without having agreed with these members in the same life; for those
+    half of them are enough, and others that came back with this peer change nothing."""
     parent = genesis
     losses: list[tuple[frozenset[PeerId], int]] = []
     for entry in entries:
         roster = frozenset(roster_of(entry.plan))
         if is_emergency(entry.certificate, parent):
-            full = frozenset(electorate(parent))
-            losses.append((full, len(full)))
-        losses = [(lost - roster, size) for lost, size in losses if is_majority(len(lost - roster), size)]
+            full = electorate(parent)
+            if entry.value.plan in lone:
+                losses.append((frozenset(full), (len(full) + 1) // 2))
+            elif is_alone:
+                losses.append((frozenset(full), len(full) // 2 + 1))
+        losses = [(lost - roster, least) for lost, least in losses if len(lost - roster) >= least]
         parent = entry.plan
     return bool(losses)
 

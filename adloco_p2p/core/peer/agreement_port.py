@@ -44,8 +44,9 @@ class Agreement(Protocol):
     def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
         """The recorded vote, of this start or an earlier one."""
 
-    def has_lost_most(self) -> bool:
-        """Whether most of those that decided are gone since an emergency, and may have ended the run without this peer."""
+    def may_be_apart(self, *, is_alone: bool) -> bool:
+        """Whether most of those that decided are gone since an emergency, and may have ended the run without this peer.
+        `is_alone`: it is at the end."""
 
     def leave(self, now: float) -> list[Outcome]:
         """Leave the roster: the others wait for this peer no longer. It may go on following what they agree on."""

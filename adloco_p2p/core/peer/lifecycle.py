@@ -39,7 +39,7 @@ TOO_LATE = "the others ended the run before this peer had caught up"
 ANOTHER_MODEL = "the others may have ended the run with another model than the one that this peer has"
 
 ALONE = (
-    "the others were not heard at the end, and may have ended the run without this peer: the model that it trained alone is its"
+    "most others were not heard at the end, and may have ended the run without this peer: the model that it trained is its"
     " last checkpoint, which `adloco-peer export` writes"
 )
 NOT_COMPARED = "stopped before the final states were compared; the last checkpoint stands"
@@ -354,8 +354,8 @@ class Lifecycle:
         return all(self._state.known(instance).doubtful_from is None for instance in instances)
 
     def _is_apart(self) -> bool:
-        """This peer ends the run alone, and most of those that decided may have ended it without this peer."""
-        return _peers_of(self._book.newest) == [self._state.me] and self._agreement.has_lost_most()
+        """Most of those that decided may have ended the run without this peer, and those that are here."""
+        return self._agreement.may_be_apart(is_alone=_peers_of(self._book.newest) == [self._state.me])
 
     def _save_final(self, plan: RoundPlan, now: float, *, is_finished: bool = True) -> list[Effect]:
         saves = [self._checkpoints.save(instance, plan.round) for instance in self._book.mine(plan)]

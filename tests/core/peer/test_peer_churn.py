@@ -252,7 +252,7 @@ class Scripted:
     def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
         return True
 
-    def has_lost_most(self) -> bool:
+    def may_be_apart(self, *, is_alone: bool) -> bool:
         return False
 
     def leave(self, now: float) -> list[Outcome]:
