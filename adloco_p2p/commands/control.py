@@ -12,7 +12,7 @@ from adloco_p2p.control.api import API_VERSION
 from adloco_p2p.control.client import ControlClient, starting_status
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.commands import COMMANDS
-from adloco_p2p.core.model.telemetry import Finished, Resumed, Stamped, Started
+from adloco_p2p.core.model.telemetry import Finished, Resumed, Stamped, Started, Stopped
 from adloco_p2p.errors import NoNodeError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View, stamp
 from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_run
@@ -195,9 +195,12 @@ def follow(client: ControlClient, view: View) -> Literal["finished", "ended", "s
 
 def _has_finished(events: Sequence[Stamped], before: bool) -> bool:
     """Whether the run is complete after these events."""
-    happened = [stamped.event for stamped in events]
-    ends = [isinstance(event, Finished) for event in happened if isinstance(event, Started | Resumed | Finished)]
-    return ends[-1] if ends else before
+    for event in (stamped.event for stamped in events):
+        if isinstance(event, Started | Resumed | Finished):
+            before = isinstance(event, Finished)
+        elif isinstance(event, Stopped):  # it may have carried out the last plan and end without the model of the run
+            before = before and event.is_finished
+    return before
 
 
 def _connect(workdir: Path, view: View) -> ControlClient:

@@ -448,7 +448,10 @@ def _resumed(_event: telemetry.Resumed, status: Status) -> Status:
 
 @fold.register
 def _stopped(event: telemetry.Stopped, status: Status) -> Status:
-    return replace(status, state="stopped", stopping=event.reason, activities={}) if status.finish is None else status
+    """A peer that has carried out the last plan, and ends without the model of the run, has not finished it."""
+    if event.is_finished and status.finish is not None:
+        return status
+    return replace(status, state="stopped", stopping=event.reason, activities={}, finish=None)
 
 
 @fold.register

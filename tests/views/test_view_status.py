@@ -46,6 +46,15 @@ def test_a_run_that_goes_on_after_its_end_is_not_finished() -> None:
     assert (again.state, again.finish) == ("running", None)
 
 
+@pytest.mark.parametrize(("is_finished", "state"), [(True, "finished"), (False, "stopped")])
+def test_a_run_is_finished_here_only_with_its_model(is_finished: bool, state: str) -> None:
+    """A peer that came back to nobody carries out the last plan, and ends with E314."""
+    reason = "the others may have ended the run"
+    ended = apply(replay(events()), {"event": "stopped", "time": START + 10_000, "reason": reason, "is_finished": is_finished})
+    assert ended.state == state and (ended.finish is not None) == is_finished
+    assert is_finished or ended.stopping == reason
+
+
 def test_the_time_between_two_sessions_is_not_running_time() -> None:
     status = replay(
         [
