@@ -6,7 +6,8 @@ python -m benchmarks.finetune run --rows one all --rates 1e-3 --seeds 1         
 
 Everything is the run's own code in one process, without a network: every host is an instance on one frozen base, and what hosts
 send is coded, averaged and carried over as the averager does. `one` is a single process with the whole batch and no outer
-optimizer; `all` is the configuration over the hosts; `small` is the preset of docs/finetune.md for slow links.
+optimizer; `all` is the configuration over the hosts; `small` is the preset of docs/finetune.md for slow links,
+and `sign` another way to at most 1 MB a round: one bit of every value.
 """
 
 import argparse
@@ -36,6 +37,7 @@ ROWS: dict[str, list[str]] = {
     "one": ["mode=localsgd", "averaging.codec=float32"],
     "all": [],
     "small": ["model.lora.rank=4", "model.lora.freeze_a=true", "model.lora.alpha=8"],
+    "sign": ["averaging.codec=sign", "averaging.feedback=1.0"],
 }
 KEPT = Path(__file__).parents[1] / "docs/results/finetune.jsonl.gz"
 """Records of cells that were trained before; a reader's own go beside them."""

@@ -53,7 +53,12 @@ def model(verbs: Verbs) -> None:
 
     generate = add_verb(verbs, "generate", "sample text from the model")
     workdir(generate)
-    generate.add_argument("--prompt", required=True, metavar="TEXT", help="how the text begins")
+    generate.add_argument(
+        "--prompt",
+        required=True,
+        metavar="TEXT",
+        help="how the text begins; in a run on conversations a user's message, which the model answers",
+    )
     generate.add_argument("--max-new-tokens", type=positive, default=200, metavar="N", help="length at most (default 200)")
     generate.add_argument(
         "--temperature", type=float, default=0.7, metavar="T", help="0: always the most likely token (default 0.7)"

@@ -172,9 +172,10 @@ def end_tokens(model: "transformers.PreTrainedModel", end_of_document: int) -> i
 
 
 def generate(arguments: argparse.Namespace) -> int:
-    """Continue the prompt."""
+    """Continue the prompt; a model of conversations answers it."""
     import torch
 
+    from adloco_p2p.data.chat_template import ChatTemplate
     from adloco_p2p.data.tokenizer import open_tokenizer
     from adloco_p2p.training.sample_text import continued
 
@@ -184,11 +185,14 @@ def generate(arguments: argparse.Namespace) -> int:
     model = load_model(saved.sources, outer, saved.instance(arguments.instance))
     tokenizer = open_tokenizer(saved.sources.tokenizer)
     room = saved.run.data.sequence_length
-    prompt: list[int] = tokenizer.encode([arguments.prompt])[0].tolist()
-    if not prompt:
+    chat = ChatTemplate(tokenizer) if saved.run.data.messages_column is not None else None
+    ids = tokenizer.encode([arguments.prompt])[0] if chat is None else chat.question(arguments.prompt)
+    prompt: list[int] = ids.tolist()
+    if not (prompt and arguments.prompt):
         raise ConfigError("--prompt: an empty text cannot be continued; give at least one character", code="E200")
     found = end_tokens(cast("transformers.PreTrainedModel", model), tokenizer.end_of_document)
     ends = {tokenizer.end_of_document, *(found if isinstance(found, list) else [found])}
+    ends |= set() if chat is None else chat.ends()
 
     def next_logits(ids: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = model(input_ids=ids[None], use_cache=False).logits[0, -1]
@@ -207,5 +211,5 @@ def generate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({"prompt": arguments.prompt, "text": text})
     else:
-        say(arguments.prompt + text)
+        say(arguments.prompt + ("" if chat is None else "\n") + text)
     return 0

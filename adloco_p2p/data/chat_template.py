@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +94,18 @@ class ChatTemplate:
             for part, piece in zip(ids, pieces, strict=True)
         ]
         return Example(ids=np.concatenate(ids), is_learned=np.concatenate(learned))
+
+    def question(self, text: str) -> TokenIds:
+        """A user's message, up to the place where an answer's text begins in training. Raises ConfigError."""
+        before = list(takewhile(lambda piece: piece.message != 1, self._pieces(("user", "assistant"))))
+        (asked,) = self._tokenizer.encode([text.strip()])
+        return np.concatenate([self._control(piece.text) if piece.message is None else asked for piece in before])
+
+    def ends(self) -> set[int]:
+        """The control tokens that are learned with an answer: each ends it."""
+        control = tuple(self._tokenizer.control_tokens)
+        learned = [piece.text for piece in self._pieces(("user", "assistant")) if piece.message is None and piece.answer == 1]
+        return {int(self._control(text)[0]) for text in learned if text.startswith(control)}
 
     def _pieces_of(self, roles: tuple[str, ...]) -> tuple[Piece, ...]:
         """Such a conversation as the template writes it."""

@@ -72,6 +72,10 @@ def test_a_swarm_averages_adapters_and_refuses_another_base(config: Path, peers:
     assert set(re.findall(r"\| `(\w+)` \| \d+ \| \d+ \|", card)) & {first.me, second.me}
     assert str(tmp_path) not in card and transformers.AutoModelForCausalLM.from_pretrained(model).dtype == torch.bfloat16
 
+    asking = ["generate", "--workdir", second.workdir, "--prompt", "3 + 1?", "--temperature", "0", "--max-new-tokens", "20"]
+    asked = run(asking, folder=tmp_path)
+    assert asked.code == 0 and asked.output.startswith("3 + 1?\n"), asked  # an answer, not a continuation
+
 
 def test_a_joiner_with_another_base_is_refused(config: Path, peers: list[PeerProcess], tmp_path: Path) -> None:
     settings = ("--set", "work.rounds=10000")
