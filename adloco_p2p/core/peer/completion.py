@@ -28,7 +28,7 @@ class CompletionBarrier:
         self.me = me
         self.next_deadline: float | None = None
         self._own: RunComplete | None = None
-        """What this peer has come to: the last plan, and the final state."""
+        """The end of the run on this peer: the last plan, and the final state."""
         self._ended: dict[PeerId, RunComplete] = {}
         """The same of others: one of another history is not done in this one. Only members' messages come here: the network
         refuses strangers this kind."""
