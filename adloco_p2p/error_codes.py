@@ -151,7 +151,8 @@ ERROR_CODES = {
         "Seats of this run cost an invitation: the link holds none, or its seats are taken, its last round is over, it was"
         " revoked, or this peer is banned. The message names which.",
         "Ask a signer of the run for another link, which `adloco-peer invite --workdir DIR` prints on the machine of the"
-        " signer, and join with it: `adloco-peer join --initial-peers LINK --workdir DIR`.",
+        " signer, and join with it: `adloco-peer join --initial-peers LINK --workdir DIR`. A ban ends with the signer's"
+        " `adloco-peer unban`.",
     ),
     "E222": ErrorCode(
         "only a signer of the run can do this",

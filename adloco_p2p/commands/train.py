@@ -212,7 +212,7 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
 
 
 def shortest(arguments: argparse.Namespace) -> str:
-    """The command that goes on: without the long link, where the directory knows it."""
+    """The command that goes on: without the long link, where the directory holds it."""
     words = shlex.split(arguments.command_line)
     if arguments.verb in ("train:join", "train:keep") and leads_to_others(arguments.workdir):
         words = _without_links(words)

@@ -103,7 +103,7 @@ class _ObserverNode:
             on_refused=lambda *_: None,
         )
         self.cards: dict[str, PeerCard] = {}
-        """What members announce about themselves."""
+        """The members' announcements about themselves."""
         self._cards = PeerCards(swarm_node.p2p, lambda card: self.cards.update({card.peer: card}))
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._messenger = NetworkMessenger(self._wire, roster=tuple, fail=self._fail)

@@ -371,7 +371,7 @@ class Averaging:
         self._tell_failure(attempt, peer)
 
     def _tell_failure(self, attempt: _Attempt, peer: PeerId) -> None:
-        """The others learn that a member gave up; they may have all they need of it by then."""
+        """The others get the message that a member gave up; they may have all they need of it by then."""
         if attempt.has_broken or (attempt.digest is not None and self._random.random() >= BREAKS_CHANCE):
             return
         attempt.has_broken = True

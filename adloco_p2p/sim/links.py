@@ -1,4 +1,4 @@
-"""What the links of simulated machines carry beside messages, vectors and states, and how long that takes."""
+"""Traffic of the links of simulated machines beside messages, vectors and states, and its duration."""
 
 from collections.abc import Mapping, Sequence
 from random import Random

@@ -26,7 +26,7 @@ class RoundResult:
     first_seconds: float
     median_seconds: float
     last_seconds: float
-    """Peers that were cut off or restarted learn it later."""
+    """Peers that were cut off or restarted receive it later."""
     peers: int
 
 

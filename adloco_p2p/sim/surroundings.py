@@ -1,4 +1,4 @@
-"""What all machines of a simulated world share, and what they are made by."""
+"""The parts that all machines of a simulated world share, and the factories of machines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class MakePeer(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
-    """What all machines of a world share."""
+    """The parts that all machines of a world share."""
 
     queue: EventQueue
     random: Random

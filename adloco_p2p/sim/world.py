@@ -65,7 +65,7 @@ def small_rules(peers: int, rounds: int) -> Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Who and what a world is made of; tests plant faults and liars here."""
+    """The parts of a world; tests plant faults and liars here."""
 
     device: Callable[[DeviceTraits, Random], Device] = HashDevice
     capacity: Capacity = CAPACITY

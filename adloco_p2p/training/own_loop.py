@@ -76,7 +76,7 @@ class _Ended:
 
 @dataclass(slots=True)
 class _Handover:
-    """What the device thread puts, and the program's thread takes while it waits for a round."""
+    """The inputs of a round: the device thread puts them, and the program's thread takes them while it waits."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     """Guards the round under way, and is notified after each of its steps."""
@@ -152,7 +152,7 @@ class OwnLoop(HostedInstances):
 
     @property
     def share(self) -> HostShare | None:
-        """What the plan of that round gives this peer."""
+        """This peer's part of the plan of that round."""
         return None if self._round is None else self._round.share
 
     def wait(self, *, timeout_seconds: float | None = None) -> bool:

@@ -51,7 +51,7 @@ class PeerRow:
     upload_bytes_per_second: float | None = None
     """Of its last averages."""
     card: PeerCard | None = None
-    """What the peer announces about itself."""
+    """The peer's announcement about itself."""
     role: str = ""
     """`keeper`, or how long its probation lasts, or since when it is on the bench; empty for a full member that hosts."""
 

@@ -261,7 +261,7 @@ def _peers(
 
 
 def _card(card: PeerCard | None) -> Document:
-    """What the peer announces about itself."""
+    """The peer's announcement about itself."""
     return {
         "nickname": text(card.nickname) if card is not None else "",
         "version": text(card.version) if card is not None else "",

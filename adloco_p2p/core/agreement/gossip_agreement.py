@@ -159,7 +159,7 @@ class GossipAgreement:
     def _with_changes(self, outcomes: list[Outcome], now: float) -> list[Outcome]:
         """And then: members that stopped counting since the last call, also those that a plan left out, and members that count
         again. A member that came and went between two calls is gone too: a plan counts on it. A passive member receives no
-        beats that rise, so it learns of neither."""
+        beats that rise, so it receives neither."""
         if self.members.is_passive:
             return outcomes
         counted = dict.fromkeys(self._present)

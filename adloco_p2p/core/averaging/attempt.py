@@ -235,7 +235,7 @@ class Attempts:
     def failed(self, *, is_miscounted: bool = False) -> float:
         """The current attempt failed here. Returns the seconds until this host acts again: as the leader it waits a moment for
         the reports of the others, otherwise it gives the leader its time. `is_miscounted`: by another member's statement,
-        which all get; this host may know more than that member."""
+        which all get; this host may have more reports than that member."""
         self._hosts[self._me].failed_attempt = self.current.number
         if is_miscounted:
             return MISCOUNTED_SECONDS + (0.0 if self.is_leader else TAKEOVER_SECONDS)

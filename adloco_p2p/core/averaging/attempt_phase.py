@@ -80,8 +80,8 @@ class AttemptPhase:
         return [log, *at.send_all(start), *self.begin(now)]
 
     def ask_for_result(self, now: float) -> list[Effect]:
-        """Hosts that hold an average answer with their votes, those that do not contribute with their refusal; all learn that
-        this one does not contribute."""
+        """Hosts that hold an average answer with their votes, those that do not contribute with their refusal; the message
+        also shows all of them that this one does not contribute."""
         at = self._at
         at.next_deadline = now + RESEND_SECONDS
         return at.report_failure(0, (at.me,) if at.me in at.contributors else (), is_question=True)
@@ -91,7 +91,7 @@ class AttemptPhase:
         return self._at.report_failure(0, (), is_question=True)
 
     def answer(self, receiver: PeerId) -> list[Effect]:
-        """A host that asks learns whether this one waits for it."""
+        """The answer to a host that asks whether this one waits for it."""
         at = self._at
         is_awaited = at.phase is Phase.AVERAGING and receiver in at.attempts.current.members
         return [Send(peer=receiver, message=at.attempts.message())] if is_awaited else []

@@ -20,7 +20,7 @@ LATE_TIMEOUTS = 2 * COMMIT_TIMEOUTS
 last round no plan would end its wait for a member that lives and never votes."""
 
 LOST_SECONDS = 2 * RESEND_SECONDS
-"""A committed average that no host offers for this time is lost: this host has asked all others, and they had time."""
+"""A committed average that no host offers for this time is lost: this host has asked all others meanwhile."""
 MAX_REPAIRS = 5
 """A committed average that this many tries did not bring cannot be had: its holders cannot be reached, or lie."""
 
@@ -78,7 +78,7 @@ class CommitPhase:
         effects: list[Effect] = [self._equivocation_log(peer) for peer in at.votes.received(sender, message)]
         for voter in at.votes.voters:
             at.hosts[voter].has_voted = True
-        if message.is_answer and message.is_void and not message.signature:  # its own word: it only followed the void round
+        if message.is_answer and message.is_void and not message.signature:  # unsigned: the sender only followed the void round
             at.hosts[sender].has_declined = True
         effects += [*self.stand_by(now), *self._attempts.end_lost(now), *self.seek(now), *self._relay_vote(sender)]
         if at.is_past and not message.is_answer:
@@ -148,9 +148,9 @@ class CommitPhase:
         return self._lost_since is not None and now >= self._lost_since + LOST_SECONDS
 
     def _is_void_for_sure(self, tally: CommitTally, now: float) -> bool:
-        """No average can get a majority, as far as this host knows; or it has waited for the others' votes long enough. A host
-        that only receives hears all that live first, for they may know more, unless no vote that it lacks can change it, of a
-        host that has not declined to contribute."""
+        """No average can get a majority by the votes received here; or this host has waited for the others' votes long enough.
+        A host that only receives waits for the answers of all that live, which may hold more votes, unless no vote that it
+        lacks, of a host that has not declined to contribute, can change it."""
         at = self._at
         timeout = at.adaptive_timeout.timeout_seconds(expected_seconds=at.plan.expected_seconds)
         if not at.is_contributor:
@@ -169,7 +169,7 @@ class CommitPhase:
         ]
 
     def _carry_over(self, now: float) -> list[Effect]:
-        """The round is void. A host that has not voted says so, for those that will ask."""
+        """The round is void. A host that has not voted reports that to those that ask."""
         at = self._at
         effects: list[Effect] = list(at.abandon())
         at.is_void, at.next_deadline = True, None

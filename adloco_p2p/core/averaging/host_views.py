@@ -10,7 +10,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 
 @dataclass(slots=True)
 class HostView:
-    """The facts that this host knows about one host of the round."""
+    """The facts that this host has about one host of the round."""
 
     failed_attempt: int = -1
     """The newest attempt whose failure it reported; -1: none."""
@@ -22,9 +22,9 @@ class HostView:
     has_declined: bool = False
     """It has reported that it will not contribute, so its commit vote is not awaited."""
     is_suspect: bool = False
-    """An attempt failed because of it here, or it is left out by its own words."""
+    """An attempt failed because of it here, or its own report leaves it out."""
     has_failed_here: bool = False
-    """An attempt failed because of it in the sight of this host, which joins no attempt with it again, whoever leads."""
+    """An attempt of this host failed because of it; this host joins no attempt with it again, under any leader."""
     was_silent_leader: bool = False
     """It was its turn to lead a retry, and no start came."""
     is_resting_donor: bool = False
@@ -34,7 +34,7 @@ class HostView:
     accused: frozenset[PeerId] = frozenset()
     """The other contributors that it has accused in this round, as far as its accusations count."""
     accuses_this_host: bool = False
-    """An attempt failed because of this host in its sight: it joins no attempt with this host again."""
+    """An attempt of that host failed because of this one: it joins no attempt with this host again."""
     refused_in: int = -1
     """The newest attempt of this host in which it refused a start of that unreliable one; -1: none."""
     is_waiting: bool = False
@@ -44,7 +44,7 @@ class HostView:
 
 
 class HostViews:
-    """All hosts of one instance's round, as one of them sees them."""
+    """One host's facts about all hosts of one instance's round."""
 
     def __init__(
         self, *, me: PeerId, hosts: Iterable[PeerId], contributors: Sequence[PeerId], clients: Collection[PeerId]
@@ -82,7 +82,7 @@ class HostViews:
 
     @property
     def present(self) -> tuple[PeerId, ...]:
-        """Contributors with which an average could have been made, as far as this host knows."""
+        """Contributors with which an average could have been made, by the facts of this host."""
         out = self.suspects.union(self.gone, self.declined)
         return tuple(peer for peer in self._contributors if peer not in out)
 

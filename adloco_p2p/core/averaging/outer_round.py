@@ -143,7 +143,7 @@ class OuterRound(RoundState):
             self.upload_bytes_per_second = event.upload_bytes_per_second or self.upload_bytes_per_second
         elif now > self.phase_since:
             self.download_bytes_per_second = event.bytes_received / (now - self.phase_since)
-        if event.is_repair:  # others made it: this host has seen nothing that it could vote for
+        if event.is_repair:  # others made it: this host has nothing to vote for
             return self._commit.wait(now)
         return self._commit.vote(now, attempt=event.attempt, contributors=event.contributors, digest=event.digest)
 
@@ -166,7 +166,7 @@ class OuterRound(RoundState):
         suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
         if event.because is None:
             self.hosts.saw_failure(suspects)
-        else:  # its words, not what this host saw
+        else:  # a report, not an observation of this host
             self.hosts.accuse(event.because, event.suspects)
             if event.suspects:
                 self.note_failure(event.because, event.suspects, None)
@@ -253,7 +253,7 @@ class OuterRound(RoundState):
         if not is_running and self.phase is not Phase.RETRYING:
             return []
         effects = self.abandon()
-        if is_running:  # its other members are to know the leader for the cause
+        if is_running:  # so that its other members count the leader as the cause
             effects += self.end_here((), sender)
         self.attempts.follow(message)
         if is_member and self.is_contributor:
@@ -265,9 +265,9 @@ class OuterRound(RoundState):
 
     def _objection(self, sender: PeerId, start: AttemptStart, failed_here: tuple[PeerId, ...]) -> list[Effect]:
         """Of a member: why it does not take part."""
-        if failed_here:  # the leader is one of them, did not see what this host saw, or is not honest
+        if failed_here:  # the leader is one of them, has no report of the failure, or is not honest
             return self._object(sender, start, failed_here)
-        if voters := self._voters_elsewhere(start):  # the leader does not know of their votes, or lies
+        if voters := self._voters_elsewhere(start):  # their votes have not reached the leader, or it lies
             return [Send(peer=sender, message=self.votes.passed_on(voter)) for voter in voters]
         if start.completes is not None and start.completes != self.attempts.decision:
             return self._object(sender, start, (), because=sender)
@@ -277,12 +277,12 @@ class OuterRound(RoundState):
         self, leader: PeerId, start: AttemptStart, suspects: tuple[PeerId, ...], because: PeerId | None = None
     ) -> list[Effect]:
         """A host that trains answers the leader alone: the others take a report for one of a host that waits (`_note_waiting`),
-        so one leader's false starts would make a majority wait in the sight of each."""
+        so after one leader's false starts each would count a majority as waiting."""
         reports = self.report_failure(start.attempt, suspects, because)
         return _only_to(leader, reports) if self.phase is Phase.TRAINING else reports
 
     def _refuse_miscounted(self, sender: PeerId, start: AttemptStart) -> list[Effect]:
-        """The attempt counts other inner steps of this host than it contributes: the sender missed how many, or lies."""
+        """The attempt counts other inner steps of this host than it contributes: the sender lacks the number, or lies."""
         if dict(start.partial_steps).get(self.me, 0) == self.own_partial_steps:
             return []
         return _only_to(sender, self.report_failure(start.attempt, ()))

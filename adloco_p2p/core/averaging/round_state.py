@@ -26,14 +26,14 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId, within_sca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What one host is to do for one instance in one round."""
+    """The work of one host for one instance in one round."""
 
     me: PeerId
     plan: RoundPlan
     plan_digest: Digest
     instance: InstanceId
     adaptive_timeout: AdaptiveTimeout
-    """Learns from all rounds of this peer."""
+    """Fed by all rounds of this peer."""
     failed_attempts: FailedAttempts = field(default_factory=FailedAttempts)
     """Of all rounds of this peer."""
     voter: Voter
@@ -95,7 +95,7 @@ class RoundState:
         self._begin_parts(assignment)
 
     def _begin_parts(self, assignment: Assignment) -> None:
-        """What is known of the votes, of the other hosts and of the attempts."""
+        """The facts about the votes, the other hosts and the attempts."""
         me, plan = self.me, self.plan
         clients = frozenset(entry.peer for entry in plan.roster if not entry.capacity.is_reachable)
         hosts = [share.peer for share in self.instance_plan.hosts]

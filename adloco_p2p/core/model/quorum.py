@@ -39,12 +39,12 @@ class Quorum:
     tolerance_seconds: float
     """So long those that are there wait for a host, by its rate."""
     unmeasured: frozenset[PeerId] = frozenset()
-    """Contributors whose links the plan does not know yet."""
+    """Contributors whose links are not in the plan yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """What one reducer has got from one contributor in the attempt."""
+    """The bytes that one reducer has from one contributor in the attempt."""
 
     weight: int
     is_there: bool
@@ -55,7 +55,7 @@ class Upload:
     seconds: float = 0.0
     """Since its upload began."""
     is_known: bool = True
-    """The plan knows its link."""
+    """Its link is in the plan."""
 
     @property
     def rest_seconds(self) -> float:

@@ -388,7 +388,7 @@ class Joined(Log):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCard(Log):
-    """What a member announces about itself, and the round trip to it. The record was signed by the member; nobody has checked
+    """A member's announcement about itself, and the round trip to it. The record was signed by the member; nobody has checked
     that it is true."""
 
     peer: PeerId

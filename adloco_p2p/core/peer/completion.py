@@ -35,7 +35,7 @@ class CompletionBarrier:
         self._sign = sign
         self._verify = verify
         self._own: RunComplete | None = None
-        """What this peer has come to: the last plan, and the state that it holds."""
+        """The end of the run on this peer: the last plan, and the final state."""
         self._claims: FinalClaims | None = None
         """About the last plan that this peer came to."""
         self._sent: Digest | None = None

@@ -315,7 +315,7 @@ class Fetching:
         self, sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart, plan: RoundPlan
     ) -> list[Effect]:
         """This peer went through the round in an earlier life: a host that only receives the round waits for the votes of all
-        that live, so it must learn this one's, or that none comes from here."""
+        that live, so it needs this one's, or the answer that none comes from here."""
         hosts = [share.peer for item in plan.instances if item.instance == message.instance for share in item.hosts]
         if (isinstance(message, AverageDigest) and message.is_answer) or sender not in hosts or self._state.me not in hosts:
             return []

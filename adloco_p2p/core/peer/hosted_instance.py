@@ -1,4 +1,4 @@
-"""What one peer keeps of one instance: its state, the transfer that it waits for, its rounds, and what was saved of it."""
+"""One instance as one peer keeps it: its state, the transfer that it waits for, its rounds, and what was saved of it."""
 
 from dataclasses import dataclass, field
 

@@ -325,7 +325,7 @@ class Lifecycle:
         return newest.is_last and self._completion.are_all_done(digest, _peers_of(newest), self._state.gone)
 
     def finish(self, now: float) -> list[Effect]:
-        """Once the last plan is applied and its instance evaluated, save the model and tell the others."""
+        """Once the last plan is applied and its instance evaluated, save the model and announce that to the others."""
         plan = self._book.get(self._state.opened)
         if plan is None or self._state.opening is not None or not plan.is_last:
             return []

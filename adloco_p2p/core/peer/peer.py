@@ -435,5 +435,5 @@ class Peer:
 
 
 def _have_news(outcomes: Sequence[Outcome]) -> bool:
-    """Whether the agreement tells of something that may make something possible. Most outcomes are messages to send."""
+    """Whether an outcome of the agreement may make another step possible. Most outcomes are messages to send."""
     return any(isinstance(outcome, Decided | Reorg | PeerGone | PeerBack | ReportHeard) for outcome in outcomes)

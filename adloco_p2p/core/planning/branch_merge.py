@@ -95,7 +95,7 @@ def settle(
 
 
 def _ripe(held: Iterable[PendingBranch], busy: Collection[InstanceId]) -> dict[InstanceId, list[PendingBranch]]:
-    """What can be merged now, by target: `held` by all its hosts, in order; `busy` targets merge otherwise."""
+    """Merges that are possible now, by target: `held` by all its hosts, in order; `busy` targets merge otherwise."""
     ripe: dict[InstanceId, list[PendingBranch]] = {}
     for item in held:
         group = ripe.get(item.target, [])

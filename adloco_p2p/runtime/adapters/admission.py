@@ -74,6 +74,10 @@ async def pass_on_statements(workdir: Path, agreement: GossipAgreement, say: Cal
         await asyncio.sleep(PERIOD_SECONDS)
 
 
+_LINK_REMEDY = "ask one of its signers for a link that `adloco-peer invite` prints"
+_BAN_REMEDY = "no link helps; a signer of the run lifts a ban with `adloco-peer unban`"
+
+
 async def watch_admission(agreement: GossipAgreement) -> None:
     """Raises ConfigError once the run has not let this peer in for some time, for a reason that the ledger gives."""
     since: float | None = None
@@ -82,8 +86,5 @@ async def watch_admission(agreement: GossipAgreement) -> None:
         reason, now = agreement.refusal(), time.monotonic()
         since = (since if since is not None else now) if reason else None
         if since is not None and now - since >= REFUSED_SECONDS:
-            raise ConfigError(
-                f"the run does not let this peer in: {reason}; ask one of its signers for a link that `adloco-peer invite`"
-                " prints",
-                code="E221",
-            )
+            remedy = _BAN_REMEDY if agreement.me in agreement.ledger.admissions.bans() else _LINK_REMEDY
+            raise ConfigError(f"the run does not let this peer in: {reason}; {remedy}", code="E221")

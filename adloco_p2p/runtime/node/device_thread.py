@@ -93,7 +93,7 @@ MEETING_SECONDS = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """What the threads of a node's devices share. Each touches the entries of its own instances only."""
+    """State that the threads of a node's devices share. Each touches the entries of its own instances only."""
 
     engine: Engine
     checkpoints: CheckpointStore

@@ -46,14 +46,14 @@ LATER_SECONDS = 2.0
 """... and one that had nothing more, or does not hold the blob: it may be fetching it itself."""
 
 LEAVE_SECONDS = 60.0
-"""A donor that was told that the whole blob is here, and has not closed the stream after this time, is left. It may still be
-sending what it was asked for."""
+"""A donor that got the message that the whole blob is here, and has not closed the stream after this time, is left. It may
+still be sending what it was asked for."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Busy(Exception):
-    """The donor serves as many fetchers as it wants to: come back later."""
+    """The donor serves as many fetchers as its limit allows: come back later."""
 
 
 class NothingNow(Exception):

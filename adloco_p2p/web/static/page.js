@@ -493,11 +493,11 @@ function drawPeers(run) {
   const hidden = run.num_peers - run.peers.length;
   const credit = run.run.is_signed ? "Tokens credited by the signed reports in the ledger, at most what the plan assigned to that peer; reports of the newest rounds are in no plan yet." : "Tokens of the one node whose events these are.";
   at("peers-note").textContent = `${credit}${hidden > 0 ? ` ${plural(hidden, "more peer")} not shown.` : ""}`;
-  table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last round"], ["samples/s"], ["hosts"], ["uplink"], ["round trip"], ["reach", "left"], ["version", "left"]], run.peers.map((peer) => {
+  table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last round"], ["samples/s"], ["trains"], ["uplink"], ["round trip"], ["reach", "left"], ["version", "left"]], run.peers.map((peer) => {
     const name = element("div", { class: "nickname" }, peer.nickname);
     const line = row([
       [element("div", {}, element("a", { href: addressOf(peer.peer), "data-peer": peer.peer }, short(peer.peer)), peer.nickname ? name : null), "peer"], [stateWords(peer), `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
-      [meter(peer.share), "bar"], [peer.rounds], [peer.last_round ?? "-"], [count(peer.samples_per_second)], [peer.instances.join(" ") || "-"],
+      [meter(peer.share), "bar"], [peer.rounds], [peer.last_round ?? "-"], [count(peer.samples_per_second)], [peer.instances.map((id) => `#${id}`).join(" ") || "-"],
       [linkRate(peer.upload_bytes_per_second || null)], [milliseconds(peer.round_trip_seconds)], [peer.reach || "-", "left"], [peer.version || "-", "left"],
     ]);
     line.firstChild.setAttribute("title", peer.peer);
