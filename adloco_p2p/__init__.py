@@ -1,20 +1,27 @@
 """adloco-peer: a peer-to-peer node for leaderless, low-communication training of language models (AdLoCo, arXiv 2508.18182).
 
 For programs: `Swarm` makes a training loop a peer, `peer_id` names the peer of a directory, `Run` reads a run, `frame` makes a
-data frame of its rows. See docs/library.md. The names are loaded when they are first used, so that importing the package costs
-nothing.
+data frame of its rows, and their errors are `AdlocoError`s. See docs/library.md. The names are loaded when they are first used,
+so that importing the package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from adloco_p2p.errors import AdlocoError
     from adloco_p2p.library.reading import Run, frame
     from adloco_p2p.library.swarm import Swarm, peer_id
 
-__all__ = ["Run", "Swarm", "frame", "peer_id"]
+__all__ = ["AdlocoError", "Run", "Swarm", "frame", "peer_id"]
 
-_HOMES = {"Run": "reading", "frame": "reading", "Swarm": "swarm", "peer_id": "swarm"}
-"""The module of `adloco_p2p.library` that each name comes from."""
+_HOMES = {
+    "AdlocoError": "errors",
+    "Run": "library.reading",
+    "frame": "library.reading",
+    "Swarm": "library.swarm",
+    "peer_id": "library.swarm",
+}
+"""The module that each name comes from."""
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +29,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.library.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -88,8 +88,10 @@ ERROR_CODES = {
     ),
     "E209": ErrorCode(
         "the model cannot be built",
-        "The architecture or its sizes are not known to `transformers`, do not fit each other, the tokenizer or the data.",
-        "Correct `model.*`; `adloco-peer plan CONFIG --samples 1000` builds the model without training it.",
+        "The architecture or its sizes are not known to `transformers`, do not fit each other, the tokenizer, the data or the"
+        " given weights.",
+        "Correct `model.*`, or name other weights; `adloco-peer plan CONFIG --samples 1000` builds the model without training"
+        " it.",
     ),
     "E210": ErrorCode(
         "no such device here",
@@ -204,6 +206,12 @@ ERROR_CODES = {
         " `packages`. Code never comes from the network.",
         "`pip install` with the package and version in the message, into the environment of adloco-peer, after a look at"
         " where it comes from; docs/plugins.md describes what a plugin must give.",
+    ),
+    "E233": ErrorCode(
+        "a call of the library is not accepted",
+        "A program gave `adloco_p2p.Swarm` or its `step` other arguments than they take, called them in another order, or"
+        " changed the shapes or types of its parameters inside the block.",
+        "The message names what is accepted; docs/library.md has an example that runs.",
     ),
     # --- 3: the network's --------------------------------------------------------------------------------------------
     "E301": ErrorCode(

@@ -18,7 +18,8 @@ from adloco_p2p.error_codes import ERROR_CODES
 
 
 class AdlocoError(Exception):
-    """Base of all; `exit_code` is what the process ends with when the error reaches the user, `code` its entry in the table."""
+    """Base of all; `exit_code` is what the process ends with when the error reaches the user, `code` its entry in the table,
+    whose remedy a traceback shows below the message."""
 
     exit_code = 1
     code = "E101"
@@ -27,6 +28,7 @@ class AdlocoError(Exception):
         super().__init__(message)
         self.code = code or self.code
         assert self.code in ERROR_CODES and self.code[1] == str(self.exit_code), self.code
+        self.add_note(f"{self.code}, remedy: {ERROR_CODES[self.code].remedy}")
 
 
 class ConfigError(AdlocoError):

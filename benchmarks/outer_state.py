@@ -22,7 +22,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.training.hosted_instances import STATE_DTYPES
-from adloco_p2p.training.model import derived_seed
+from adloco_p2p.training.seeds import derived_seed
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.run import BASE, indexed

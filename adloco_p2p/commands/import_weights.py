@@ -14,7 +14,7 @@ from adloco_p2p.storage.workdir import check_output
 def import_weights(arguments: argparse.Namespace) -> int:
     """Weights of a file in the architecture and with the tokenizer of a configuration, as `transformers` loads them."""
     if not arguments.weights.is_file():
-        raise ConfigError(f"--weights {arguments.weights}: no such file", code="E209")
+        raise ConfigError(f"--weights {arguments.weights}: no such file", code="E200")
     check_output(arguments.output)
     run = load_run(arguments.config, arguments.set).value
     from adloco_p2p.data.tokenizer import open_tokenizer

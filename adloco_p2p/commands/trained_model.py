@@ -96,7 +96,8 @@ def load_model(run: RunConfig, outer: "torch.Tensor", instance: InstanceId) -> "
     """The model on the CPU in fp32, with outer parameters [P] of the instance; one with adapters has them beside its base."""
     from adloco_p2p.data.tokenizer import open_tokenizer
     from adloco_p2p.numerics.layout import unflatten_
-    from adloco_p2p.training.model import build_model, initial_seed
+    from adloco_p2p.training.model import build_model
+    from adloco_p2p.training.seeds import initial_seed
 
     exact = replace(run.model, lora=replace(run.model.lora, base_precision="float32"))  # rounds once, when it is written
     module: torch.nn.Module = build_model(

@@ -106,7 +106,10 @@ class Swarm:
     # --- the program's loop ------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        assert self._thread is None, "a Swarm is entered once"
+        if self._thread is not None:
+            raise ConfigError(
+                "the swarm was entered before; accepted: a new Swarm(...), which resumes in its workdir", code="E233"
+            )
         check_config(self._machine)
         if not self._machine.client_mode:
             wait_for_ports(self._machine.host_maddrs)
@@ -139,19 +142,18 @@ class Swarm:
         """
         if not isinstance(samples, numbers.Integral) or samples < 1:
             raise ConfigError(
-                f"step(samples={samples!r}): accepted: a whole number from 1 on, the rows of the batch", code="E201"
+                f"step(samples={samples!r}): accepted: a whole number from 1 on, the rows of the batch", code="E233"
             )
         if isinstance(loss, torch.Tensor) and loss.numel() != 1:
-            raise ConfigError(f"step(loss=...): {tuple(loss.shape)} values; accepted: one, the mean of the batch", code="E201")
+            raise ConfigError(f"step(loss=...): {tuple(loss.shape)} values; accepted: one, the mean of the batch", code="E233")
         engine = self._running
         return engine.step(samples=int(samples), tokens=samples if tokens is None else tokens, loss=loss)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave: the steps of an unfinished round count where the others average it within `grace_seconds` of the machine's
         settings; after an exception nothing is averaged. The last boundary is saved. Raises the error that ended the node."""
-        has_work = kind is None and not self._ended.is_set() and self._running.finish_early()
         try:
-            if has_work:
+            if kind is None and not self._ended.is_set() and self._running.finish_early():
                 self._command("drain", "the program is done")
                 if self._running.wait(timeout_seconds=self._machine.grace_seconds):
                     self._leave("the program is done")  # a round begins that it will not do
@@ -193,7 +195,7 @@ class Swarm:
     @property
     def _running(self) -> OwnLoop:
         if self._engine is None:
-            raise ConfigError("the swarm is not entered; accepted: `with adloco_p2p.Swarm(...) as swarm:`", code="E201")
+            raise ConfigError("the swarm is not entered; accepted: `with adloco_p2p.Swarm(...) as swarm:`", code="E233")
         return self._engine
 
     @property
@@ -335,18 +337,23 @@ class Swarm:
 
 def _checked(given: Iterable[torch.nn.Parameter] | Iterable[Named]) -> list[torch.nn.Parameter]:
     """The parameters in their order. Raises ConfigError where they cannot be averaged."""
+    if isinstance(given, torch.nn.Module | torch.Tensor | Mapping):
+        raise ConfigError(f"parameters: a {type(given).__name__}; accepted: such as net.parameters()", code="E233")
     found = [item[1] if isinstance(item, tuple) else item for item in given]
     if not found:
-        raise ConfigError("parameters: none; accepted: such as net.parameters()", code="E201")
+        raise ConfigError("parameters: none; accepted: such as net.parameters()", code="E233")
     for place, parameter in enumerate(found):
+        if not isinstance(parameter, torch.Tensor):
+            kind = type(parameter).__name__
+            raise ConfigError(f"parameters: number {place} is a {kind}; accepted: such as net.parameters()", code="E233")
         if parameter.dtype != torch.float32:
             raise ConfigError(
                 f"parameters: number {place} is {parameter.dtype}; accepted: torch.float32 (autocast computes in less)",
-                code="E201",
+                code="E233",
             )
     if len({id(parameter) for parameter in found}) < len(found):
         raise ConfigError(
-            "parameters: one of them is there twice; accepted: each once, as net.parameters() gives them", code="E201"
+            "parameters: one of them is there twice; accepted: each once, as net.parameters() gives them", code="E233"
         )
     return found
 

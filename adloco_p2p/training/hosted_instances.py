@@ -24,8 +24,8 @@ from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.inner_optimizer import InnerOptimizer
 from adloco_p2p.training.instance import Instance
-from adloco_p2p.training.model import derived_seed
 from adloco_p2p.training.saved_instance import check_saved, load_saved_, saved_tensors
+from adloco_p2p.training.seeds import derived_seed
 
 Result = TypeVar("Result")
 

@@ -26,15 +26,17 @@ from adloco_p2p.training.device import configure_devices, is_bfloat16
 from adloco_p2p.training.device_shell import DeviceShell, draws_chance, own_randomness
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.hosted_instances import HostedInstances
-from adloco_p2p.training.inner_loop import IsEnough, OnProgress, never_enough, run_inner_steps
+from adloco_p2p.training.inner_loop import run_inner_steps
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, inner_optimizer
 from adloco_p2p.training.input_worker import InputWorker
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda
-from adloco_p2p.training.model import build_model, derived_seed, initial_seed
+from adloco_p2p.training.model import build_model
 from adloco_p2p.training.plugins import plugin_loss
+from adloco_p2p.training.progress import IsEnough, OnProgress, never_enough
 from adloco_p2p.training.sample_text import TEMPERATURE, TextCodec, continued
+from adloco_p2p.training.seeds import derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
 
 GUARD_ROWS = 32

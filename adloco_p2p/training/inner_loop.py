@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import SupportsFloat, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -21,6 +21,7 @@ from adloco_p2p.training.data_parallel import Team
 from adloco_p2p.training.input_worker import ReadyBatches
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import LearningRateSchedule
+from adloco_p2p.training.progress import IsEnough, OnProgress
 from adloco_p2p.training.shell import ModelShell
 
 STATISTICS_PERIOD = 4
@@ -29,17 +30,6 @@ products and, where the batch is one micro-batch, splitting it; every fourth kee
 (benchmarks/statistics_cost.py), and a round still averages H / 4 of these noisy scalars. Only where a batch test asks."""
 
 Result = TypeVar("Result")
-IsEnough = Callable[[int], bool]
-"""(inner steps done) -> whether they are enough."""
-OnProgress = Callable[[int, SupportsFloat, int], None]
-"""(inner steps done, mean loss of the last one, its predicted tokens), after every inner step. The loss lies on the device:
-reading it waits for the device, so a caller that throttles reads only what it shows."""
-
-
-def never_enough(steps: int) -> bool:
-    """Inner steps are done as planned."""
-    del steps
-    return False
 
 
 def run_inner_steps(

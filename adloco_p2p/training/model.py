@@ -4,9 +4,7 @@ import torch
 import transformers
 
 from adloco_p2p.config.local_files import check_no_program
-from adloco_p2p.config.run_config import ModelConfig, RunConfig, Scalar
-from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.scalars import InstanceId
+from adloco_p2p.config.run_config import ModelConfig, Scalar
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.training.adapters import adapted
 from adloco_p2p.training.device import memory_bytes
@@ -18,16 +16,6 @@ BYTES_PER_PARAMETER = 20
 MAX_BLOCKS = 1 << 14
 """Layers times experts: even without its parameters each of them takes kilobytes."""
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "decoder_layers", "encoder_layers")
-
-
-def derived_seed(*parts: object) -> int:
-    """A seed for torch from a tuple of plain values: equal on every peer, unrelated for unequal values."""
-    return int(canonical.digest(parts)[:15], 16)
-
-
-def initial_seed(run: RunConfig, instance: InstanceId) -> int:
-    """Seed of an instance's random weights: one for all, except where the instances start different."""
-    return derived_seed(run.seed, "weights", instance if run.instances.start == "different" else 0)
 
 
 def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, seed: int) -> transformers.PreTrainedModel:

@@ -20,11 +20,12 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import gathered, scatter_
 from adloco_p2p.numerics.outer_optimizer import is_sound
 from adloco_p2p.training.hosted_instances import HostedInstances
-from adloco_p2p.training.inner_loop import IsEnough, OnProgress, never_enough
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, State
+from adloco_p2p.training.progress import IsEnough, OnProgress, never_enough
 
 LOOK_SECONDS = 0.05
 """How often the device thread looks whether it should stop while the program computes."""
@@ -136,6 +137,7 @@ class OwnLoop(HostedInstances):
         """`parameters`: the program's, all fp32, in the same order and shapes on every peer."""
         super().__init__(run, me, {"cpu": torch.device("cpu")})
         self._parameters = parameters
+        self._layout = layout_digest(parameters)
         self._initial = gathered(parameters)
         self._evaluate = evaluate
         self._handover = _Handover()
@@ -217,12 +219,21 @@ class OwnLoop(HostedInstances):
                 self._ended = item
 
     def _end_round(self, current: _Round) -> None:
+        self._check_parameters()
         vector = gathered(self._parameters)
         with self._handover.changed:
             current.seconds = time.perf_counter() - current.begun
             current.end = vector
             self._handover.changed.notify_all()
         self._round = None
+
+    def _check_parameters(self) -> None:
+        """They are what they were when the run began. Raises ConfigError."""
+        if layout_digest(self._parameters) != self._layout or any(one.dtype != torch.float32 for one in self._parameters):
+            raise ConfigError(
+                "parameters: their shapes or types have changed; accepted: resize or convert the model before Swarm(...)",
+                code="E233",
+            )
 
     # --- the node's side ---------------------------------------------------------------------------------------------
 

@@ -40,7 +40,8 @@ class ComparedRun:
         return sum(result.samples for result in self.of_all.results.values())
 
     def curve(self, *, by_samples: bool) -> Points:
-        """Held-out loss at the ends of the rounds that have one, the mean of the instances."""
+        """Held-out loss at the ends of the rounds that have one, the mean of the instances. The end of a finished run is that
+        of the model which its instances became, as in the tables."""
         results = self.of_all.results.values()
         points: Points = []
         samples = 0
@@ -50,7 +51,8 @@ class ComparedRun:
             losses = [loss for result in here if (loss := units.finite(result.heldout_loss)) is not None]
             if losses:
                 points.append((float(samples if by_samples else round_ + 1), fmean(losses)))
-        return points
+        final = derived.final_heldout(self.own) if points and self.own.finish is not None else None
+        return points if final is None else [*points[:-1], (points[-1][0], final)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from adloco_p2p.numerics.layout import Layout, flatten, layout_of
 from adloco_p2p.numerics.outer_optimizer import outer_step_
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.learning_rate import LearningRateSchedule
-from adloco_p2p.training.model import build_model, initial_seed
+from adloco_p2p.training.model import build_model
+from adloco_p2p.training.seeds import initial_seed
 from adloco_p2p.training.shell import ModelShell
 from benchmarks.method.run import HELDOUT_ROWS, HELDOUT_SEED
 

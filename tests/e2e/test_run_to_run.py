@@ -77,7 +77,7 @@ def test_a_run_starts_from_a_state_dict(finished: Path, config: Path, tmp_path: 
 def test_weights_of_another_model_are_refused(finished: Path, config: Path, tmp_path: Path) -> None:
     torch.save({"model.embed_tokens.weight": torch.zeros(257, 16)}, tmp_path / "weights.pt")
     shapes = "1 tensors of another shape: model.embed_tokens.weight [257, 16] instead of [257, 32]"
-    for weights, problem in (("weights.pt", shapes), ("none.pt", "none.pt: no such file")):
+    for weights, code, problem in (("weights.pt", "E209", shapes), ("none.pt", "E200", "none.pt: no such file")):
         ended = run(["import", config, "--weights", tmp_path / weights, "--output", tmp_path / "imported"], folder=tmp_path)
-        assert ended.code == 2 and "E209" in ended.errors and problem in ended.errors, ended
+        assert ended.code == 2 and code in ended.errors and problem in ended.errors, ended
         assert not (tmp_path / "imported").exists()

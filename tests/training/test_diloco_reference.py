@@ -11,7 +11,8 @@ from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.layout import flatten
-from adloco_p2p.training.model import build_model, initial_seed
+from adloco_p2p.training.model import build_model
+from adloco_p2p.training.seeds import initial_seed
 from tests.training.small_run import ME, ONE, RUN, SyntheticFeed, effect, hosting, never, rows_of, silent
 
 HOSTS = [PeerId("peer-a"), PeerId("peer-b"), PeerId("peer-c")]

@@ -19,7 +19,8 @@ from adloco_p2p.errors import StorageError
 from adloco_p2p.numerics.layout import flatten, fragment
 from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.hosting import Hosting
-from adloco_p2p.training.model import build_model, initial_seed
+from adloco_p2p.training.model import build_model
+from adloco_p2p.training.seeds import initial_seed
 from tests.training.by_hand import of, plan_moves
 from tests.training.small_run import ONE, RUN, effect, hosting, never, rows_of, silent, train_round, with_run
 

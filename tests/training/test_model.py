@@ -14,7 +14,8 @@ from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.device import configure_devices, is_bfloat16, select_device
-from adloco_p2p.training.model import build_model, check_size, derived_seed, initial_seed
+from adloco_p2p.training.model import build_model, check_size
+from adloco_p2p.training.seeds import derived_seed, initial_seed
 from tests.training.small_run import ARCHITECTURE, with_run
 
 

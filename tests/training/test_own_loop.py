@@ -182,6 +182,18 @@ def test_parameters_that_are_not_finite_have_diverged() -> None:
         assert made.train_round(0, math.inf).has_diverged
 
 
+def test_parameters_that_change_their_shape_or_type_are_refused_at_the_end_of_a_round() -> None:
+    for changed in (torch.zeros(2, 2), torch.zeros(1, 2, dtype=torch.bfloat16)):
+        with meeting() as made:
+            made.run_inner(0)
+            made.engine.wait()
+            made.train(0.1)
+            made.parameters[0].data = changed
+            with pytest.raises(ConfigError, match="before Swarm") as refused:
+                made.engine.finish_early()
+            assert refused.value.code == "E233"
+
+
 def test_the_program_evaluates_the_outer_parameters_in_its_own_thread() -> None:
     with meeting(evaluate=True) as made:
         loss = made.device.submit(made.engine.evaluate, ONE)

@@ -36,6 +36,20 @@ def test_seeds_of_one_label_are_a_mean_and_a_band() -> None:
     assert [x for x, _ in bands(runs, by_samples=False)[0].mean] == [1.0, 2.0]
 
 
+def test_the_curve_of_a_finished_run_ends_where_its_table_does() -> None:
+    """Two instances end with losses of 3.0 and 5.0, and the run with the model that they became."""
+    made: list[Made] = [event for event in events() if event["event"] == "started"]
+    (one, *_) = (event for event in events() if event["event"] == "round")
+    made += [
+        {**one, "round": 0, "instance": number, "samples": 10, "heldout_loss": loss} for number, loss in ((0, 3.0), (1, 5.0))
+    ]
+    going = replay(made)
+    (end,) = (event for event in events() if event["event"] == "finished")
+    over = replay([*made, {**end, "heldout_loss": 2.5}])
+    assert ComparedRun(label="a", seed=0, own=going, of_all=going).curve(by_samples=True) == [(20.0, 4.0)]
+    assert ComparedRun(label="a", seed=0, own=over, of_all=going).curve(by_samples=True) == [(20.0, 2.5)]
+
+
 def test_the_page_has_the_curves_of_the_report() -> None:
     begun = ComparedRun(label="c", seed=3, own=Status(), of_all=Status())
     first, second, third = side_by_side([run_of("a\n\x1b[2J", 4.0, 2.0, seed=1), run_of("b", 3.0, samples=7), begun])

@@ -1,0 +1,57 @@
+"""What `Swarm` refuses, and that a program which uses it loads no libraries of models. `tests/training/test_own_loop.py` and
+`tests/e2e/test_own_loop.py` have its rounds."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import adloco_p2p
+
+ALONE = {"name": "line", "work.rounds": 1, "work.inner_steps": 1, "batch.initial_batch": 4, "admission.probation_rounds": 0}
+MACHINE = {"num_threads": 1, "host_maddrs": ["/ip4/127.0.0.1/tcp/0"]}
+
+
+def line() -> torch.nn.Linear:
+    return torch.nn.Linear(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([], "none"),
+        (line(), "a Linear"),
+        (line().state_dict(), "a OrderedDict"),
+        (torch.optim.SGD(line().parameters()).param_groups, "number 0 is a dict"),
+        (line().bfloat16().parameters(), "number 0 is torch.bfloat16"),
+        ([line().weight] * 2, "twice"),
+    ],
+)
+def test_parameters_that_cannot_be_averaged_are_refused_with_what_is_accepted(given: Any, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(adloco_p2p.AdlocoError, match=f"^parameters: .*{problem}.*; accepted: ") as refused:
+        adloco_p2p.Swarm(ALONE, workdir=tmp_path, parameters=given)
+    assert refused.value.code == "E233"
+    assert "docs/library.md" in "".join(refused.value.__notes__), "a traceback shows the remedy"
+
+
+def test_a_swarm_is_entered_once_and_a_step_belongs_inside(tmp_path: Path) -> None:
+    net = line()
+    swarm = adloco_p2p.Swarm(ALONE, workdir=tmp_path, parameters=net.parameters(), name="line", peer=MACHINE)
+    with pytest.raises(adloco_p2p.AdlocoError, match="accepted: `with") as early:
+        swarm.step(samples=4, loss=1.0)
+    with swarm:
+        with pytest.raises(adloco_p2p.AdlocoError, match="samples=0") as wrong:
+            swarm.step(samples=0, loss=1.0)
+        assert not swarm.step(samples=4, loss=1.0) and swarm.is_finished
+    with pytest.raises(adloco_p2p.AdlocoError, match="accepted: a new Swarm") as again:
+        swarm.__enter__()
+    assert {refused.value.code for refused in (early, wrong, again)} == {"E233"}
+
+
+def test_a_program_loads_no_libraries_of_models() -> None:
+    """They are seconds of its start, and their warnings are not its own."""
+    code = "import sys, adloco_p2p; adloco_p2p.Swarm; assert not {'transformers', 'peft', 'datasets'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
