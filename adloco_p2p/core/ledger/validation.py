@@ -30,20 +30,22 @@ def may_have_ended(genesis: RoundPlan, entries: Iterable[LedgerEntry], lone: Col
     """Whether members may have gone on with the run without this peer, and ended it: an emergency entry took the seats of so
     many electors that they could, and as many never had one again. More than half of them where this peer is alone at the end.
     `lone`: plans of emergency entries that a peer followed without having agreed with these members in the same life; for those
-    half of them are enough, and others that came back with this peer change nothing."""
+    half of them are enough, and others that came back with this peer change nothing. Any other member does: it was
+    not away, and ends the run."""
     parent = genesis
-    losses: list[tuple[frozenset[PeerId], int]] = []
+    losses: list[tuple[frozenset[PeerId], int, frozenset[PeerId]]] = []
+    roster = frozenset(roster_of(genesis))
     for entry in entries:
         roster = frozenset(roster_of(entry.plan))
         if is_emergency(entry.certificate, parent):
             full = electorate(parent)
             if entry.value.plan in lone:
-                losses.append((frozenset(full), (len(full) + 1) // 2))
+                losses.append((frozenset(full), (len(full) + 1) // 2, frozenset(full)))
             elif is_alone:
-                losses.append((frozenset(full), len(full) // 2 + 1))
-        losses = [(lost - roster, least) for lost, least in losses if len(lost - roster) >= least]
+                losses.append((frozenset(full), len(full) // 2 + 1, roster))
+        losses = [(lost - roster, least, before) for lost, least, before in losses if len(lost - roster) >= least]
         parent = entry.plan
-    return bool(losses)
+    return any(is_alone or roster <= before for _, _, before in losses)
 
 
 def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger", verify: Verify) -> RosterChange:
