@@ -99,7 +99,7 @@ def test_a_founder_that_ends_or_is_late_ends_the_swarm_and_is_named(tmp_path: Pa
     lost = member("peer-2", "raise SystemExit(3)", "adloco-peer: E302: no peer\n  cause: x\n")
     try:
         lost.process.wait()
-        with pytest.raises(SwarmError, match=r"^peer-2 did not start: adloco-peer: E302: no peer$"):
+        with pytest.raises(SwarmError, match=r"(?m)^peer-2 did not start: adloco-peer: E302: no peer$"):
             wait_until_ready([late, lost], seconds=600.0, interrupts=Interrupts([]))
         with pytest.raises(SwarmError, match=r"peer-1, at .*peer-1\.log; with --no-wait"):
             wait_until_ready([late], seconds=0.0, interrupts=Interrupts([]))

@@ -192,7 +192,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^--workdir .*: no events of a run lie here \(nowhere\.jsonl is missing\)"):
         read_events(tmp_path / "nowhere.jsonl")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ConfigError, match=r"folder: the events of the run cannot be read: Is a directory$"):
+    with pytest.raises(ConfigError, match=r"(?m)folder: the events of the run cannot be read: Is a directory$"):
         read_events(tmp_path / "folder")
 
 
