@@ -32,10 +32,11 @@ class FinalClaims:
 
     @property
     def digest(self) -> Digest:
-        """Of what the members claim: the same wherever the same claims are counted, in whatever order they came. Not of the
-        signatures, of which there are several for one content."""
+        """Of what counts, the same wherever it does: neither the order in which claims came, nor their signatures, of which
+        there are several for one content, nor which two of its claims a peer has of a member that signed more."""
         if self._digest is None:
-            self._digest = canonical.digest(sorted((claim.peer, claim.state or "", claim.is_agreed) for claim in self.all))
+            liars, claims = self.liars, sorted((claim.peer, claim.state or "", claim.is_agreed) for claim in self.all)
+            self._digest = canonical.digest((liars, [counted for counted in claims if counted[0] not in liars]))
         return self._digest
 
     @property

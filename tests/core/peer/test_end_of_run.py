@@ -157,6 +157,16 @@ def test_a_member_with_a_claim_for_each_peer_is_counted_by_none() -> None:
         assert (found.digest, found.is_agreed, found.is_disputed) == (ONE, False, True)
 
 
+def test_a_member_with_three_claims_holds_nobody_up() -> None:
+    """Peers that have another two of them count the same."""
+    wire = Wire(ONE, ONE, OTHER)
+    for peer, states in zip(wire.peers, ((ONE, OTHER), (OTHER, THIRD), (THIRD, ONE)), strict=True):
+        for state in states:
+            wire.lie(peer, state)
+    wire.pass_time()
+    assert all(wire.is_over()) and wire.now < COMPLETION_SECONDS
+
+
 def test_where_all_name_one_state_nobody_waits_for_what_the_others_count() -> None:
     wire = Wire(ONE, ONE, ONE)
     for peer in wire.peers:
