@@ -233,8 +233,9 @@ def test_a_directory_without_its_option_is_recognised(tmp_path: Path, capsys: py
         with pytest.raises(SystemExit):
             make_parser().parse_args(words)
         assert f"required: --workdir; did you mean --workdir {tmp_path}?" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        make_parser().parse_args(["status", str(tmp_path / "nowhere")])
+    for words in (["status", str(tmp_path / "nowhere")], ["export", "--output", str(tmp_path)]):
+        with pytest.raises(SystemExit):
+            make_parser().parse_args(words)
     assert "did you mean" not in capsys.readouterr().err
 
 

@@ -23,9 +23,10 @@ from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.core.model.telemetry import Resumed, Stamped
+from adloco_p2p.core.model.telemetry import Resumed, Stamped, Stopped, to_line
 from adloco_p2p.errors import StorageError, SwarmError
 from adloco_p2p.runtime.adapters import signals
+from adloco_p2p.runtime.node.event_sink import stamp
 from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
@@ -352,6 +353,17 @@ def test_a_verb_that_finds_no_node_names_how_the_run_of_the_directory_goes_on(
     keep_address(tmp_path, f"adloco://{RunConfig().digest},/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}")
     assert main(["pause", "--workdir", str(tmp_path)]) == 2
     assert f"its run goes on with: adloco-peer join --workdir {tmp_path}" in capsys.readouterr().err
+
+
+def test_the_status_of_a_peer_that_ended_without_the_model_of_the_run_names_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished_run(tmp_path)
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write(to_line(stamp(Stopped(reason="most others were not heard at the end", is_finished=False))))
+    assert main(["status", "--workdir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "the last one stopped: most others were not heard at the end; its run goes on with" in said
 
 
 @pytest.mark.parametrize("words", [["invite"], ["ban", "1" * 46], ["command", "stop"], ["signers", "--add", "1" * 46]])

@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -88,8 +89,10 @@ class Parser(argparse.ArgumentParser):
 
     def _meant_workdir(self, message: str) -> str:
         """A hint where the working directory stands without its option."""
-        named = [word for word in self._given if "--workdir" in message and not word.startswith("-") and Path(word).is_dir()]
-        return f"; did you mean --workdir {named[0]}?" if named else ""
+        if "--workdir" not in message:
+            return ""
+        alone = [word for before, word in pairwise(["", *self._given]) if not before.startswith("-") and Path(word).is_dir()]
+        return f"; did you mean --workdir {alone[0]}?" if alone else ""
 
 
 def _entry(name: str, verb: Parser) -> str:

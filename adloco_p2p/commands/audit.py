@@ -74,8 +74,8 @@ def verify(arguments: argparse.Namespace) -> int:
     if problems:
         return EXIT_BROKEN
     say(
-        f"sound: {len(entries)} plans after the first, {votes} votes and {reports} reports, every decision recomputed,"
-        f" emergency entries, by less than half of those entitled to vote: {emergencies}"
+        f"sound: {len(entries)} plans after the first, {votes} votes and {reports} reports, every decision recomputed;"
+        f" emergency entries (by less than half of those entitled to vote): {emergencies}"
     )
     for round_number, made in evidence:
         say(f"round {round_number}: evidence bans {made.subject}, which {made.reason}")

@@ -52,36 +52,40 @@ def _show(arguments: argparse.Namespace, fields: Mapping[str, Any], words: str) 
 
 def ended(workdir: Path) -> Status | None:
     """How the run of the directory ended, where it has. Raises ConfigError where the events cannot be read."""
+    status = _last_status(workdir)
+    return status if status is not None and status.finish is not None else None
+
+
+def _last_status(workdir: Path) -> Status | None:
+    """By the events of a run that lies in the directory."""
     path = workdir / "events.jsonl"
-    if read_run(workdir) is None or not path.exists():
-        return None
-    status = replay(read_events(path))
-    return status if status.finish is not None else None
+    return replay(read_events(path)) if read_run(workdir) is not None and path.exists() else None
 
 
 def _last_words(workdir: Path, status: Status) -> str:
-    finish = status.finish
+    finish, run = status.finish, read_run(workdir)
     assert finish is not None
     loss = f", held-out loss {units.loss(finish.heldout_loss)}" if finish.heldout_loss is not None else ""
-    return "\n".join(
-        [
-            f"finished: {derived.position(status)}{loss}, {units.count(finish.tokens)} tokens",
-            f"  the model:    adloco-peer export --workdir {workdir} --output DIR",
-            f"  the pictures: adloco-peer report --workdir {workdir} --output DIR",
-            "  a new run from it: adloco-peer start CONFIG --workdir NEW --set model.pretrained=DIR",
-        ]
-    )
+    end = f"finished: {derived.position(status)}{loss}, {units.count(finish.tokens)} tokens"
+    pictures = f"  the pictures: adloco-peer report --workdir {workdir} --output DIR"
+    if run is not None and run.model.program:
+        return f"{end}\n{pictures}"  # the program has the model
+    model = f"  the model:    adloco-peer export --workdir {workdir} --output DIR"
+    following = "  a new run from it: adloco-peer start CONFIG --workdir NEW --set model.pretrained=DIR"
+    return "\n".join([end, model, pictures, following])
 
 
 def _continuing(workdir: Path) -> str:
-    """How the run that lies in the directory goes on; empty where none does."""
+    """Why the last node of the directory stopped, and how the run that lies there goes on; empty where none does."""
     if read_run(workdir) is None:
         return ""
     if ended(workdir) is not None:
         return "its run is complete, as `adloco-peer status` shows"
+    last = _last_status(workdir)
+    why = f"the last one stopped: {last.stopping}; " if last is not None and last.state == "stopped" else ""
     if leads_to_others(workdir):
-        return f"its run goes on with: adloco-peer join --workdir {workdir}"
-    return "its run goes on with the command that started it"
+        return f"{why}its run goes on with: adloco-peer join --workdir {workdir}"
+    return f"{why}its run goes on with the command that started it"
 
 
 def _starting(workdir: Path) -> str | None:

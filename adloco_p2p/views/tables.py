@@ -109,7 +109,7 @@ PEER_COLUMNS: tuple[Column[PeerRow], ...] = (
         width=7,
         priority=6,
         is_elastic=True,
-        cell=lambda row, width: Text(units.shorten(" ".join(f"#{instance}" for instance in row.instances), width)),
+        cell=lambda row, width: Text(units.shorten(" ".join(str(instance) for instance in row.instances), width)),
     ),
 )
 
