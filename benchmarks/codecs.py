@@ -93,6 +93,7 @@ def effect(number: int, first_sample: int, run: RunConfig, rounds: int) -> RunIn
         hosts=(share, replace(share, peer=HOSTS[1])),
         first_sample=first_sample,
         inner_steps_before=number * steps,
+        lineage_samples=number * 2 * BATCH * steps,
     )
     return RunInner(
         round=number,

@@ -8,7 +8,10 @@ import pytest
 import torch
 import yaml
 
-from adloco_p2p.config.run_config import ModelConfig
+from adloco_p2p.config.run_config import InnerConfig, ModelConfig, RunConfig
+from adloco_p2p.core.model.rules import BatchRules, WorkRules
+from adloco_p2p.core.model.scalars import InstanceId
+from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.model import build_model
 from benchmarks import finetune
 from benchmarks.finetune import best, gains, train_cells
@@ -17,8 +20,8 @@ from tests.data.test_chat_template import save_tokenizer
 from tests.e2e.processes import TINY_MODEL
 
 
-def record(row: str, seed: int, rate: float, before: float, after: float) -> dict[str, object]:
-    return {"row": row, "seed": seed, "rate": rate, "before": before, "after": after}
+def record(row: str, seed: int, rate: float, before: float, after: float, *settings: str) -> dict[str, object]:
+    return {"row": row, "seed": seed, "rate": rate, "before": before, "after": after, "set": list(settings)}
 
 
 def test_the_gain_compares_both_at_their_best_rate_of_the_same_seed() -> None:
@@ -28,6 +31,7 @@ def test_the_gain_compares_both_at_their_best_rate_of_the_same_seed() -> None:
         record("all", 1, 1e-3, 3.0, 2.5),
         record("all", 1, 2e-3, 3.0, 2.1),
         record("all", 2, 2e-3, 9.0, 1.0),
+        record("all", 1, 1e-3, 3.0, 1.0, "work.rounds=24"),
     ]
     assert best(records, "one")[1]["rate"] == 1e-3
     gain = gains(records, "all")
@@ -61,6 +65,28 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "finetune.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
+
+
+@pytest.mark.parametrize("num_hosts", [1, 4])
+def test_the_warm_up_by_samples_is_over_once_however_many_hosts_there_are(num_hosts: int) -> None:
+    run = RunConfig(
+        inner=InnerConfig(learning_rate=1.0, warmup_samples=48, schedule="constant"),
+        work=WorkRules(inner_steps=8, rounds=2),
+        batch=BatchRules(initial_batch=8, max_batch=8),
+    )
+    for host in map(InstanceId, range(num_hosts)):
+        rates = [
+            learning_rate_schedule(work, inner=run.inner, initial_batch=8).learning_rate(step, None)
+            for work in (finetune.work_of(run, host, number, num_hosts) for number in range(2))
+            for step in range(8)
+        ]
+        assert rates == pytest.approx([1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, *[1.0] * 11])
+
+
+def test_hosts_train_on_samples_of_their_own() -> None:
+    run = RunConfig(work=WorkRules(inner_steps=8, rounds=2), batch=BatchRules(initial_batch=8, max_batch=8))
+    shares = [finetune.work_of(run, InstanceId(host), number, 4).share for number in range(2) for host in range(4)]
+    assert [(share.first_sample, share.samples) for share in shares] == [(16 * place, 16) for place in range(8)]
 
 
 def test_cells_are_trained_once_and_repeat_themselves(
