@@ -75,9 +75,17 @@ def work_of(run: RunConfig, host: InstanceId, number: int, num_hosts: int) -> Ru
     steps, batch, rounds = run.work.inner_steps, run.batch.initial_batch, run.work.rounds
     assert rounds is not None and batch % num_hosts == 0, "the batch is dealt equally"
     own = batch // num_hosts
-    first = number * batch * steps + host * own * steps
-    share = HostShare(
-        peer=ME, batch_samples=own, inner_steps=steps, micro_batch_size=own, accumulation_steps=1, first_sample=first
+    before = number * batch * steps
+    shares = tuple(
+        HostShare(
+            peer=PeerId(f"host {place}"),
+            batch_samples=own,
+            inner_steps=steps,
+            micro_batch_size=own,
+            accumulation_steps=1,
+            first_sample=before + place * own * steps,
+        )
+        for place in range(num_hosts)
     )
     plan = InstancePlan(
         instance=host,
@@ -85,12 +93,13 @@ def work_of(run: RunConfig, host: InstanceId, number: int, num_hosts: int) -> Ru
         effective_batch=batch,
         mode="single",
         reason="benchmark",
-        hosts=(share,),
-        first_sample=first,
+        hosts=shares,
+        first_sample=before,
         inner_steps_before=number * steps,
+        lineage_samples=before,
     )
     start, end = number / rounds, (number + 1) / rounds
-    return RunInner(round=number, plan=plan, share=share, progress_start=start, progress_end=end)
+    return RunInner(round=number, plan=plan, share=shares[host], progress_start=start, progress_end=end)
 
 
 def train(run: RunConfig, feed: Feed, num_hosts: int) -> Record:

@@ -8,7 +8,10 @@ import pytest
 import torch
 import yaml
 
+from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import ModelConfig
+from adloco_p2p.core.model.scalars import InstanceId
+from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.model import build_model
 from benchmarks import finetune
 from benchmarks.finetune import best, gains, train_cells
@@ -79,3 +82,18 @@ def test_cells_are_trained_once_and_repeat_themselves(
     assert [found["after"] for found in first] == [found["after"] for found in again]
     assert first[0]["before"] == first[1]["before"] > first[0]["after"] and first[1]["before"] > first[1]["after"]
     assert first[0]["after"] != first[1]["after"] and first[0]["num_bytes"] > 3 * first[1]["num_bytes"]
+
+
+def test_hosts_have_the_learning_rate_of_the_one_process_at_each_step(config: Path) -> None:
+    """Also where the warm-up counts samples: those of all hosts, from the beginning of the run."""
+    run = load_run(config, ["inner.warmup_steps=null", "inner.warmup_samples=20", "inner.schedule=constant"]).value
+    rates = {}
+    for num_hosts in (1, 4):
+        for host in range(num_hosts):
+            works = [finetune.work_of(run, InstanceId(host), number, num_hosts) for number in (0, 1)]
+            made = [learning_rate_schedule(work, inner=run.inner, initial_batch=run.batch.initial_batch) for work in works]
+            rates[num_hosts, host] = [schedule.learning_rate(step, None) for schedule in made for step in range(4)]
+            assert [work.share.first_sample for work in works] == [host * 16 // num_hosts, 16 + host * 16 // num_hosts]
+    whole = run.inner.learning_rate
+    for found in rates.values():
+        assert found == pytest.approx([whole * part for part in (0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0, 1.0)])
