@@ -213,6 +213,12 @@ ERROR_CODES = {
         " changed the shapes or types of its parameters inside the block.",
         "The message names what is accepted; docs/library.md has an example that runs.",
     ),
+    "E234": ErrorCode(
+        "the run is complete",
+        "Statements of a signer take effect with a later plan, and the last plan of this run is decided.",
+        "`adloco-peer export` writes its model; a new run goes on from there: `adloco-peer start CONFIG --workdir NEW --set"
+        " model.pretrained=DIR`.",
+    ),
     # --- 3: the network's --------------------------------------------------------------------------------------------
     "E301": ErrorCode(
         "the network did not deliver",

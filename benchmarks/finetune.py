@@ -42,8 +42,6 @@ ROWS: dict[str, list[str]] = {
 KEPT = Path(__file__).parents[1] / "docs/results/finetune.jsonl.gz"
 """Records of cells that were trained before; a reader's own go beside them."""
 ME = PeerId("benchmark")
-WORK_REVISION = 2
-"""Part of every key. 1 began the warm-up by samples anew in every round: its records are wrong, and are not taken for done."""
 
 
 class OneOrder:
@@ -73,18 +71,19 @@ class OneOrder:
 
 
 def work_of(run: RunConfig, host: InstanceId, number: int, num_hosts: int) -> RunInner:
-    """Round `number` of one of so many equal hosts. The warm-up counts the samples of all hosts and of earlier rounds."""
+    """Round `number` of one of so many equal hosts."""
     steps, batch, rounds = run.work.inner_steps, run.batch.initial_batch, run.work.rounds
     assert rounds is not None and batch % num_hosts == 0, "the batch is dealt equally"
-    own, samples_before = batch // num_hosts, number * batch * steps
+    own = batch // num_hosts
+    before = number * batch * steps
     shares = tuple(
         HostShare(
-            peer=ME if place == host else PeerId(f"{ME}-{place}"),
+            peer=PeerId(f"host {place}"),
             batch_samples=own,
             inner_steps=steps,
             micro_batch_size=own,
             accumulation_steps=1,
-            first_sample=samples_before + place * own * steps,
+            first_sample=before + place * own * steps,
         )
         for place in range(num_hosts)
     )
@@ -95,9 +94,9 @@ def work_of(run: RunConfig, host: InstanceId, number: int, num_hosts: int) -> Ru
         mode="single",
         reason="benchmark",
         hosts=shares,
-        first_sample=samples_before,
+        first_sample=before,
         inner_steps_before=number * steps,
-        lineage_samples=samples_before,
+        lineage_samples=before,
     )
     start, end = number / rounds, (number + 1) / rounds
     return RunInner(round=number, plan=plan, share=shares[host], progress_start=start, progress_end=end)
@@ -129,7 +128,7 @@ def train(run: RunConfig, feed: Feed, num_hosts: int) -> Record:
 
 def key_of(config: Path, settings: Sequence[str], num_hosts: int) -> str:
     """Names a cell by all that its result depends on, beside the code and the bytes of model and data: their paths count."""
-    return digest_of([config.read_text("utf-8"), list(settings), num_hosts, WORK_REVISION])
+    return digest_of([config.read_text("utf-8"), list(settings), num_hosts])
 
 
 def train_cells(arguments: argparse.Namespace) -> None:

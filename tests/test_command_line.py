@@ -270,3 +270,43 @@ def test_a_model_that_is_not_there_is_named_by_the_setting_that_named_it(
     assert main(asked) == 2
     said = capsys.readouterr().err
     assert "E209: model.pretrained: './nomodel' looks like a path" in said and "tokenizer" not in said.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "simulate",
+        "simulate --peers 0",
+        "simulate --peers four",
+        "simulate --peers 5000",
+        "simulate --peers 4 --rounds 0",
+        "simulate --peers 4 --seeds x",
+        "simulate --peers 4 --seeds 5-1",
+        "simulate --peers 4 --loss 0.9",
+        "simulate --peers 4 --loss nan",
+        "simulate --peers 4 --liars -0.1",
+        "simulate --peers 4 --churn 7",
+        "simulate --peers 4 --partition -1",
+        "ledger",
+        "ledger prove --workdir .",
+        "explain --workdir .",
+        "explain one --workdir .",
+        "dashboard",
+        "dashboard --workdir . --initial-peers /ip4/127.0.0.1/tcp/1/p2p/x",
+        "dashboard --workdir . --port 70000",
+        "dashboard . --workdir .",
+        "dashboard nothing-here --labels one two",
+        "dashboard --workdir . --host everywhere",
+        "dashboard --workdir nothing-here --port 0",
+        "replay --workdir nothing-here",
+        "replay --workdir . --speed 0",
+        "leaderboard",
+    ],
+)
+def test_bad_arguments(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: object = main(arguments.split())
+    except SystemExit as ended:  # of the argument parser
+        code = ended.code
+    assert code == 2
+    assert capsys.readouterr().err

@@ -378,7 +378,7 @@ def test_no_statement_is_signed_after_the_last_plan(
     ledger.plans[-1] = replace(ledger.plans[-1], is_last=True)
     monkeypatch.setattr(signing, "read_ledger", lambda workdir: (run, ledger))
     assert main([*words, "--workdir", str(tmp_path)]) == 2
-    assert "this run is complete" in capsys.readouterr().err and not (tmp_path / "statements").exists()
+    assert "E234" in capsys.readouterr().err and not (tmp_path / "statements").exists()
 
 
 def test_an_open_run_prints_its_link_to_every_peer_and_another_only_to_a_signer(

@@ -122,9 +122,7 @@ def signer_of(workdir: Path) -> Signer:
         names = ", ".join(ledger.plans[-1].signers)
         raise ConfigError(f"--workdir {workdir}: belongs to {identity.peer_id}; signers are {names}", code="E222")
     if ledger.plans[-1].is_last:
-        raise ConfigError(
-            f"--workdir {workdir}: this run is complete, and no statement takes effect after its last plan", code="E200"
-        )
+        raise ConfigError(f"--workdir {workdir}: no statement takes effect after the last plan of a run", code="E234")
     return Signer(workdir=workdir, run=run, identity=identity, ledger=ledger)
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 import yaml
 
-from adloco_p2p.config.run_config import InnerConfig, ModelConfig, RunConfig
-from adloco_p2p.core.model.rules import BatchRules, WorkRules
+from adloco_p2p.config.load import load_run
+from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.model import build_model
@@ -67,28 +67,6 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("num_hosts", [1, 4])
-def test_the_warm_up_by_samples_is_over_once_however_many_hosts_there_are(num_hosts: int) -> None:
-    run = RunConfig(
-        inner=InnerConfig(learning_rate=1.0, warmup_samples=48, schedule="constant"),
-        work=WorkRules(inner_steps=8, rounds=2),
-        batch=BatchRules(initial_batch=8, max_batch=8),
-    )
-    for host in map(InstanceId, range(num_hosts)):
-        rates = [
-            learning_rate_schedule(work, inner=run.inner, initial_batch=8).learning_rate(step, None)
-            for work in (finetune.work_of(run, host, number, num_hosts) for number in range(2))
-            for step in range(8)
-        ]
-        assert rates == pytest.approx([1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, *[1.0] * 11])
-
-
-def test_hosts_train_on_samples_of_their_own() -> None:
-    run = RunConfig(work=WorkRules(inner_steps=8, rounds=2), batch=BatchRules(initial_batch=8, max_batch=8))
-    shares = [finetune.work_of(run, InstanceId(host), number, 4).share for number in range(2) for host in range(4)]
-    assert [(share.first_sample, share.samples) for share in shares] == [(16 * place, 16) for place in range(8)]
-
-
 def test_cells_are_trained_once_and_repeat_themselves(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,3 +83,18 @@ def test_cells_are_trained_once_and_repeat_themselves(
     assert [found["after"] for found in first] == [found["after"] for found in again]
     assert first[0]["before"] == first[1]["before"] > first[0]["after"] and first[1]["before"] > first[1]["after"]
     assert first[0]["after"] != first[1]["after"] and first[0]["num_bytes"] > 3 * first[1]["num_bytes"]
+
+
+def test_hosts_have_the_learning_rate_of_the_one_process_at_each_step(config: Path) -> None:
+    """Also where the warm-up counts samples: those of all hosts, from the beginning of the run."""
+    run = load_run(config, ["inner.warmup_steps=null", "inner.warmup_samples=20", "inner.schedule=constant"]).value
+    rates = {}
+    for num_hosts in (1, 4):
+        for host in range(num_hosts):
+            works = [finetune.work_of(run, InstanceId(host), number, num_hosts) for number in (0, 1)]
+            made = [learning_rate_schedule(work, inner=run.inner, initial_batch=run.batch.initial_batch) for work in works]
+            rates[num_hosts, host] = [schedule.learning_rate(step, None) for schedule in made for step in range(4)]
+            assert [work.share.first_sample for work in works] == [host * 16 // num_hosts, 16 + host * 16 // num_hosts]
+    whole = run.inner.learning_rate
+    for found in rates.values():
+        assert found == pytest.approx([whole * part for part in (0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0, 1.0)])

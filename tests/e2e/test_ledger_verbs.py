@@ -204,36 +204,6 @@ def test_a_broken_promise_is_shown_with_seed_and_trace(
     assert any("p00" in line and "->" in line for line in lines[failed + 1 :]), "no story"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "simulate",
-        "simulate --peers 0",
-        "simulate --peers four",
-        "simulate --peers 5000",
-        "simulate --peers 4 --rounds 0",
-        "simulate --peers 4 --seeds x",
-        "simulate --peers 4 --seeds 5-1",
-        "simulate --peers 4 --loss 0.9",
-        "simulate --peers 4 --loss nan",
-        "simulate --peers 4 --liars -0.1",
-        "simulate --peers 4 --churn 7",
-        "simulate --peers 4 --partition -1",
-        "ledger",
-        "ledger prove --workdir .",
-        "explain --workdir .",
-        "explain one --workdir .",
-    ],
-)
-def test_bad_arguments(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code: object = main(arguments.split())
-    except SystemExit as ended:  # of the argument parser
-        code = ended.code
-    assert code == 2
-    assert capsys.readouterr().err
-
-
 def test_a_program_reads_the_same_from_the_ledger(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`adloco_p2p.Run` against what the peer itself wrote down, round by round."""
     read = adloco_p2p.Run(whole)

@@ -152,30 +152,6 @@ def test_a_replay_keeps_the_pace_and_leaves_out_the_nights() -> None:
     assert sum(observe.pauses(long, speed=None, is_plain=False)) == pytest.approx(observe.REPLAY_SECONDS)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "dashboard",
-        "dashboard --workdir . --initial-peers /ip4/127.0.0.1/tcp/1/p2p/x",
-        "dashboard --workdir . --port 70000",
-        "dashboard . --workdir .",
-        "dashboard nothing-here --labels one two",
-        "dashboard --workdir . --host everywhere",
-        "dashboard --workdir nothing-here --port 0",
-        "replay --workdir nothing-here",
-        "replay --workdir . --speed 0",
-        "leaderboard",
-    ],
-)
-def test_bad_arguments(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code: object = main(arguments.split())
-    except SystemExit as ended:  # of the argument parser
-        code = ended.code
-    assert code == 2
-    assert capsys.readouterr().err
-
-
 # --- a swarm of others -----------------------------------------------------------------------------------------------
 
 

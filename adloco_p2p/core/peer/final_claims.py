@@ -4,6 +4,7 @@ A claim is the same for everybody: a member keeps to its first one even where it
 claims of one member cancel each other, and who signed them is shown by the claims themselves.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from adloco_p2p.core.model import canonical
@@ -50,13 +51,16 @@ class FinalClaims:
         return tuple(peer for peer, claims in sorted(self._known.items()) if len(claims) > 1)
 
     def take(self, claims: Iterable[FinalClaim]) -> None:
-        """Those that are new, of members and about this plan, and that their authors signed."""
+        """Those that are new, of members and about this plan, and that their authors signed. No honest message has more than
+        CLAIMS_KEPT of one author; further ones are not verified."""
+        verified: Counter[PeerId] = Counter()
         for claim in claims:
             known = self._known.get(claim.peer)
             is_new = known is not None and len(known) < CLAIMS_KEPT and claim.plan == self.own.plan
             if known is None or not is_new or any(_content(other) == _content(claim) for other in known):
                 continue
-            if self._verify(claim.peer, claim.payload, claim.signature):
+            verified[claim.peer] += 1
+            if verified[claim.peer] <= CLAIMS_KEPT and self._verify(claim.peer, claim.payload, claim.signature):
                 self._known[claim.peer] = (*known, claim)
                 self._digest = None
 

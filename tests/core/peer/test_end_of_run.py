@@ -193,6 +193,20 @@ def test_claims_that_their_authors_did_not_sign_or_of_another_plan_are_not_count
     assert completion._message().counted == before and not completion.liars
 
 
+def test_a_message_costs_no_more_signatures_than_an_honest_one() -> None:
+    checked: list[PeerId] = []
+
+    def counting(peer: PeerId, payload: bytes, signature: str) -> bool:
+        checked.append(peer)
+        return verify(peer, payload, signature)
+
+    completion = CompletionBarrier(PEER0, sign=partial(sign, PEER0), verify=counting)
+    begin(completion, claim(ONE))
+    forged = tuple(replace(claim(hashed(str(number))).signed(PEER1), signature="") for number in range(100))
+    completion.received(PEER3, RunComplete(plan=LAST, state=ONE, claims=forged))
+    assert checked == [PEER1, PEER1]
+
+
 def test_a_peer_that_takes_the_state_of_the_others_keeps_to_its_claim_and_counts_for_what_it_holds() -> None:
     completion = barrier(claim(OTHER), claim(ONE), claim(ONE, is_agreed=False))
     completion.withdraw()
