@@ -6,6 +6,7 @@ from dataclasses import replace
 from adloco_p2p.core.model.messages import AverageDigest, FinalClaim, Heartbeat, RunComplete
 from adloco_p2p.core.model.rules import InstanceRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.peer.completion import COMPLETION_SECONDS
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.identities import name_of, sign
 from adloco_p2p.sim.machine import Machine, Outgoing
@@ -81,13 +82,16 @@ def done_from_the_start(machine: Machine, peer: PeerId, message: object) -> Sent
 
 class TwoFaces:
     """It returns one average of the last round to half of the others and another to the rest, votes for both, and then claims
-    to have come to the state of whoever it writes to. `is_late`: to the second half only after a while."""
+    to have come to the state of whoever it writes to. `is_late`: to the second half only after a while. `withholds`: it is done
+    at once, and claims nothing until the time of the others is nearly over."""
 
-    def __init__(self, last_round: int, *, is_late: bool) -> None:
+    def __init__(self, last_round: int, *, is_late: bool, withholds: bool) -> None:
         self.machine: Machine | None = None
         self.num_votes = 0
         self._last_round = last_round
         self._is_late = is_late
+        self._withholds = withholds
+        self._done: set[PeerId] = set()
         self._handed: dict[PeerId, object] = {}
         self._own_vote: AverageDigest | None = None
 
@@ -108,8 +112,12 @@ class TwoFaces:
             last = _last_of(machine, peer)
             if last is None or last.plan != message.plan or (self._is_late and self._half(peer) and not message.is_answer):
                 return ()
-            lie = final_message(machine, message.plan, last.state, last.counted)
-            return at_once(replace(lie, is_answer=message.is_answer))
+            lie = replace(final_message(machine, message.plan, last.state, last.counted), is_answer=message.is_answer)
+            if not self._withholds:
+                return at_once(lie)
+            bare, is_first = replace(lie, claims=(), counted=DEAD_STATE), peer not in self._done
+            self._done.add(peer)
+            return (*at_once(bare), *(((COMPLETION_SECONDS - 1.5, lie),) if is_first else ()))
         return at_once(message)
 
     def _vote(self, machine: Machine, peer: PeerId, message: AverageDigest) -> AverageDigest:
@@ -130,13 +138,13 @@ WORLDS_TRIED = 6
 MISSED = Outcome(sent="nothing", happened=f"{ONE_STATE} in {WORLDS_TRIED} worlds", has_passed=False)
 
 
-def with_two_faces(*, is_late: bool = False) -> Callable[[int], Outcome]:
+def with_two_faces(*, is_late: bool = False, withholds: bool = False) -> Callable[[int], Outcome]:
     setting = replace(
         FIVE, rules=replace(small_rules(5, FIVE.rounds), instances=InstanceRules(count=1, start="same")), may_lose_model=True
     )
 
     def tried(seed: int) -> Outcome:
-        faces = TwoFaces(setting.rounds - 1, is_late=is_late)
+        faces = TwoFaces(setting.rounds - 1, is_late=is_late, withholds=withholds)
 
         def prepare(arena: Arena) -> None:
             faces.machine = arena.machines[name_of(LIAR)]
@@ -222,6 +230,7 @@ ENDS: tuple[Scenario, ...] = (
     ),
     Scenario(name="two averages of the last round, and both states", finding="", play=with_two_faces()),
     Scenario(name="the same, the second state late", finding="", play=with_two_faces(is_late=True)),
+    Scenario(name="the same, both at the end of the time", finding="", play=with_two_faces(withholds=True)),
     Scenario(name="never at the end of the run", finding="", play=at_the_end(never_done)),
     Scenario(name="at the end of the run from the start", finding="", play=at_the_end(done_from_the_start)),
     Scenario(name="silence from the last plan on", finding="", play=at_the_end(silent_from(FIVE.rounds))),

@@ -26,6 +26,10 @@ PENDING_SECONDS = 300.0
 """The same if one has answered so: it may still fetch a state. None holds the others up for longer."""
 
 
+SETTLED_SECONDS = 3 * RESEND_SECONDS
+"""Time after a claim that was new to this peer, in which those that count another one of its author show it."""
+
+
 class CompletionBarrier:
     """`begin` once this peer is done, `withdraw` where another history wins after that, or another state is to be fetched."""
 
@@ -45,6 +49,8 @@ class CompletionBarrier:
         refuses strangers this kind."""
         self._others: tuple[PeerId, ...] = ()
         self._began_at = 0.0
+        self._changed_at = 0.0
+        """When this peer last saw that it counts other claims than before."""
         self._pending: dict[PeerId, None] = {}
         """Peers that answered that they are not done; the last message of each counts."""
 
@@ -64,7 +70,7 @@ class CompletionBarrier:
             self._claims.take(message.claims)
         self._own = RunComplete(plan=plan, state=state)
         self._others = tuple(peer for peer in roster if peer != self.me)
-        self._began_at = now
+        self._began_at = self._changed_at = now
         self.next_deadline = now + RESEND_SECONDS
         self._sent = self._claims.digest
         message = self._message()
@@ -93,6 +99,7 @@ class CompletionBarrier:
         differing = self._differing(gone)
         waiting = {*self._missing(self._own.plan, self._others, gone), *self._elsewhere(gone), *differing}
         lacks_claims = differing if self._sent == self._claims.digest else ()  # else those of others may be out of date, too
+        self._changed_at = now if self._sent != self._claims.digest else self._changed_at
         self._sent = self._claims.digest
         return [Send(peer=peer, message=self._message(peer in lacks_claims)) for peer in self._others if peer in waiting]
 
@@ -103,10 +110,17 @@ class CompletionBarrier:
         return replace(self._own, claims=claims, counted=self._claims.digest)
 
     def is_over(self, now: float, gone: Collection[PeerId]) -> bool:
-        """All living peers are done and, where it matters, count the same claims; or the time of those that do not is over."""
+        """All living peers are done and, where it matters, count the same claims; or the time of those that do not is over.
+        Claims that come at the end of that time are shown to the others first. A member has two at most."""
         if self._own is None:
             return False
-        return self._is_enough([*self._missing(self._own.plan, self._others, gone), *self._differing(gone)], now)
+        awaited = [*self._missing(self._own.plan, self._others, gone), *self._differing(gone)]
+        return not awaited or (self._is_settled(now) and self._is_enough(awaited, now))
+
+    def _is_settled(self, now: float) -> bool:
+        if self._claims is None or not self._claims.are_mixed:
+            return True
+        return self._sent == self._claims.digest and now >= self._changed_at + SETTLED_SECONDS
 
     def may_go(self, now: float, gone: Collection[PeerId]) -> bool:
         """And none of them has another state, which it would exchange for that of this peer."""

@@ -1,7 +1,7 @@
 """With which states the members came to the end of a run, by their signed claims, and which of these states is that of the run.
 
-A claim is the same for everybody: a member keeps to its first one even where it then takes another state. So two different
-claims of one member cancel each other, and who signed them is shown by the claims themselves.
+A claim is the same for everybody: a member keeps to its first one even where it then takes another state. So claims of two
+states by one member cancel each other, and prove themselves whose they are. Two claims of one state are one, the more doubtful.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.peer.plan_book import FinalState
 
 CLAIMS_KEPT = 2
-"""Of one peer: more would prove nothing else."""
+"""Of one peer, about different states: more would prove nothing else."""
 
 
 class FinalClaims:
@@ -42,12 +42,12 @@ class FinalClaims:
 
     @property
     def are_mixed(self) -> bool:
-        """They name several states, or one member signed two claims."""
+        """They name several states, or one member claimed two."""
         return bool(self.liars) or len({claims[0].state for claims in self._known.values() if claims} - {None}) > 1
 
     @property
     def liars(self) -> tuple[PeerId, ...]:
-        """Members that signed two different claims. One that was killed in between may do so, too."""
+        """Members that claimed two states. One that was killed in between may do so, too."""
         return tuple(peer for peer, claims in sorted(self._known.items()) if len(claims) > 1)
 
     def take(self, claims: Iterable[FinalClaim]) -> None:
@@ -56,12 +56,11 @@ class FinalClaims:
         verified: Counter[PeerId] = Counter()
         for claim in claims:
             known = self._known.get(claim.peer)
-            is_new = known is not None and len(known) < CLAIMS_KEPT and claim.plan == self.own.plan
-            if known is None or not is_new or any(_content(other) == _content(claim) for other in known):
+            if known is None or claim.plan != self.own.plan or not _is_news(claim, known):
                 continue
             verified[claim.peer] += 1
             if verified[claim.peer] <= CLAIMS_KEPT and self._verify(claim.peer, claim.payload, claim.signature):
-                self._known[claim.peer] = (*known, claim)
+                self._known[claim.peer] = (*(other for other in known if other.state != claim.state), claim)
                 self._digest = None
 
     def final_state(self, voters: Sequence[PeerId], held: Mapping[PeerId, Digest | None]) -> FinalState | None:
@@ -94,5 +93,8 @@ class FinalClaims:
         )
 
 
-def _content(claim: FinalClaim) -> tuple[Digest | None, bool]:
-    return claim.state, claim.is_agreed
+def _is_news(claim: FinalClaim, known: Sequence[FinalClaim]) -> bool:
+    """Beside what is known of its author: another state, or doubt about the same one, as after a restart."""
+    if any(other.state == claim.state for other in known):
+        return not claim.is_agreed and any(other.state == claim.state and other.is_agreed for other in known)
+    return len(known) < CLAIMS_KEPT

@@ -167,6 +167,49 @@ def test_a_member_with_three_claims_holds_nobody_up() -> None:
     assert all(wire.is_over()) and wire.now < COMPLETION_SECONDS
 
 
+@pytest.mark.parametrize("late", [5.0, 26.25, 28.25, 29.75])
+def test_a_claim_that_comes_at_the_end_of_the_time_is_shown_to_the_others_first(late: float) -> None:
+    """Two hosts have one state, two the other one. The liar is done with neither, then claims each to those that have it."""
+    peers = tuple(sorted(name_of(number) for number in range(5)))
+    *honest, liar = peers
+    held = dict(zip(honest, (ONE, ONE, OTHER, OTHER), strict=True))
+    barriers = {peer: completion_of(peer) for peer in honest}
+    ended: dict[PeerId, bool] = {}
+
+    def carry(sender: PeerId, effects: list[Effect]) -> None:
+        for effect in effects:
+            assert isinstance(effect, Send) and isinstance(effect.message, RunComplete)
+            if effect.peer in barriers:
+                carry(effect.peer, barriers[effect.peer].received(sender, effect.message))
+
+    for peer in honest:
+        carry(peer, barriers[peer].begin(plan=LAST, state=held[peer], is_agreed=True, roster=peers, now=0.0))
+        barriers[peer].received(liar, RunComplete(plan=LAST, state=held[peer], counted=hashed("nothing of the kind")))
+    for now in (quarter / 4 for quarter in range(1, 4 * 60)):
+        for peer in honest:
+            if now == late:
+                barriers[peer].received(liar, claim(held[peer], is_agreed=True).message(liar))
+            if peer not in ended:
+                carry(peer, barriers[peer].tick(now, {}))
+                if barriers[peer].may_go(now, {}):
+                    run = barriers[peer].final_state(peers)
+                    assert run is not None
+                    ended[peer] = run.digest == held[peer] and not run.is_disputed
+    assert ended == dict.fromkeys(honest, False), "each has seen both claims, and calls no state that of the run"
+
+
+def test_two_claims_of_one_state_are_one() -> None:
+    """As after a restart: the more doubtful counts, in whatever order they come."""
+    for first, second in ((True, False), (False, True)):
+        completion = completion_of(PEER0)
+        begin(completion, claim(ONE, is_agreed=True))
+        for is_agreed in (first, second):
+            completion.received(PEER1, claim(ONE, is_agreed=is_agreed).message(PEER1))
+        found = completion.final_state((PEER0, PEER1))
+        assert not completion.liars and found is not None and found.is_of_most and not found.is_disputed
+        assert completion._claims is not None and [kept.is_agreed for kept in completion._claims.all] == [True, False]
+
+
 def test_where_all_name_one_state_nobody_waits_for_what_the_others_count() -> None:
     wire = Wire(ONE, ONE, ONE)
     for peer in wire.peers:
