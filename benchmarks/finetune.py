@@ -6,8 +6,8 @@ python -m benchmarks.finetune run --rows one all --rates 1e-3 --seeds 1         
 
 Everything is the run's own code in one process, without a network: every host is an instance on one frozen base, and what hosts
 send is coded, averaged and carried over as the averager does. `one` is a single process with the whole batch and no outer
-optimizer; `all` is the configuration over the hosts; `small` is the preset of docs/finetune.md for slow links,
-and `sign` another way to at most 1 MB a round: one bit of every value.
+optimizer; `all` is the configuration over the hosts; `sign` is what docs/finetune.md names for slow links, one bit of
+every value, and `small` another way to at most 1 MB a round.
 """
 
 import argparse
