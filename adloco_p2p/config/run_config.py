@@ -237,7 +237,12 @@ AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
     "dense": {"averaging.codec": "float32"},
     "half": {"averaging.codec": "float16"},
     "int8": {"averaging.codec": "int8", "averaging.feedback": 1.0},
-    "sign": {"averaging.codec": "sign", "averaging.feedback": 1.0, "batch.statistic": "micro_batch"},
+    "sign": {
+        "averaging.codec": "sign",
+        "averaging.feedback": 1.0,
+        "batch.statistic": "micro_batch",
+        "work.rounds_kept": 12,
+    },
     "sparse": {
         "averaging.codec": "topk2",
         "averaging.division": "named",
@@ -245,6 +250,7 @@ AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
         "batch.statistic": "micro_batch",
         "outer.kind": "sgd",
         "outer.learning_rate": 1.0,
+        "work.rounds_kept": 12,
     },
 }
 """The settings of `averaging.preset`: `outer.*` where the codec needs another outer step than the run's mode sets, and the

@@ -16,6 +16,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.averages import kept_bytes, results_kept
 from adloco_p2p.core.model.course import until
 from adloco_p2p.core.model.events import Durable, Received, Started, StateServed, Stop
 from adloco_p2p.core.model.ledger_entry import Evidence, Ticket
@@ -50,6 +51,7 @@ from adloco_p2p.storage.attempt_keys import AttemptKeys
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
+from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 from adloco_p2p.swarm.discovery.gathering import gather
 from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run, find_manifest
 from adloco_p2p.swarm.discovery.join_link import check_held_run, format_link, split_initial_peers, with_invitation
@@ -320,6 +322,9 @@ class NetworkPeer:
             aggregation=run.averaging.aggregation,
             division=run.averaging.division,
             recheck=run.averaging.recheck,
+            limits=AveragingLimits(
+                kept_rounds=results_kept(run.work.rounds_kept), kept_bytes=kept_bytes(local.engine.num_parameters)
+            ),
             pace=pace,
             meter=traffic.averaging,
             members=members,

@@ -1,6 +1,7 @@
 """One life of a simulated machine: everything that a crash ends."""
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.model.averages import results_kept
 from adloco_p2p.core.model.events import Stop
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.peer import Peer
@@ -9,8 +10,6 @@ from adloco_p2p.sim.device import Device
 
 STATES_OFFERED = 2
 """Boundaries of an instance whose states are served."""
-AVERAGES_SERVED = 4
-"""Rounds of an instance whose averages are served."""
 
 
 class Process:
@@ -38,8 +37,9 @@ class Process:
         self.tick_at: float | None = None
 
     def serve_average(self, instance: InstanceId, number: int, average: object) -> None:
+        num_served = results_kept(self.peer.cadence.work.rounds_kept)
         self.served_averages.setdefault((instance, number), {})[self.device.average_digest(average)] = average
-        for key in [key for key in self.served_averages if key[0] == instance and key[1] <= number - AVERAGES_SERVED]:
+        for key in [key for key in self.served_averages if key[0] == instance and key[1] <= number - num_served]:
             del self.served_averages[key]
 
     def offer(self, instance: InstanceId, boundary: int) -> Digest:

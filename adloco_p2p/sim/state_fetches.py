@@ -1,6 +1,6 @@
-"""States of others, as one life of a simulated machine fetches them: from the first donor that still serves the digest."""
+"""States of others, as one life of a simulated machine fetches them: from the first donor that lives."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from adloco_p2p.core.model.events import FetchFailed, FetchState, StateFetched, StateServed
@@ -10,6 +10,7 @@ from adloco_p2p.sim.process import Process
 if TYPE_CHECKING:
     from adloco_p2p.sim.machine import Machine
 
+Offer = tuple[Process, object]
 REFUSAL_SECONDS = 0.5
 """A fetch without a donor fails after so long."""
 
@@ -26,21 +27,24 @@ class StateFetches:
     def begin(self, effect: FetchState) -> None:
         self._newest[effect.instance] = effect
         around = self._around
-        donors = [donor.me for donor, _ in self._offers(effect)]
+        offers = list(self._offers(effect))
+        donors = [donor.me for donor, _ in offers]
         seconds = around.links.fetch(self._machine.peer, donors or effect.from_peers) + around.network.delay_seconds()
-        around.queue.after(seconds, self._end, effect)
+        around.queue.after(seconds, self._end, effect, offers)
 
     def cancel(self, instance: InstanceId) -> None:
         self._newest.pop(instance, None)
 
-    def _end(self, effect: FetchState) -> None:
+    def _end(self, effect: FetchState, begun: Sequence[Offer]) -> None:
+        """`begun`: the donors that served the state when the fetch began. They keep it for as long as that lasts."""
         process, queue = self._process, self._around.queue
         if self._newest.get(effect.instance) is not effect or not process.is_alive:
             return
-        if self._machine.waits_for_thaw(self._end, effect):
+        if self._machine.waits_for_thaw(self._end, effect, begun):
             return
-        if (offer := next(self._offers(effect), None)) is not None:
-            donor, state = offer
+        offers = (*(offer for offer in begun if self._is_reached(offer[0])), *self._offers(effect))
+        if offers:
+            donor, state = offers[0]
             served = StateServed(instance=effect.instance, round=effect.round, peer=self._machine.peer)
             queue.after(0.0, self._around.machines[donor.me].feed, served, donor)
             queue.at(max(process.device_free_at, queue.now), self._adopt, effect, state)
@@ -48,15 +52,18 @@ class StateFetches:
         failed = FetchFailed(instance=effect.instance, round=effect.round, reason="no donor")
         queue.after(REFUSAL_SECONDS, self._machine.feed, failed, process)
 
-    def _offers(self, effect: FetchState) -> Iterator[tuple[Process, object]]:
+    def _offers(self, effect: FetchState) -> Iterator[Offer]:
         """The donors that serve the state and can be reached now, in order, with the state."""
         for peer in effect.from_peers:
             donor = self._around.machines.get(peer)
-            if donor is None or donor.process is None or not donor.is_responsive:
-                continue
-            if self._around.network.are_connected(self._machine.peer, peer):
+            if donor is not None and donor.process is not None and self._is_reached(donor.process):
                 offers = donor.process.offers.get(effect.instance, {}).values()
                 yield from ((donor.process, state) for digest, state in offers if digest == effect.digest)
+
+    def _is_reached(self, donor: Process) -> bool:
+        machine = self._around.machines[donor.me]
+        is_here = machine.process is donor and machine.is_responsive
+        return is_here and self._around.network.are_connected(self._machine.peer, donor.me)
 
     def _adopt(self, effect: FetchState, state: object) -> None:
         """On the device, in order."""

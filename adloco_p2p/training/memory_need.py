@@ -33,7 +33,7 @@ averages everything.
 from dataclasses import dataclass
 
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.averages import HELD_BYTES, KEPT_BYTES, RESULTS_KEPT
+from adloco_p2p.core.model.averages import HELD_BYTES, kept_bytes, results_kept
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.layout import Layout
@@ -99,7 +99,7 @@ def _lasting(run: RunConfig, state: int) -> float:
 def _older_bytes(run: RunConfig, size: int) -> int:
     """Of the averages before the last one."""
     each = max(1, round(_coded(run) * size))
-    return each * max(0, min(RESULTS_KEPT, KEPT_BYTES // each - 1))
+    return each * max(0, min(results_kept(run.work.rounds_kept), kept_bytes(size) // each - 1))
 
 
 def _moment_bytes(run: RunConfig, state: int, size: int) -> int:

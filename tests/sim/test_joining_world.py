@@ -1,10 +1,11 @@
 """A newcomer in virtual time: its work counts two rounds after it came, and nobody waits for it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.quorum import LEAST_TOLERANCE_SECONDS
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim import links
@@ -35,9 +36,12 @@ class Joined:
     """From the first report of a round to the first report of the next one, at most."""
 
 
-def joined(seed: int, *, at: float, is_delayed: bool = False) -> Joined:
-    faults = Faults(faults_end_at=at + 1.0)
-    world = World(seed, peers=3, rounds=ROUNDS, faults=faults, round_seconds=ROUND_SECONDS, rules=RULES, is_delayed=is_delayed)
+def joined(
+    seed: int, *, at: float, rules: Rules = RULES, round_seconds: float = ROUND_SECONDS, is_delayed: bool = False
+) -> Joined:
+    faults, rounds = Faults(faults_end_at=at + 1.0), rules.work.rounds or 0
+    world = World(seed, peers=3, rounds=rounds, faults=faults, round_seconds=round_seconds, rules=rules, is_delayed=is_delayed)
+    world.limit_seconds = 4 * rounds * round_seconds
     world.queue.at(at, world._join)
     world.run()
     *_, newcomer = world.machines
@@ -83,6 +87,20 @@ def test_nobody_waits_for_a_newcomer_whose_state_comes_late(seed: int, at: float
     story = joined(seed, at=at)
     assert (story.first_work, story.counted_in) == (story.came_in + 2, story.came_in + 3), story
     assert story.longest_seconds < 1.4 * ROUND_SECONDS, story
+
+
+@pytest.mark.parametrize("round_seconds", [10.0, 60.0])
+@pytest.mark.parametrize(("seed", "at"), MOMENTS)
+def test_a_newcomer_goes_through_the_rounds_that_its_state_came_late_for(
+    seed: int, at: float, round_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state takes 3.5 rounds to arrive, and more than the minute for which a peer waits that hears of no progress. The
+    others serve the averages of as many rounds."""
+    rules = replace(RULES, work=replace(RULES.work, rounds=14, rounds_kept=5))
+    monkeypatch.setattr(links, "STATE_BYTES", round(3.5 * round_seconds * Faults().uplink_bytes_per_second))
+    story = joined(seed, at=at, rules=rules, round_seconds=round_seconds)
+    assert story.counted_in <= story.first_work + 5, story
+    assert story.longest_seconds < 1.4 * round_seconds + LEAST_TOLERANCE_SECONDS, story
 
 
 def test_a_newcomer_withdraws_where_the_state_exists_late() -> None:

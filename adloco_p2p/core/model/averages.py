@@ -3,15 +3,22 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from adloco_p2p.core.model.plan import ROUNDS_KEPT
 from adloco_p2p.core.model.quorum import Quorum
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
-RESULTS_KEPT = ROUNDS_KEPT + 2
-"""Averages before the newest one that a peer keeps for repairs, as far as they and the newest one fit in ..."""
-KEPT_BYTES = 1 << 26
+LEAST_KEPT_BYTES = 1 << 26
 HELD_BYTES = 1 << 28
 """Contributions that a reducer holds for a retry although their means are made."""
+
+
+def results_kept(rounds_kept: int) -> int:
+    """Averages before the newest one that a peer serves: its next one is at most two rounds after its last report."""
+    return rounds_kept + 2
+
+
+def kept_bytes(num_parameters: int) -> int:
+    """Of all averages that a peer serves; the newest one is served whatever its size."""
+    return max(LEAST_KEPT_BYTES, 2 * num_parameters)
 
 
 class LostShare(NamedTuple):

@@ -30,8 +30,6 @@ GENESIS_PARENT = Digest("0" * 64)
 """Parent of the first plan."""
 MAX_SIGNERS = 16
 """Peers of a run that may invite and ban."""
-ROUNDS_KEPT = 2
-"""Finished rounds whose averages this peer still vouches for, so that a late host can catch up."""
 REPORT_LAG = 2
 """plan(r) is made from the reports of round r - 2: it is decided while round r - 1 computes."""
 

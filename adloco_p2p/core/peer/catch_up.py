@@ -7,7 +7,7 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.events import DiscardRound, Effect
 from adloco_p2p.core.model.ledger_entry import Reorg
-from adloco_p2p.core.model.plan import ROUNDS_KEPT, RoundPlan
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.core.peer.fetching import Fetching
@@ -80,7 +80,9 @@ class CatchingUp:
     def _watch(self, in_wait: Collection[int], now: float) -> None:
         """Note since when this peer has got nowhere in a round that is over for the others. `in_wait`: rounds in which it waits
         for them."""
-        if not self._lacking() and not any(number < self._present for number in in_wait):
+        is_arriving = self._fetching.under_way
+        lacking = [instance for instance in self._lacking() if instance not in is_arriving]
+        if not lacking and not any(number < self._present for number in in_wait):
             self._waiting = None
             return
         num_done = sum(outer.is_done for outer in self._state.rounds)
@@ -88,7 +90,7 @@ class CatchingUp:
             self._waiting = (self._state.opened, num_done, now)
 
     def _is_far_behind(self, in_wait: Collection[int]) -> bool:
-        return self._present - min(in_wait, default=self._state.opened + 1) > ROUNDS_KEPT
+        return self._present - min(in_wait, default=self._state.opened + 1) > self._state.rounds_kept
 
     def _is_stuck(self, now: float) -> bool:
         """It has waited too long, or the others may no longer hold a state as old as it needs."""

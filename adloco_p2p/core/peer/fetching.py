@@ -297,7 +297,8 @@ class Fetching:
         if plan is not None and self._state.held.get(message.instance, -1) > message.round:
             return self._answer_from_later(sender, message, plan)
         is_behind = message.round > self._state.opened + 1
-        lacks_state = message.round <= self._state.opened and message.instance not in self._state.held
+        is_late = message.round <= self._state.opened or self._fetches_older(message.instance, message.round)
+        lacks_state = is_late and message.instance not in self._state.held
         if plan is None or not (is_behind or lacks_state):
             return []
         item = next((item for item in plan.instances if item.instance == message.instance), None)
@@ -310,6 +311,11 @@ class Fetching:
         declined.add(message.round)
         refusal = AttemptFailed(instance=message.instance, round=message.round, attempt=0, suspects=(self._state.me,))
         return [Send(peer=sender, message=refusal)]
+
+    def _fetches_older(self, instance: InstanceId, number: int) -> bool:
+        """The state on its way here is that of a boundary before this round's."""
+        fetch = self._fetch(instance)
+        return fetch is not None and fetch.boundary < number
 
     def _answer_from_later(
         self, sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart, plan: RoundPlan

@@ -61,7 +61,6 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
-from adloco_p2p.core.model.plan import ROUNDS_KEPT
 from adloco_p2p.core.model.plan_telemetry import heldout_lines, ruled_lines, task_lines
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import WorkRules
@@ -116,7 +115,7 @@ class Peer:
         self._next_wait: float | None = None
         """When something becomes possible by time alone."""
         self._agreement = agreement
-        self._state = PeerState(me, is_delayed=cadence.is_delayed)
+        self._state = PeerState(me, is_delayed=cadence.is_delayed, rounds_kept=cadence.work.rounds_kept)
         self._book = self._state.book
         self._branches = self._state.branches
         self._checkpoints = Checkpoints(self._state, is_on_schedule=cadence.saves, least_seconds=cadence.checkpoint_seconds)
@@ -293,7 +292,7 @@ class Peer:
         return effects
 
     def _submit(self, report: Report, now: float) -> list[Effect]:
-        self._state.forget_before(report.round - ROUNDS_KEPT)
+        self._state.forget_before(report.round - self._state.rounds_kept)
         return self._outcomes(self._agreement.submit(report, now), now)
 
     def _outcomes(self, outcomes: Sequence[Outcome], now: float) -> list[Effect]:
@@ -304,7 +303,7 @@ class Peer:
                     effects += ruled_lines(decrees, plan.round)
                     self._state.learn(plan)
                     if self._lifecycle.is_paused:
-                        self._state.forget_before(plan.round - ROUNDS_KEPT)
+                        self._state.forget_before(plan.round - self._state.rounds_kept)
                     for report in reports:
                         self._book.note_states(report)
                     effects += task_lines(reports)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.events import Durable, Effect, SaveCheckpoint, SaveInstance, Totals
-from adloco_p2p.core.model.plan import ROUNDS_KEPT
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import Checkpoint
 from adloco_p2p.core.peer.state import PeerState
@@ -70,7 +69,9 @@ class Checkpoints:
 
     def _is_late_enough(self, boundary: int, now: float) -> bool:
         if boundary not in self._is_time:
-            self._is_time = {old: is_time for old, is_time in self._is_time.items() if old >= boundary - ROUNDS_KEPT}
+            self._is_time = {
+                old: is_time for old, is_time in self._is_time.items() if old >= boundary - self._state.rounds_kept
+            }
             self._is_time[boundary] = now >= self._next_at
         return self._is_time[boundary]
 

@@ -24,9 +24,10 @@ class PeerState:
     """Mutable; questions about it, but no decisions. What it keeps by round is pruned here and nowhere else: `forget_before`
     drops the past, `cut` a history that lost, `move_to` what is under way."""
 
-    def __init__(self, me: PeerId, *, is_delayed: bool) -> None:
-        """`is_delayed`: outer updates may come one round late."""
+    def __init__(self, me: PeerId, *, is_delayed: bool, rounds_kept: int) -> None:
+        """`is_delayed`: outer updates may come one round late. `rounds_kept`: see `WorkRules`."""
         self.me = me
+        self.rounds_kept = rounds_kept
         self.is_delayed = is_delayed
         self.book = PlanBook(me)
         self.branches = BranchStore()

@@ -12,7 +12,7 @@ import torch
 from packaging.requirements import Requirement
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.core.model.averages import KEPT_BYTES
+from adloco_p2p.core.model.averages import LEAST_KEPT_BYTES
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.workdir import Holder, holder_of
 from adloco_p2p.swarm.p2p.identity import Identity
@@ -26,7 +26,7 @@ LEAST_PYTHON = (3, 11)
 LEAST_DISK_BYTES, GOOD_DISK_BYTES = 1 << 30, 5 << 30
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = 1 << 29, 3 << 29
 BYTES_PER_TRAINED_PARAMETER, BOUNDED_BYTES_PER_PARAMETER = 48, 16
-"""On a CPU, with AdamW and averages in float32: at any size, and of averages that are kept as far as they fit in KEPT_BYTES.
+"""On a CPU, with AdamW and averages in float32: at any size, and of older averages, which take LEAST_KEPT_BYTES or less.
 `adloco-peer plan` computes it for a given run (training/memory_need.py)."""
 DRIVER_SECONDS = 5.0
 MEMORY_INFO = Path("/proc/meminfo")
@@ -109,7 +109,7 @@ def check_memory(available_bytes: int | None) -> CheckResult:
 def _trained_parameters(available_bytes: int) -> float:
     room = max(0, available_bytes - PROCESS_BYTES)
     few = room / (BYTES_PER_TRAINED_PARAMETER + BOUNDED_BYTES_PER_PARAMETER)
-    return max(few, (room - KEPT_BYTES) / BYTES_PER_TRAINED_PARAMETER)
+    return max(few, (room - LEAST_KEPT_BYTES) / BYTES_PER_TRAINED_PARAMETER)
 
 
 def check_disk(folder: Path) -> CheckResult:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from adloco_p2p.core.model.averages import HELD_BYTES, KEPT_BYTES, RESULTS_KEPT
+from adloco_p2p.core.model.averages import HELD_BYTES, LEAST_KEPT_BYTES, results_kept
 from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
@@ -55,10 +55,10 @@ class AveragingLimits:
     max_stranger_streams: int = 64
     """Of all accepted streams, those of peers without a seat."""
     max_streams_per_stranger: int = 4
-    kept_rounds: int = RESULTS_KEPT
+    kept_rounds: int = results_kept(2)
     """Rounds before the newest average whose encoded results are held for repairs: a peer vouches for those before its last
     report, and its next average is at most two rounds after that one; ..."""
-    kept_bytes: int = KEPT_BYTES
+    kept_bytes: int = LEAST_KEPT_BYTES
     """... as far as they all fit in this; those of the newest round are held whatever their size."""
     held_bytes: int = HELD_BYTES
     """Contributions that a reducer holds for a retry although their means are made, under a rule that has no barrier."""

@@ -11,6 +11,7 @@ from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.completion import PENDING_SECONDS
 from adloco_p2p.core.peer.fetching import NO_DONOR_SECONDS, PATIENCE_ROUNDS, Fetching
+from adloco_p2p.core.peer.hosted_instance import Fetch
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
@@ -26,7 +27,7 @@ OVER = AverageDigest(instance=INSTANCE, round=1, attempt=0, contributors=(), dig
 
 def state_at(boundary: int) -> PeerState:
     """Of a peer that came back with a checkpoint at this boundary and knows the plans of earlier rounds."""
-    state = PeerState(PEER0, is_delayed=False)
+    state = PeerState(PEER0, is_delayed=False, rounds_kept=2)
     plan: RoundPlan = genesis(RUN, [(peer, CAPACITY) for peer in (PEER0, PEER1)], rules(rounds=20))
     for _ in range(boundary + 1):
         state.learn(plan)
@@ -70,6 +71,17 @@ def test_a_host_without_the_state_answers_a_question_with_its_refusal_and_a_bare
     assert fetching.decline(PEER1, replace(refusal, is_question=True)) == [Send(peer=PEER1, message=answer)]
     assert fetching.decline(PEER1, refusal) == []
     assert fetching.decline(PEER1, replace(refusal, suspects=(), is_question=True)) == [Send(peer=PEER1, message=answer)]
+
+
+@pytest.mark.parametrize(("boundary", "answers"), [(3, True), (4, False)])
+def test_a_host_to_which_an_older_state_is_on_its_way_declines_the_round_ahead(boundary: int, *, answers: bool) -> None:
+    """It cannot be done with the rounds before in time. With the state of that round's own boundary it may be."""
+    state = state_at(3)
+    state.instance(INSTANCE).give_up()
+    state.instance(INSTANCE).fetch = Fetch(boundary=boundary, began_at=0.0)
+    state.learn(next_plan(state.book.plans[3], (), rules(rounds=20)))
+    question = AttemptStart(instance=INSTANCE, round=4, attempt=1, members=(PEER0, PEER1))
+    assert bool(Fetching(state).decline(PEER1, question)) is answers
 
 
 def test_a_host_that_fetches_the_state_declines_for_no_contributor_that_only_begins_the_round() -> None:

@@ -28,7 +28,7 @@ def plans(number: int) -> list[RoundPlan]:
 
 
 def state_of(me: PeerId) -> PeerState:
-    state = PeerState(me, is_delayed=False)
+    state = PeerState(me, is_delayed=False, rounds_kept=2)
     for plan in plans(2):
         state.learn(plan)
     state.opened = 1

@@ -21,7 +21,7 @@ BY_BOUNDARY = ("saved", "served")
 
 
 def filled(rounds: int) -> PeerState:
-    state = PeerState(PEER0, is_delayed=False)
+    state = PeerState(PEER0, is_delayed=False, rounds_kept=2)
     plan = genesis(RUN, [(PEER0, CAPACITY)], rules(rounds=100))
     for number in range(rounds):
         state.learn(plan)
