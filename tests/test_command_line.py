@@ -161,7 +161,7 @@ def test_a_shell_completes_verbs_options_and_values(tmp_path: Path) -> None:
     offers = {
         "sw": {"swarm"},
         "join --workdir ": {"runs/"},
-        "start --set work.r": {"work.rounds="},
+        "start --set work.sa": {"work.samples="},
         "command p": {"pause"},
         "swarm --peers ": {""},
         "join --": {"--initial-peers", "--workdir", "--peer-set"},
