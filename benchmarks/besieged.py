@@ -47,6 +47,8 @@ LEAST_FRAMES = 600
 STRANGER_NICENESS = "5"
 LAST_LOSSES = 5
 """Held-out losses of the last so many evaluations; their median is the run's."""
+NUM_PARAGRAPHS = 8_000
+"""More than the model can learn by heart, so that the held-out loss of a run in peace does not rise in the end."""
 STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.5
 
@@ -231,7 +233,7 @@ class Siege:
         ]
 
     def _write_config(self) -> Path:
-        write_soak_text(self.folder)
+        write_soak_text(self.folder, NUM_PARAGRAPHS)
         document = soak_document(self.folder, inner_steps=self.arguments.inner_steps, instances=1)
         document["averaging"] = {"aggregation": "robust"}
         document["evaluation"] = {"rows": 16, "period_rounds": 1}

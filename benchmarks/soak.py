@@ -414,9 +414,10 @@ def addresses_of(first: Peer) -> list[str]:
     raise SystemExit(f"the first peer does not listen; see {first.log}")
 
 
-def write_soak_text(folder: Path) -> None:
+def write_soak_text(folder: Path, num_paragraphs: int = 400) -> None:
+    """Random words: nothing is left to learn once a model knows the words, unless it learns the text by heart."""
     chance = random.Random(3)
-    paragraphs = [" ".join(chance.choice(WORDS) for _ in range(60)) for _ in range(400)]
+    paragraphs = [" ".join(chance.choice(WORDS) for _ in range(60)) for _ in range(num_paragraphs)]
     (folder / "text.txt").write_text("\n\n".join(paragraphs))
 
 
