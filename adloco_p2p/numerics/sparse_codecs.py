@@ -35,15 +35,11 @@ from adloco_p2p.numerics.tensor_codec import (
 GROUP = 4096
 KEPT = 64
 """Of a chunk of `GROUP` values."""
-_REST_BITS = rest_bits_for(KEPT, GROUP)
-_UNARY_BYTES = (most_unary_bits(KEPT, GROUP, _REST_BITS) + 7) // 8
-_PLACE_BYTES = _UNARY_BYTES + rest_bytes(KEPT, _REST_BITS)
 _SCALE_BYTES = 4
-_CHUNK_BYTES = _SCALE_BYTES + _PLACE_BYTES + KEPT // 4
 
 
 class TopKCodec:
-    """Of each chunk the `KEPT` largest values, each by its place and 2 bits; the others are zero.
+    """Of each chunk the `kept` largest values, each by its place and 2 bits; the others are zero.
 
     size; per chunk, padded to a whole one: two bfloat16 scales `low` and `high`, places, values. A value is one of +-low and
     +-high, the mean magnitudes of those below and above half of the largest.
@@ -54,32 +50,36 @@ class TopKCodec:
     returns_mean = False  # 4 bits a value: the norm of the mean shows their rounding
     largest = float(torch.finfo(torch.bfloat16).max)
 
-    def __init__(self, name: str, code: int) -> None:
-        self.name, self.code = name, code
+    def __init__(self, name: str, code: int, kept: int = KEPT) -> None:
+        self.name, self.code, self._kept = name, code, kept
+        self._rest_bits = rest_bits_for(kept, GROUP)
+        self._unary_bytes = (most_unary_bits(kept, GROUP, self._rest_bits) + 7) // 8
+        self._place_bytes = self._unary_bytes + rest_bytes(kept, self._rest_bits)
+        self._chunk_bytes = _SCALE_BYTES + self._place_bytes + kept // 4
 
     def num_bytes(self, size: int) -> int:
-        return SIZE.size + num_blocks(size, GROUP) * _CHUNK_BYTES
+        return SIZE.size + num_blocks(size, GROUP) * self._chunk_bytes
 
     def encode(self, values: torch.Tensor) -> memoryview:
         assert values.dtype == torch.float32 and values.ndim == 1
         chunks = padded(values.numpy(), GROUP)
         magnitudes = np.abs(chunks)
-        places = np.sort(np.argpartition(magnitudes, GROUP - KEPT, axis=1)[:, GROUP - KEPT :], axis=1)
+        places = np.sort(np.argpartition(magnitudes, GROUP - self._kept, axis=1)[:, GROUP - self._kept :], axis=1)
         scales, codes = _two_bits(np.take_along_axis(chunks, places, axis=1))
-        pieces = np.concatenate([scales, pack_places(places, _REST_BITS, unary_bytes=_UNARY_BYTES), codes], axis=1)
+        pieces = np.concatenate([scales, pack_places(places, self._rest_bits, unary_bytes=self._unary_bytes), codes], axis=1)
         return memoryview(SIZE.pack(values.numel()) + pieces.tobytes())
 
     def decode(self, data: Buffer) -> torch.Tensor:
         size = claimed_size(data, self)
-        pieces = np.frombuffer(data, dtype=np.uint8, offset=SIZE.size).reshape(-1, _CHUNK_BYTES)
+        pieces = np.frombuffer(data, dtype=np.uint8, offset=SIZE.size).reshape(-1, self._chunk_bytes)
         halves = np.ascontiguousarray(pieces[:, :_SCALE_BYTES]).view("<u2").astype("<u4") << 16
         scales = halves.view("<f4")
         check_scales(scales)
-        packed, codes = np.split(pieces[:, _SCALE_BYTES:], [_PLACE_BYTES], axis=1)
-        places = unpack_places(packed, KEPT, _REST_BITS, unary_bytes=_UNARY_BYTES)
+        packed, codes = np.split(pieces[:, _SCALE_BYTES:], [self._place_bytes], axis=1)
+        places = unpack_places(packed, self._kept, self._rest_bits, unary_bytes=self._unary_bytes)
         if (places >= GROUP).any():
             raise RemoteProtocolError("places outside the chunk")
-        two_bits = (codes[:, :, None] >> np.array([0, 2, 4, 6], dtype=np.uint8) & 3).reshape(len(codes), KEPT)
+        two_bits = (codes[:, :, None] >> np.array([0, 2, 4, 6], dtype=np.uint8) & 3).reshape(len(codes), self._kept)
         values = np.where(two_bits >= 2, scales[:, 1:], scales[:, :1])
         chunks = np.zeros((len(pieces), GROUP), dtype=np.float32)
         np.put_along_axis(chunks, places, np.where(two_bits & 1, -values, values), axis=1)
@@ -87,7 +87,7 @@ class TopKCodec:
 
     def cut(self, data: Buffer, first: int, size: int) -> Buffer:
         begin = self.num_bytes(first)
-        return SIZE.pack(size) + memoryview(data)[begin : begin + num_blocks(size, GROUP) * _CHUNK_BYTES]
+        return SIZE.pack(size) + memoryview(data)[begin : begin + num_blocks(size, GROUP) * self._chunk_bytes]
 
     @property
     def mean_codec(self) -> TensorCodec:
@@ -95,7 +95,7 @@ class TopKCodec:
 
 
 def _two_bits(taken: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scales and codes of the kept values [chunks, KEPT], both as uint8 [chunks, bytes]."""
+    """Scales and codes of the kept values [chunks, kept], both as uint8 [chunks, bytes]."""
     magnitudes = np.abs(taken)
     is_high = magnitudes > magnitudes.max(axis=1, initial=0.0, keepdims=True) / 2
     scales = np.zeros((len(taken), 2), dtype=np.float32)
@@ -103,7 +103,7 @@ def _two_bits(taken: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         total = np.where(members, magnitudes, 0.0).sum(axis=1, dtype=np.float64)
         scales[:, column] = total / np.maximum(members.sum(axis=1), 1)
     halves = torch.from_numpy(scales).to(torch.bfloat16).view(torch.int16).numpy().astype("<i2").view(np.uint8)
-    two_bits = (is_high.astype(np.uint8) << 1 | (taken < 0)).reshape(len(taken), KEPT // 4, 4)
+    two_bits = (is_high.astype(np.uint8) << 1 | (taken < 0)).reshape(len(taken), taken.shape[1] // 4, 4)
     return halves, (two_bits << np.array([0, 2, 4, 6], dtype=np.uint8)).sum(axis=2, dtype=np.uint8)
 
 

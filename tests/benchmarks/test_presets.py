@@ -8,7 +8,7 @@ import pytest
 from adloco_p2p.config.run_config import AVERAGING_PRESETS
 from adloco_p2p.views.cost_model import MEASURED_PRICES
 from benchmarks.method.store import read_records
-from benchmarks.presets import KEPT, WAYS, Cell, Noise, key_of, price_of, run_of, table
+from benchmarks.presets import KEPT, WAYS, Cell, Noise, bytes_up, codecs_of, key_of, price_of, run_of, table
 
 
 def record(way: str, seed: int, loss: float) -> dict[str, Any]:
@@ -37,6 +37,14 @@ def test_every_preset_is_measured_with_its_own_settings_and_runs_of_equal_settin
     keys = {key_of(Cell(way=way), seed) for way in WAYS for seed in (1, 2)}
     assert len(keys) == 2 * len(WAYS)
     assert key_of(Cell(way="sign", hosts=4), 1) not in keys
+
+
+def test_a_warm_up_begins_dense_and_its_bytes_are_those_of_all_rounds() -> None:
+    cell = Cell(way="sparse, dense for 3", rounds=4)
+    codecs = codecs_of(cell, run_of(cell, 1))
+    sizes = [codec.num_bytes(4096) - codec.num_bytes(0) for codec in codecs]
+    assert len(codecs) == 4 and sizes[0] > sizes[1] > sizes[2] > sizes[3] == 84
+    assert bytes_up(cell) == pytest.approx(sum(sizes) / 4 / 4096, rel=1e-3)
 
 
 def test_plan_shows_the_price_that_the_kept_records_give() -> None:

@@ -14,7 +14,7 @@ from adloco_p2p.core.ledger import slice_sums
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import bytes_each_way, codec_named
 from adloco_p2p.numerics.rice import most_bytes, most_unary_bits, pack_places, rest_bits_for, rest_bytes, unpack_places
-from adloco_p2p.numerics.sparse_codecs import SPARSE_MEAN
+from adloco_p2p.numerics.sparse_codecs import SPARSE_MEAN, TopKCodec
 from adloco_p2p.numerics.tensor_codec import encoded_length
 
 TOPK2 = codec_named("topk2")
@@ -26,6 +26,19 @@ def slowly_packed(places: list[int], rest_bits: int) -> str:
     unary = "".join("0" * (gap >> rest_bits) + "1" for gap in gaps)
     rests = "".join(format(gap % (1 << rest_bits), f"0{rest_bits}b")[::-1] if rest_bits else "" for gap in gaps)
     return unary.ljust(-(-len(unary) // 8) * 8, "0") + rests.ljust(-(-len(rests) // 8) * 8, "0")
+
+
+@pytest.mark.parametrize("kept", [64, 256, 1024])
+def test_the_largest_values_of_a_chunk_arrive(kept: int) -> None:
+    values = torch.randn(2 * 4096 + 100, generator=torch.Generator().manual_seed(3))
+    codec = TopKCodec("topk2", 9, kept)
+    data = codec.encode(values)
+    arrived = codec.decode(data)
+    for got, chunk in zip(arrived.split(4096)[:2], values.split(4096)[:2], strict=True):
+        places = chunk.abs().topk(kept).indices.sort().values
+        assert torch.equal(got.nonzero().flatten(), places)
+        assert torch.equal(got[places].sign(), chunk[places].sign())
+    assert len(data) == codec.num_bytes(len(values))
 
 
 def test_places_by_hand() -> None:
