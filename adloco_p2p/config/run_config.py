@@ -202,6 +202,11 @@ class OuterConfig:
     parameter. `mixed`: the momentum as bfloat16, the parameters exact. `bfloat16`: both. Values that are no longer exact are
     rounded stochastically, as the run's seed draws it: the same bytes on every peer. Their cost is in docs/results.md."""
 
+    @property
+    def state_bytes_per_parameter(self) -> int:
+        """Of outer parameters and momentum."""
+        return {"float32": 8, "mixed": 6, "bfloat16": 4}[self.state]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksConfig:

@@ -74,6 +74,7 @@ class LocalPeer:
             is_delayed=self.run.outer.overlap != "none",
             task_period=self.run.evaluation.tasks.every_rounds if self.run.evaluation.tasks.names else 0,
             vector_bytes=round(self.engine.num_parameters * self.run.averaging.bytes_per_value),
+            state_bytes=self.engine.num_parameters * self.run.outer.state_bytes_per_parameter,
         )
 
     @property

@@ -41,8 +41,6 @@ from adloco_p2p.numerics.layout import Layout
 PROCESS_BYTES = 650 << 20
 """Python, torch and the other libraries of a peer before its model, and its rows (`benchmarks/peer_memory.py`)."""
 _FLOAT = 4
-_STATE_BYTES = {"float32": 8, "mixed": 6, "bfloat16": 4}
-"""Outer parameters and momentum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str], fro
     """Of a model with this layout; `matrices` as in `inner_optimizer`; `frozen_bytes` of parameters that are not trained."""
     size = layout.num_parameters
     optimizer = _optimizer_bytes(run, layout, matrices)
-    state = _STATE_BYTES[run.outer.state]
+    state = run.outer.state_bytes_per_parameter
     copied = optimizer + size * _FLOAT * (run.averaging.fragments > 1)
     return MemoryNeed(
         num_parameters=size,

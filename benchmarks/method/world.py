@@ -78,6 +78,7 @@ class World:
                     evaluation_period=0,
                     checkpoint_period=1 if self._has_faults else 1 << 30,
                     is_delayed=run.outer.overlap != "none",
+                    state_bytes=round(setting.profile.state_bytes),
                 ),
             ),
         )

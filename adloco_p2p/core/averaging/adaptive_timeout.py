@@ -27,6 +27,11 @@ LONGEST_UNKNOWN_SECONDS = 3600.0
 """The allowance for that transfer at most. A larger vector needs a faster link, or retries."""
 
 
+def slow_transfer_seconds(num_bytes: int) -> float:
+    """Allowance for a transfer over a link of which nothing is known."""
+    return min(LONGEST_UNKNOWN_SECONDS, num_bytes / UNKNOWN_BYTES_PER_SECOND)
+
+
 @dataclass(slots=True)
 class AdaptiveTimeout:
     """Timeout of the next averaging attempt, from the last ones that succeeded."""
@@ -60,6 +65,5 @@ class AdaptiveTimeout:
         A member sends two vectors and receives as many, at most three where it reduces twice the mean share, which only a host
         with a fast link does."""
         if not self.waits:
-            transfer = min(LONGEST_UNKNOWN_SECONDS, 2 * self.vector_bytes / UNKNOWN_BYTES_PER_SECOND)
-            return self.patience_seconds + FACTOR * expected_seconds + transfer
+            return self.patience_seconds + FACTOR * expected_seconds + slow_transfer_seconds(2 * self.vector_bytes)
         return SHORTEST_SECONDS + max(FACTOR * max(self.waits), SPREAD * expected_seconds)

@@ -23,7 +23,8 @@ RESEND_SECONDS = 2.0
 COMPLETION_SECONDS = 30.0
 """After this time this peer stops even if others are not done, and have not answered that they are still coming."""
 PENDING_SECONDS = 300.0
-"""The same if one has answered so: it may still fetch a state. None holds the others up for longer."""
+"""The same if one has answered so: it may still fetch a state, and what that may take comes on top. None holds the others up
+for longer."""
 
 
 SETTLED_SECONDS = 3 * RESEND_SECONDS
@@ -33,8 +34,10 @@ SETTLED_SECONDS = 3 * RESEND_SECONDS
 class CompletionBarrier:
     """`begin` once this peer is done, `withdraw` where another history wins after that, or another state is to be fetched."""
 
-    def __init__(self, me: PeerId, *, sign: Sign, verify: Verify) -> None:
+    def __init__(self, me: PeerId, *, sign: Sign, verify: Verify, transfer_seconds: float = 0.0) -> None:
+        """`transfer_seconds`: that a state may take over a slow link."""
         self.me = me
+        self._pending_seconds = PENDING_SECONDS + transfer_seconds
         self.next_deadline: float | None = None
         self._sign = sign
         self._verify = verify
@@ -127,7 +130,7 @@ class CompletionBarrier:
         return self.is_over(now, gone) and self._is_enough(self._elsewhere(gone), now)
 
     def _is_enough(self, awaited: Collection[PeerId], now: float) -> bool:
-        seconds = PENDING_SECONDS if any(peer in self._pending for peer in awaited) else COMPLETION_SECONDS
+        seconds = self._pending_seconds if any(peer in self._pending for peer in awaited) else COMPLETION_SECONDS
         return not awaited or now >= self._began_at + seconds
 
     def are_all_done(self, plan: Digest, roster: Sequence[PeerId], gone: Collection[PeerId]) -> bool:

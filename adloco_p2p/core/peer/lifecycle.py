@@ -95,8 +95,9 @@ class Lifecycle:
         catching_up: CatchingUp,
         checkpoints: Checkpoints,
         outcomes: Callable[[Sequence[Outcome], float], list[Effect]],
+        transfer_seconds: float,
     ) -> None:
-        """`outcomes` takes up what the agreement answers."""
+        """`outcomes` takes up what the agreement answers. `transfer_seconds`: that a state may take over a slow link."""
         self.stage = Stage.TRAINING
         self.last_round: int | None = None
         """This peer begins no round after it."""
@@ -108,7 +109,10 @@ class Lifecycle:
         self._catching_up = catching_up
         self._checkpoints = checkpoints
         self._outcomes = outcomes
-        self._completion = CompletionBarrier(at.me, sign=agreement.sign, verify=agreement.verify)
+        self._completion = CompletionBarrier(
+            at.me, sign=agreement.sign, verify=agreement.verify, transfer_seconds=transfer_seconds
+        )
+        self._handover_seconds = HANDOVER_SECONDS + transfer_seconds
         self._before_waiting = self.stage
         self._is_exchanging: bool | None = None
         """Whether the final state of the others is on its way; None: this peer has not asked for it."""
@@ -303,8 +307,8 @@ class Lifecycle:
 
     def _hand_over(self, now: float) -> list[Effect]:
         self._enter(HANDOVERS[self.stage])
-        self._handover_until = now + HANDOVER_SECONDS
-        message = f"others fetch what only this peer has; it goes in {HANDOVER_SECONDS:.0f} s at the latest"
+        self._handover_until = now + self._handover_seconds
+        message = f"others fetch what only this peer has; it goes in {self._handover_seconds:.0f} s at the latest"
         return [telemetry.Warning(key="handover", message=message, active=True)]
 
     def _pause(self, now: float) -> list[Effect]:

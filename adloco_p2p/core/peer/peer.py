@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 
-from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout, slow_transfer_seconds
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.failed_attempts import FailedAttempts
 from adloco_p2p.core.averaging.outer_round import OuterRound, round_line
@@ -96,6 +96,8 @@ class Cadence:
     """Rounds from one scoring of the run's tasks to the next; 0: none."""
     vector_bytes: int = 0
     """Of a pseudo-gradient as it travels; see `AdaptiveTimeout`."""
+    state_bytes: int = 0
+    """Of an instance's state as a joiner fetches it: those that have it wait so much longer for one that fetches it."""
 
     def evaluates(self, round: int) -> bool:
         return self.evaluation_period > 0 and (round + 1) % self.evaluation_period == 0
@@ -138,6 +140,7 @@ class Peer:
             catching_up=self._catching_up,
             checkpoints=self._checkpoints,
             outcomes=self._outcomes,
+            transfer_seconds=slow_transfer_seconds(cadence.state_bytes),
         )
 
     @property

@@ -64,6 +64,7 @@ class Story:
     evaluation_period: int = 1
     checkpoint_period: int = 1
     checkpoint_seconds: float = 0.0
+    state_bytes: int = 0
     is_delayed: bool = False
     loss: float = 0.0
     """Part of the messages that never arrive before `faults_end_at`."""
@@ -97,6 +98,7 @@ class Story:
             evaluation_period=self.evaluation_period,
             checkpoint_period=self.checkpoint_period,
             checkpoint_seconds=self.checkpoint_seconds,
+            state_bytes=self.state_bytes,
         )
         return StoryPeer(self, me=me, cadence=cadence, agreement=agreement)
 

@@ -252,6 +252,15 @@ def test_a_peer_that_is_no_heir_lets_nobody_go_by_claiming_to_have_the_state(mon
     leaves_after_the_longest_handover(handing_story())
 
 
+def test_a_handover_lasts_longer_by_what_the_state_takes_over_a_slow_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adloco_p2p.core.peer.lifecycle.HANDOVER_SECONDS", 5.0)
+
+    def is_heard(peer: PeerId, event: Event) -> bool:
+        return not isinstance(event, StateServed)
+
+    leaves_after_the_longest_handover(replace(handing_story(), hears=is_heard, state_bytes=15_000_000))
+
+
 def leaves_after_the_longest_handover(story: Story) -> None:
     """Of 20 s."""
     story.ask(PEER2, "drain", at=6.0)

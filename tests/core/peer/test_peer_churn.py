@@ -167,6 +167,16 @@ def test_a_peer_that_still_comes_is_waited_for_longer_but_not_for_good() -> None
     assert not completion.is_over(10.0 + COMPLETION_SECONDS - 1.0, {})
 
 
+def test_a_peer_that_still_comes_has_the_time_that_a_state_takes_over_a_slow_link() -> None:
+    completion = CompletionBarrier(
+        PEER0, sign=lambda _payload: "signed", verify=lambda peer, payload, signature: True, transfer_seconds=900.0
+    )
+    _begin(completion, PEER1)
+    completion.received(PEER1, RunComplete(plan=None, is_answer=True))
+    assert not completion.is_over(10.0 + PENDING_SECONDS + 899.0, {})
+    assert completion.is_over(10.0 + PENDING_SECONDS + 900.0, {})
+
+
 def test_the_last_plan_of_another_peer_is_a_digest_and_not_just_any_text() -> None:
     assert _decoded(RunComplete(plan=LAST)) == RunComplete(plan=LAST)
     assert _decoded(RunComplete(plan=None, is_answer=True)) == RunComplete(plan=None, is_answer=True)
