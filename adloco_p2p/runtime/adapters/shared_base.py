@@ -1,14 +1,12 @@
 """The pretrained model of a run that lets peers share it: got before anything is built, served while the node runs."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from adloco_p2p.config.local_files import SHARED_BASE, needs_shared_base, with_shared_base
-from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.scalars import Digest
+from adloco_p2p.runtime.adapters.embedding import Embedding
 from adloco_p2p.runtime.adapters.swarm_ports import Members
-from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.discovery.join import connect_to_run
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
@@ -19,25 +17,18 @@ from adloco_p2p.swarm.transport.traffic import Meter, Traffic
 
 
 async def get_base(
-    swarm_node: SwarmNode,
-    discovery: Discovery,
-    run: RunConfig,
-    machine: PeerConfig,
-    *,
-    workdir: Workdir,
-    digest: Digest,
-    say: Callable[[str], None],
+    swarm_node: SwarmNode, discovery: Discovery, run: RunConfig, embedding: Embedding, *, digest: Digest
 ) -> None:
     """Fetch it into the working directory, where this machine has to and has not yet. `digest`: of the run."""
-    directory = workdir.path / SHARED_BASE
+    machine, directory = embedding.config, embedding.workdir.path / SHARED_BASE
     if not needs_shared_base(run, machine) or directory.is_dir():
         return
-    workdir.enter("fetching the pretrained model")
+    embedding.workdir.enter("fetching the pretrained model")
     known = await connect_to_run(swarm_node, discovery, digest, should_retry=True)
     donors = list(dict.fromkeys([*known.connected, *await swarm_node.peers_connected()]))
     up, down = machine.upload_bytes_per_second, machine.download_bytes_per_second
     pace = RateLimiter(Traffic(), up_bytes_per_second=up, down_bytes_per_second=down)
-    await fetch_files(swarm_node.p2p, Digest(run.model.files), directory, donors, say=say, pace=pace)
+    await fetch_files(swarm_node.p2p, Digest(run.model.files), directory, donors, say=embedding.say, pace=pace)
 
 
 def base_servers(
