@@ -62,10 +62,11 @@ from adloco_p2p.swarm.p2p.addresses import PeerAddress, shareable
 from adloco_p2p.swarm.p2p.identity import Identity, is_signed, signature
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.log_limiter import Refusals
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
-from adloco_p2p.swarm.transport.traffic import Traffic
+from adloco_p2p.swarm.transport.traffic import Meter, Traffic
 from adloco_p2p.training.device import select_devices
 
 LINKED_ADDRESSES = 6
@@ -253,10 +254,9 @@ class NetworkPeer:
             up_bytes_per_second=config.upload_bytes_per_second,
             down_bytes_per_second=config.download_bytes_per_second,
         )
-        pace, members = self._rate_limiter, self._members
         self._wire = self._gossip()
         self._averager = Averager(
-            swarm_node.p2p,
+            self._endpoint(traffic.averaging),
             codec=run.averaging.codec,
             aggregation=run.averaging.aggregation,
             division=run.averaging.division,
@@ -264,17 +264,15 @@ class NetworkPeer:
             limits=AveragingLimits(
                 kept_rounds=results_kept(run.work.rounds_kept), kept_bytes=kept_bytes(local.engine.num_parameters)
             ),
-            pace=pace,
-            meter=traffic.averaging,
-            members=members,
             sign=self._agreement.sign,
             verify=self._agreement.verify,
             on_evidence=self._accuse,
         )
-        self._base = base_servers(swarm_node, run, workdir.path, pace=pace, meter=traffic.state, members=members)
-        self._server = StateServer(swarm_node.p2p, pace=pace, meter=traffic.state, members=members)
+        transfers = self._endpoint(traffic.state)
+        self._base = base_servers(transfers, run, workdir.path)
+        self._server = StateServer(transfers)
         self._server.on_served = self._note_served
-        fetcher = StateFetcher(swarm_node.p2p, self._server, pace=pace, meter=traffic.state)
+        fetcher = StateFetcher(transfers, self._server)
         engine, write = local.engine, local.sink.write
         self._states = NetworkStates(
             self._server, fetcher, num_parameters=engine.num_parameters, dtypes=engine.state_dtypes, write=write
@@ -330,6 +328,9 @@ class NetworkPeer:
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
+    def _endpoint(self, meter: Meter) -> Endpoint:
+        return Endpoint(self._swarm_node.p2p, pace=self._rate_limiter, meter=meter, members=self._members)
+
     def _agree(self, contacts: Sequence[PeerId], ticket: Ticket | None) -> GossipAgreement:
         run, identity = self._local.run, self._swarm_node.identity
         return GossipAgreement(
@@ -349,15 +350,12 @@ class NetworkPeer:
 
     def _gossip(self) -> GossipWire:
         return GossipWire(
-            self._swarm_node.p2p,
+            self._endpoint(self._traffic.gossip),
             run=self._local.run.digest,
-            me=self._local.me,
             kinds=MESSAGE_KINDS,
             on_message=self._on_message,
             on_refused=self._on_refused,
             manifest=self._manifest.to_proto(),
-            meter=self._traffic.gossip,
-            members=self._members,
             stranger_kinds=STRANGER_KINDS,
             prices=PRICES,
         )

@@ -21,6 +21,7 @@ from adloco_p2p.runtime.node.ports import Averaging, Messenger, StateExchange
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.in_memory import MemorySwarm
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from tests.swarm.averaging_peers import LIMITS, TIMEOUT_SECONDS, all_connected, signing
 from tests.swarm.patience import patience
@@ -100,21 +101,25 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
     async def on_message(sender: PeerId, message: object) -> None:
         inbox.hear(sender, message)
 
-    me = PeerId(p2p.peer_id.to_base58())
-    wire = GossipWire(p2p, run=RUN, me=me, kinds=MESSAGE_KINDS, on_message=on_message, on_refused=lambda peer, reason: None)
-    averager = Averager(p2p, part_bytes=4096, limits=LIMITS, **signing(p2p))
-    server = StateServer(p2p)
+    endpoint = Endpoint(p2p)
+    wire = GossipWire(endpoint, run=RUN, kinds=MESSAGE_KINDS, on_message=on_message, on_refused=lambda peer, reason: None)
+    averager = Averager(endpoint, part_bytes=4096, limits=LIMITS, **signing(p2p))
+    server = StateServer(endpoint)
     for service in (wire, averager, server):
         await service.start()
         stack.push_async_callback(service.stop)
     pump = asyncio.get_running_loop().create_task(wire.pump())
     stack.callback(pump.cancel)
     return Member(
-        me=me,
+        me=endpoint.me,
         averaging=NetworkAveraging(averager, size=lambda round: SIZE, out_of_reach=_nobody, begin=lambda key: True),
         messenger=NetworkMessenger(wire, roster=roster, fail=_fail),
         states=NetworkStates(
-            server, StateFetcher(p2p, server), num_parameters=SIZE, dtypes=(torch.float32, torch.float32), write=lambda _: None
+            server,
+            StateFetcher(endpoint, server),
+            num_parameters=SIZE,
+            dtypes=(torch.float32, torch.float32),
+            write=lambda _: None,
         ),
         inbox=inbox,
     )

@@ -4,11 +4,10 @@ agreed plan."""
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from hivemind.p2p import P2P
 
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import RemoteProtocolError, StateTransferFailed
@@ -17,8 +16,7 @@ from adloco_p2p.swarm.transfer.chunk_fetcher import SILENCE_SECONDS, ChunkFetche
 from adloco_p2p.swarm.transfer.chunk_protocol import ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
 from adloco_p2p.swarm.transfer.download import Download
-from adloco_p2p.swarm.transport.framed_stream import Pacing
-from adloco_p2p.swarm.transport.traffic import Meter
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 
 KIND = "state"
 MAX_OFFERED_ROUNDS = 2
@@ -67,16 +65,8 @@ class _Offer:
 class StateServer:
     """The donor's side. Serves what was offered last."""
 
-    def __init__(
-        self,
-        p2p: P2P,
-        *,
-        pace: Pacing | None = None,
-        meter: Meter | None = None,
-        members: Callable[[], Collection[PeerId]] = frozenset,
-    ) -> None:
-        """See `ChunkServer`."""
-        self._server = ChunkServer(p2p, KIND, self._find, pace=pace, meter=meter, members=members)
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._server = ChunkServer(endpoint, KIND, self._find)
         self._server.on_served = self._note_served
         self.start, self.stop = self._server.start, self._server.stop
         self._offers: dict[InstanceId, dict[int, _Offer]] = {}
@@ -153,18 +143,10 @@ class StateServer:
 class StateFetcher:
     """The joiner's side."""
 
-    def __init__(
-        self,
-        p2p: P2P,
-        server: StateServer,
-        *,
-        silence_seconds: float = SILENCE_SECONDS,
-        pace: Pacing | None = None,
-        meter: Meter | None = None,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, server: StateServer, *, silence_seconds: float = SILENCE_SECONDS) -> None:
         """`server` passes on to others what has come."""
         self._server = server
-        self._fetcher = ChunkFetcher(p2p, KIND, pace=pace, meter=meter)
+        self._fetcher = ChunkFetcher(endpoint, KIND)
         self._silence_seconds = silence_seconds
 
     async def fetch(

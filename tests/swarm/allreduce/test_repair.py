@@ -128,14 +128,14 @@ def test_a_donor_whose_stream_broke_is_asked_again_at_once(peers: Peers, monkeyp
         if num_breaks == 1:
             next(iter(server._downloads)).abort()
 
-    monkeypatch.setattr(server, "_pace", _Fault(100_000, break_once))
+    monkeypatch.setattr(server._endpoint, "pace", _Fault(100_000, break_once))
     assert repair(peers, "a broken line", result, 1).digest == result.digest
     assert num_breaks > 1
 
 
 def test_a_quick_donor_takes_over_from_one_that_is_stuck(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     result = averaged(peers, "one is stuck")
-    monkeypatch.setattr(peers[1].averager._results._server, "_pace", _Fault(10_000, asyncio.Event().wait))
+    monkeypatch.setattr(peers[1].averager._results._server._endpoint, "pace", _Fault(10_000, asyncio.Event().wait))
     assert repair(peers, "one is stuck", result, 1, 2).digest == result.digest
 
 
@@ -150,6 +150,6 @@ def test_memory_that_a_repair_reads_is_not_written_to(peers: Peers, monkeypatch:
         async def forget() -> None:
             averager.forget(key_of("forgotten while served"))
 
-        monkeypatch.setattr(averager._results._server, "_pace", _Fault(0, forget))
+        monkeypatch.setattr(averager._results._server._endpoint, "pace", _Fault(0, forget))
         assert repair(peers, "forgotten while served", result, 1).digest == result.digest
         assert averager._results._store.new_buffer(held.encoded.nbytes) is not held.encoded
