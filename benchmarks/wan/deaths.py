@@ -104,7 +104,7 @@ def act(rank: int, listen: str, case: Case) -> None:
                 vector,
                 on_decided=decisions.append,
             )
-            return averaged.digest
+            return averaged.finished.digest
 
         p2p, averager = runner.run(start())
         addresses = director.tell("share", [str(address) for address in runner.run(p2p.get_visible_maddrs())])

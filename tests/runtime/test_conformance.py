@@ -181,15 +181,16 @@ def test_all_members_get_the_same_bytes_and_they_are_the_weighted_mean(swarm: Sw
     async def scenario(members: list[Member]) -> None:
         results = await average(members, canonical.digest("mean"), (1, 2, 5))
         wanted = (vector(0).double() + 2 * vector(1).double() + 5 * vector(2).double()) / 8
-        assert len({result.digest for result in results}) == 1
+        assert len({result.finished.digest for result in results}) == 1
         assert all(torch.equal(result.vector, results[0].vector) for result in results)
         torch.testing.assert_close(results[0].vector.double(), wanted, rtol=0, atol=1e-6)
         for index, result in enumerate(results):
-            assert result.contributors == tuple(sorted(member.me for member in members))
-            assert result.statistics.own_sqnorm == pytest.approx(float(vector(index).double().square().sum()), rel=1e-6)
-            assert result.statistics.averaged_sqnorm == pytest.approx(float(wanted.square().sum()), rel=1e-5)
+            assert result.finished.contributors == tuple(sorted(member.me for member in members))
+            statistics = result.finished.statistics
+            assert statistics.own_sqnorm == pytest.approx(float(vector(index).double().square().sum()), rel=1e-6)
+            assert statistics.averaged_sqnorm == pytest.approx(float(wanted.square().sum()), rel=1e-5)
             inner = float((vector(index).double() * wanted).sum())
-            assert result.statistics.inner_product == pytest.approx(inner, rel=1e-4, abs=1e-3)
+            assert statistics.inner_product == pytest.approx(inner, rel=1e-4, abs=1e-3)
 
     play(swarm, scenario)
 
@@ -198,7 +199,7 @@ def test_one_member_alone_gets_its_own_vector(swarm: Swarm) -> None:
     async def scenario(members: list[Member]) -> None:
         (result,) = await average(members[:1], canonical.digest("alone"), (7,))
         assert torch.equal(result.vector, vector(0))
-        assert result.contributors == (members[0].me,)
+        assert result.finished.contributors == (members[0].me,)
 
     play(swarm, scenario)
 
@@ -225,8 +226,8 @@ def test_survivors_average_under_a_new_key(swarm: Swarm) -> None:
         failed = await average(members[:2] + members[2:], canonical.digest("first"), (1, 1, 1))
         assert not any(isinstance(result, BaseException) for result in failed)
         results = await average(members[:2], canonical.digest("second"), (1, 1))
-        assert len({result.digest for result in results}) == 1
-        assert results[0].contributors == tuple(sorted(member.me for member in members[:2]))
+        assert len({result.finished.digest for result in results}) == 1
+        assert results[0].finished.contributors == tuple(sorted(member.me for member in members[:2]))
 
     play(swarm, scenario)
 
@@ -240,14 +241,14 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
             round=0,
             attempt=0,
             key=canonical.digest("repair"),
-            digest=results[0].digest,
+            digest=results[0].finished.digest,
             contributors=tuple(sorted(holders)),
             from_peers=holders,
             timeout_seconds=TIMEOUT_SECONDS,
         )
         fetched = await members[2].averaging.repair(asked, None)
         assert torch.equal(fetched.vector, results[0].vector)
-        assert fetched.digest == results[0].digest
+        assert fetched.finished.digest == results[0].finished.digest
         with pytest.raises(AveragingError):
             await members[2].averaging.repair(replace(asked, digest=canonical.digest("never averaged")), None)
 

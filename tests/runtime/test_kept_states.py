@@ -14,10 +14,9 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import StateTransferFailed
 from adloco_p2p.runtime.node.device_thread import DeviceEffect
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
-from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.in_memory import MemoryPort, MemorySwarm
 from adloco_p2p.training.hosting import Hosting
-from tests.runtime.fakes import hashed
+from tests.runtime.fakes import FakeAverage
 from tests.training.small_run import ONE, effect, hosting
 
 WAIT_LIMIT_SECONDS = 240.0
@@ -59,9 +58,7 @@ class Device:
         """A round of a lonely host."""
         self.does(work)
         average = self.worker.pseudo_gradient(work.plan.instance, work.round).clone()
-        self.worker.put_average(
-            work.plan.instance, work.round, Averaged(vector=average, digest=hashed(), contributors=(), statistics=None)
-        )
+        self.worker.put_average(work.plan.instance, work.round, FakeAverage(average))
         self.does(ApplyOuter(instance=work.plan.instance, round=work.round))
 
     def keeps(self, copy: InstanceId, *, of: InstanceId, boundary: int) -> Digest:

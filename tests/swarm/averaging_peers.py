@@ -58,8 +58,8 @@ def averaged(results: Iterable[Averaged | BaseException]) -> list[Averaged]:
 
 
 def measured(result: Averaged) -> PseudoGradientStatistics:
-    assert result.statistics is not None
-    return result.statistics
+    assert result.finished.statistics is not None
+    return result.finished.statistics
 
 
 def residual_of(result: Averaged) -> torch.Tensor:
@@ -152,8 +152,8 @@ class Peer:
             round=0,
             attempt=0,
             key=key_of(name),
-            digest=result.digest,
-            contributors=result.contributors,
+            digest=result.finished.digest,
+            contributors=result.finished.contributors,
             from_peers=tuple(donor.peer_id for donor in donors),
             timeout_seconds=TIMEOUT_SECONDS,
         )

@@ -16,6 +16,7 @@ import torch
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from adloco_p2p.core.model.averages import Average, RepairAverage
+from adloco_p2p.core.model.events import AverageFinished
 from adloco_p2p.core.model.ledger_entry import Evidence, Sign, Verify
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.errors import AveragingError, LocalProtocolError
@@ -181,7 +182,7 @@ class Averager:
             self._settle(running, result, asked.inspected, on_not_shown)
         finally:
             self._decided.expire_later(spec.round, spec.instance, asked.timeout_seconds)
-        return _averaged(running, result, seconds=asyncio.get_running_loop().time() - begun)
+        return _averaged(asked, running, result, seconds=asyncio.get_running_loop().time() - begun)
 
     def _spec_of(self, asked: Average, vector: torch.Tensor) -> AllReduceSpec:
         """Raises what `average` raises."""
@@ -273,15 +274,17 @@ class Averager:
         is_lost = own is not None and not is_inside and self._codec.needs_feedback
         return Averaged(
             vector=restored.vector,
-            digest=asked.digest,
-            contributors=tuple(sorted(asked.contributors)),
-            left_out=left_out,
-            statistics=restored.statistics,
             residual=own.clone() if own is not None and is_lost else restored.residual,
-            bytes_sent=traffic[0],
-            bytes_received=traffic[1],
+            finished=AverageFinished(
+                asked=asked,
+                digest=asked.digest,
+                contributors=tuple(sorted(asked.contributors)),
+                left_out=left_out,
+                statistics=restored.statistics,
+                bytes_sent=traffic[0],
+                bytes_received=traffic[1],
+            ),
             seconds=asyncio.get_running_loop().time() - begun,
-            upload_bytes_per_second=0.0,
         )
 
     def forget(self, key: Digest) -> None:
@@ -430,20 +433,19 @@ class Averager:
         return None
 
 
-def _averaged(attempt: Attempt, result: AttemptResult, *, seconds: float) -> Averaged:
+def _averaged(asked: Average, attempt: Attempt, result: AttemptResult, *, seconds: float) -> Averaged:
     spec, (bytes_sent, bytes_received) = attempt.spec, attempt.traffic
-    return Averaged(
-        vector=result.vector,
+    finished = AverageFinished(
+        asked=asked,
         digest=result.encoded.digest,
         contributors=tuple(sorted(spec.members[member] for member in spec.contributors)),
         left_out=tuple(sorted(result.left_out)),
         statistics=result.statistics,
-        residual=result.residual,
         bytes_sent=bytes_sent,
         bytes_received=bytes_received,
-        seconds=seconds,
         upload_bytes_per_second=result.upload_bytes_per_second,
     )
+    return Averaged(vector=result.vector, residual=result.residual, finished=finished, seconds=seconds)
 
 
 def _is_flat(tensor: torch.Tensor) -> bool:

@@ -38,9 +38,9 @@ def test_two_clients_and_one_that_can_be_dialled_average_together() -> None:
                 for index, peer in enumerate(peers)
             ]
             results: list[Averaged] = await asyncio.gather(*calls)
-            assert len({result.digest for result in results}) == 1
+            assert len({result.finished.digest for result in results}) == 1
             assert torch.allclose(results[2].vector, torch.tensor((0 * 1 + 1 * 2 + 2 * 3) / 6))
-            assert all(len(result.contributors) == 3 for result in results)
+            assert all(len(result.finished.contributors) == 3 for result in results)
         finally:
             for peer in peers:
                 await peer.averager.stop()

@@ -63,7 +63,7 @@ def assert_still_works(peers: Peers, who: tuple[int, ...], *, name: str = "after
         return await asyncio.gather(*(peers[index].average(name, members, torch.full((5_000,), float(index))) for index in who))
 
     results = peers.run(again())
-    assert len({result.digest for result in results}) == 1
+    assert len({result.finished.digest for result in results}) == 1
     assert torch.allclose(results[0].vector, torch.tensor(sum(who) / len(who)))
 
 
@@ -147,7 +147,7 @@ def test_a_member_that_comes_late_is_waited_for(peers: Peers) -> None:
         assert not any(task.done() for task in early)
         return await asyncio.gather(*early, average(2))
 
-    assert len({result.digest for result in peers.run(come_later())}) == 1
+    assert len({result.finished.digest for result in peers.run(come_later())}) == 1
 
 
 def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
@@ -192,7 +192,7 @@ def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
     results = averaged(peers.average("visited", vectors, (1, 1, 1), meanwhile=everything))
     assert torch.allclose(results[0].vector, torch.stack(vectors).mean(0), atol=1e-6)
     unvisited = averaged(peers.average("unvisited", vectors, (1, 1, 1)))
-    assert results[0].digest == unvisited[0].digest
+    assert results[0].finished.digest == unvisited[0].finished.digest
     peers.run(until(lambda: stranger.peer_id not in target.averager._places.taken))
 
 
@@ -358,7 +358,7 @@ def test_a_stream_that_was_kept_was_silent_by_right(peers: Peers) -> None:
         return [*await asyncio.gather(early, average(1))]
 
     peers.average("before", vectors_of(2, 5_000), (1, 1))
-    assert len({result.digest for result in peers.run(average_after_a_long_round())}) == 1
+    assert len({result.finished.digest for result in peers.run(average_after_a_long_round())}) == 1
 
 
 @pytest.mark.parametrize("way", ["cancel", "stop"])
@@ -475,5 +475,5 @@ def test_pace_governs_every_byte(peers: Peers) -> None:
     result = peers.run(paced())
     assert sum(pace.sent) == 4 * 700_000  # half of the vector to the other, and the mean of the other half
     assert max(pace.sent) <= pace.up_piece_bytes
-    assert result.bytes_sent <= 1.01 * sum(pace.sent)
+    assert result.finished.bytes_sent <= 1.01 * sum(pace.sent)
     assert sum(pace.sent) <= sum(pace.taken) <= 1.01 * sum(pace.sent)  # as much comes back, in frames
