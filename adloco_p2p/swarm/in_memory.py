@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import AverageFinished
+from adloco_p2p.core.model.events import AverageFinished, FetchState
 from adloco_p2p.core.model.messages import WireMessage
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -175,11 +175,9 @@ class MemoryPort:
     def withdraw(self, instance: InstanceId) -> None:
         self.swarm.states.pop((self.me, instance), None)
 
-    async def fetch(
-        self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
-    ) -> Sequence[torch.Tensor]:
-        for donor in from_peers:
-            state = self.swarm.states.get((donor, instance), {}).get(digest)
+    async def fetch(self, effect: FetchState) -> Sequence[torch.Tensor]:
+        for donor in effect.from_peers:
+            state = self.swarm.states.get((donor, effect.instance), {}).get(effect.digest)
             if state is not None and donor not in self.swarm.cut:
                 return state
-        raise StateTransferFailed(f"no donor holds instance {instance} before round {round}")
+        raise StateTransferFailed(f"no donor holds instance {effect.instance} before round {effect.round}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import AverageFinished, Durable, InnerResult, RunInner, Started
+from adloco_p2p.core.model.events import AverageFinished, Durable, FetchState, InnerResult, RunInner, Started
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
@@ -177,8 +177,8 @@ class FakeNetwork:
     async def repair(self, effect: RepairAverage, vector: str | None) -> FakeAverage:
         raise AssertionError(f"nobody to fetch from: {effect.from_peers}")
 
-    async def fetch(self, *, from_peers: tuple[PeerId, ...], **details: object) -> Sequence[str]:
-        raise AssertionError(f"nobody to fetch from: {from_peers}")
+    async def fetch(self, effect: FetchState) -> Sequence[str]:
+        raise AssertionError(f"nobody to fetch from: {effect.from_peers}")
 
     def send(self, peer: PeerId, message: object) -> None:
         raise AssertionError(f"nobody to send to: {peer}")

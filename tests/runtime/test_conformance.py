@@ -12,6 +12,7 @@ from hivemind.p2p import P2P
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import Average, RepairAverage
+from adloco_p2p.core.model.events import FetchState
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, AttemptFailed
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, StateTransferFailed
@@ -255,12 +256,16 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
     play(swarm, scenario)
 
 
+def asked_of(donor: Member, boundary: int, digest: Digest) -> FetchState:
+    return FetchState(instance=INSTANCE, round=boundary, digest=digest, from_peers=(donor.me,))
+
+
 def test_state_is_fetched_as_it_was_offered(swarm: Swarm) -> None:
     async def scenario(members: list[Member]) -> None:
         outer, momentum = vector(10), vector(11)
         digest = state_digest(outer, momentum)
         members[0].states.offer(INSTANCE, 4, digest, (outer, momentum))
-        fetched = await members[1].states.fetch(instance=INSTANCE, round=4, digest=digest, from_peers=(members[0].me,))
+        fetched = await members[1].states.fetch(asked_of(members[0], 4, digest))
         assert all(torch.equal(got, want) for got, want in zip(fetched, (outer, momentum), strict=True))
 
     play(swarm, scenario)
@@ -272,15 +277,14 @@ def test_when_an_average_begins_only_the_newest_state_is_served(swarm: Swarm) ->
         newer, older = (vector(10), vector(11)), (vector(12), vector(13))
         for number, state in ((4, older), (5, newer)):
             donor.offer(INSTANCE, number, state_digest(*state), state)
-        from_peers = (members[0].me,)
-        fetched = await joiner.fetch(instance=INSTANCE, round=4, digest=state_digest(*older), from_peers=from_peers)
+        fetched = await joiner.fetch(asked_of(members[0], 4, state_digest(*older)))
         assert torch.equal(fetched[0], older[0])
         donor.keep_newest(INSTANCE)
         donor.keep_newest(InstanceId(INSTANCE + 1))  # nothing of it was ever offered
-        fetched = await joiner.fetch(instance=INSTANCE, round=5, digest=state_digest(*newer), from_peers=from_peers)
+        fetched = await joiner.fetch(asked_of(members[0], 5, state_digest(*newer)))
         assert torch.equal(fetched[0], newer[0])
         with pytest.raises(StateTransferFailed):
-            await joiner.fetch(instance=INSTANCE, round=4, digest=state_digest(*older), from_peers=from_peers)
+            await joiner.fetch(asked_of(members[0], 4, state_digest(*older)))
 
     play(swarm, scenario)
 
@@ -288,9 +292,7 @@ def test_when_an_average_begins_only_the_newest_state_is_served(swarm: Swarm) ->
 def test_a_state_without_a_donor_is_an_error(swarm: Swarm) -> None:
     async def scenario(members: list[Member]) -> None:
         with pytest.raises(StateTransferFailed):
-            await members[1].states.fetch(
-                instance=INSTANCE, round=4, digest=canonical.digest("nothing"), from_peers=(members[0].me,)
-            )
+            await members[1].states.fetch(asked_of(members[0], 4, canonical.digest("nothing")))
 
     play(swarm, scenario)
 

@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
-from adloco_p2p.core.model.events import ApplyOuter, Event, ReleaseState, RunInner, SnapshotState, StateKept, Transition
+from adloco_p2p.core.model.events import (
+    ApplyOuter,
+    Event,
+    FetchState,
+    ReleaseState,
+    RunInner,
+    SnapshotState,
+    StateKept,
+    Transition,
+)
 from adloco_p2p.core.model.lineage import Merge
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import StateTransferFailed
@@ -69,7 +78,8 @@ class Device:
     def fetches(self, instance: InstanceId, boundary: int, digest: Digest, *donors: "Device") -> None:
         """As the node does: verified by the digest, then adopted."""
         peers = tuple(donor.port.me for donor in donors)
-        outer, momentum = asyncio.run(self.port.fetch(instance=instance, round=boundary, digest=digest, from_peers=peers))
+        asked = FetchState(instance=instance, round=boundary, digest=digest, from_peers=peers)
+        outer, momentum = asyncio.run(self.port.fetch(asked))
         self.engine.adopt(instance, outer, momentum)
 
     def stands(self) -> State:

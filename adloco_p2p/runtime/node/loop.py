@@ -301,9 +301,7 @@ class Node:
 
     async def _fetch(self, effect: FetchState) -> None:
         try:
-            outer, momentum = await self._ports.states.fetch(
-                instance=effect.instance, round=effect.round, digest=effect.digest, from_peers=effect.from_peers
-            )
+            outer, momentum = await self._ports.states.fetch(effect)
         except StateTransferFailed as error:
             self._inbox.put_local(FetchFailedEvent(instance=effect.instance, round=effect.round, reason=str(error)))
             return

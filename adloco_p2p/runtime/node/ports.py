@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, SupportsFloat
 
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import AverageFinished, Durable, InnerResult, RunInner
+from adloco_p2p.core.model.events import AverageFinished, Durable, FetchState, InnerResult, RunInner
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
 from adloco_p2p.core.model.report import Report
@@ -164,9 +164,8 @@ class StateExchange(Protocol):
     def withdraw(self, instance: InstanceId) -> None:
         """Serve nothing of this instance any more. Called from a device's thread."""
 
-    async def fetch(
-        self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
-    ) -> Sequence[Vector]: ...
+    async def fetch(self, effect: FetchState) -> Sequence[Vector]:
+        """Outer parameters and momentum."""
 
 
 class TaskScorer(Protocol):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
+from adloco_p2p.core.model.events import FetchState
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import RemoteProtocolError, StateTransferFailed
 from adloco_p2p.numerics.digest import blob_root, state_chunks, state_index
@@ -151,17 +152,14 @@ class StateFetcher:
 
     async def fetch(
         self,
-        instance: InstanceId,
-        round: int,
-        root: Digest,
-        donors: Sequence[PeerId],
-        *,
+        asked: FetchState,
         outer: torch.Tensor,
         momentum: torch.Tensor,
+        *,
         timeout_seconds: float,
         on_progress: OnProgress = _unseen,
     ) -> None:
-        """Fill `outer` and `momentum` (flat [P], CPU) with the state at the boundary before `round`.
+        """Fill `outer` and `momentum` (flat [P], CPU) with the state at the boundary before the round.
 
         Chunks that are right already are not asked for: after a failure, call again with the same tensors and perhaps other
         donors. `on_progress` gets the verified and all bytes now and then. Raises StateTransferFailed with the reasons when no
@@ -175,14 +173,14 @@ class StateFetcher:
                 raise RemoteProtocolError(f"offers {index.num_bytes} bytes, the state has {num_bytes}")
             return chunks
 
-        name = f"state of instance {instance} before round {round}"
+        name = f"state of instance {asked.instance} before round {asked.round}"
         shuffle = random.SystemRandom().shuffle  # joiners that ask for the chunks in one order have nothing for each other
-        download = Download(root, make_room, max_chunks=len(chunks), name=name, may_hold_chunks=True, shuffle=shuffle)
+        download = Download(asked.digest, make_room, max_chunks=len(chunks), name=name, may_hold_chunks=True, shuffle=shuffle)
         watching = asyncio.create_task(_report(download, num_bytes, on_progress))
         try:
             with self._server.passing_on(download):
                 problems = await self._fetcher.fetch(
-                    download, donors, timeout_seconds=timeout_seconds, silence_seconds=self._silence_seconds
+                    download, asked.from_peers, timeout_seconds=timeout_seconds, silence_seconds=self._silence_seconds
                 )
         finally:
             watching.cancel()

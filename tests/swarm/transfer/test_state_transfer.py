@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from adloco_p2p.core.model.events import FetchState
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import StateTransferFailed
 from adloco_p2p.numerics.digest import state_chunks, state_digest, state_index
@@ -80,9 +81,8 @@ async def _fetch(
 ):
     endpoint = Endpoint(host.p2p)
     fetcher = StateFetcher(endpoint, server or StateServer(endpoint), silence_seconds=PATIENCE_SECONDS)
-    await fetcher.fetch(
-        instance, round_number, root, donors, outer=target[0], momentum=target[1], timeout_seconds=timeout_seconds, **more
-    )
+    asked = FetchState(instance=instance, round=round_number, digest=root, from_peers=tuple(donors))
+    await fetcher.fetch(asked, *target, timeout_seconds=timeout_seconds, **more)
 
 
 def _empty():
