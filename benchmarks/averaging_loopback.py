@@ -80,6 +80,7 @@ def ours(
     from adloco_p2p.core.model import canonical
     from adloco_p2p.core.model.scalars import PeerId
     from adloco_p2p.swarm.allreduce.averager import Averager
+    from adloco_p2p.swarm.transport.endpoint import Endpoint
     from adloco_p2p.swarm.transport.traffic import Meter
 
     vector, meter = torch.randn(size, generator=torch.Generator().manual_seed(rank)), Meter()
@@ -88,7 +89,8 @@ def ours(
 
         async def start() -> tuple[P2P, Averager]:
             p2p = await P2P.create(identity_path=identity.path)
-            averager = Averager(p2p, codec=codec, aggregation=rule, recheck=recheck, meter=meter, **identity.signing)
+            endpoint = Endpoint(p2p, meter=meter)
+            averager = Averager(endpoint, codec=codec, aggregation=rule, recheck=recheck, **identity.signing)
             await averager.start()
             return p2p, averager
 

@@ -35,6 +35,7 @@ from adloco_p2p.core.model.messages import Ping
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.swarm.allreduce.averager import Averager
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 from adloco_p2p.swarm.transport.traffic import Traffic
@@ -59,15 +60,14 @@ class Member:
     def __post_init__(self) -> None:
         self.peer = PeerId(self.p2p.peer_id.to_base58())
         self.rate_limiter = RateLimiter(self.traffic)
-        self.averager = Averager(self.p2p, pace=self.rate_limiter, meter=self.traffic.averaging, **self.identity.signing)
+        averaging = Endpoint(self.p2p, pace=self.rate_limiter, meter=self.traffic.averaging)
+        self.averager = Averager(averaging, **self.identity.signing)
         self.wire = GossipWire(
-            self.p2p,
+            Endpoint(self.p2p, meter=self.traffic.gossip),
             run=RUN,
-            me=self.peer,
             kinds={"Ping": Ping},
             on_message=_ignore,
             on_refused=lambda *_: None,
-            meter=self.traffic.gossip,
         )
 
     def counted(self) -> tuple[int, int]:

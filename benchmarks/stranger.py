@@ -31,6 +31,7 @@ from adloco_p2p.swarm.p2p.identity import signature
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transfer import state_transfer
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import SEND_TIMEOUT_SECONDS, AdlocoGossip, GossipWire, hivemind_id
 from benchmarks.adversary.strangers import ALL, Deed, Strangers, forges_a_history
 
@@ -69,9 +70,8 @@ class Stranger:
             sign_as=lambda _, payload: signature(node.identity, payload),
         )
         self._wire = GossipWire(
-            node.p2p,
+            Endpoint(node.p2p),
             run=run.digest,
-            me=node.me,
             kinds=MESSAGE_KINDS,
             on_message=self._on_message,
             on_refused=lambda *_: None,

@@ -7,6 +7,7 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from adloco_p2p.commands.console import say, say_json
@@ -35,10 +36,8 @@ def show(arguments: argparse.Namespace) -> int:
         return verify(arguments)
     if arguments.action == "bans":
         return bans(arguments)
-    run, records = read_journal(arguments.workdir)
-    genesis = _genesis(run)
-    entries = chain(records, genesis)
-    for plan, entry in [(genesis, None), *((entry.plan, entry) for entry in entries)]:
+    written = read_journal(arguments.workdir)
+    for plan, entry in [(written.genesis, None), *((entry.plan, entry) for entry in written.entries)]:
         if arguments.json:
             say_json(_document(plan, entry))
             continue
@@ -52,14 +51,8 @@ def show(arguments: argparse.Namespace) -> int:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Recompute every decision, check every signature."""
-    from adloco_p2p.runtime.adapters.plan_rule import decide_by
-    from adloco_p2p.swarm.p2p.identity import is_signed
-
-    run, records = read_journal(arguments.workdir)
-    genesis = _genesis(run)
-    entries = chain(records, genesis)
-    problems = verify_ledger(genesis, entries, decide_by(run.rules), is_signed)
-    problems += [f"round {entry.plan.round}: it follows no plan of this ledger" for entry in unconnected(records, genesis)]
+    written = read_journal(arguments.workdir)
+    genesis, entries, problems = written.genesis, written.entries, written.problems()
     votes = sum(len(entry.certificate.votes) for entry in entries)
     reports = sum(len(entry.reports) for entry in entries)
     emergencies = num_emergencies(genesis, entries)
@@ -67,7 +60,7 @@ def verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         counts = {"plans": len(entries), "votes": votes, "reports": reports, "emergency_entries": emergencies}
         counts["bans_by_evidence"] = len(evidence)
-        say_json({"run": run.digest, "is_sound": not problems, **counts, "problems": problems})
+        say_json({"run": written.run.digest, "is_sound": not problems, **counts, "problems": problems})
         return EXIT_BROKEN if problems else 0
     for problem in problems:
         say(problem)
@@ -122,9 +115,8 @@ def _origin(made: Decree) -> str:
 
 def explain(arguments: argparse.Namespace) -> int:
     """Why a round was planned as it was, in words and numbers."""
-    run, records = read_journal(arguments.workdir)
-    genesis = _genesis(run)
-    entries = chain(records, genesis)
+    written = read_journal(arguments.workdir)
+    genesis, entries = written.genesis, written.entries
     plans = {plan.round: plan for plan in (genesis, *(entry.plan for entry in entries))}
     plan = plans.get(arguments.round)
     if plan is None:
@@ -202,8 +194,35 @@ def _seeds(text: str) -> range:
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
-def read_journal(workdir: Path) -> tuple[RunConfig, Sequence[object]]:
-    """The run, and the agreement's records in this peer's journal. Raises ConfigError and StorageError where none are."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedLedger:
+    """A run, and what the agreement wrote of it in a peer's journal."""
+
+    run: RunConfig
+    records: Sequence[object]
+    genesis: RoundPlan
+    entries: Sequence[LedgerEntry]
+    """After the first plan, in order."""
+
+    @classmethod
+    def of(cls, run: RunConfig, records: Sequence[object]) -> "RecordedLedger":
+        from adloco_p2p.runtime.adapters.plan_rule import genesis_of
+
+        genesis = genesis_of(run)
+        return cls(run=run, records=records, genesis=genesis, entries=chain(records, genesis))
+
+    def problems(self) -> list[str]:
+        """What is wrong with the ledger: every decision is recomputed, every signature checked."""
+        from adloco_p2p.runtime.adapters.plan_rule import decide_by
+        from adloco_p2p.swarm.p2p.identity import is_signed
+
+        problems = verify_ledger(self.genesis, self.entries, decide_by(self.run.rules), is_signed)
+        lost = unconnected(self.records, self.genesis)
+        return [*problems, *(f"round {entry.plan.round}: it follows no plan of this ledger" for entry in lost)]
+
+
+def read_journal(workdir: Path) -> RecordedLedger:
+    """Of this peer. Raises ConfigError and StorageError where none is."""
     from adloco_p2p.runtime.adapters.network_journal import journal_records
     from adloco_p2p.storage.workdir import read_run
 
@@ -215,16 +234,15 @@ def read_journal(workdir: Path) -> tuple[RunConfig, Sequence[object]]:
             f"{workdir}: no ledger yet; it begins with the first agreed plan (a run trained with --offline keeps none)",
             code="E407",
         )
-    return run, journal_records(workdir / "journal.bin")
+    return RecordedLedger.of(run, journal_records(workdir / "journal.bin"))
 
 
 def read_entries(workdir: Path, *, upto: int) -> tuple[RoundPlan, list[LedgerEntry]] | None:
     """The first plan, and the entries up to that of a round; none where the run was trained without the network."""
     if not (workdir / "journal.bin").exists():
         return None
-    run, records = read_journal(workdir)
-    genesis = _genesis(run)
-    return genesis, [entry for entry in chain(records, genesis) if entry.plan.round <= upto]
+    written = read_journal(workdir)
+    return written.genesis, [entry for entry in written.entries if entry.plan.round <= upto]
 
 
 def read_ledger(workdir: Path) -> tuple[RunConfig, Ledger]:
@@ -234,22 +252,15 @@ def read_ledger(workdir: Path) -> tuple[RunConfig, Ledger]:
     from adloco_p2p.storage.workdir import read_run
 
     run = read_run(workdir)
-    records: Sequence[object] = ()
     if run is None or (workdir / "journal.bin").exists() or not read_address(workdir):
-        run, records = read_journal(workdir)
-    genesis = _genesis(run)
-    entries = chain(records, genesis)
-    known = {entry.value.plan: entry for entry in entries}
-    ledger = Ledger(genesis, recall=known.__getitem__)
-    for entry in entries:
+        written = read_journal(workdir)
+    else:
+        written = RecordedLedger.of(run, ())
+    known = {entry.value.plan: entry for entry in written.entries}
+    ledger = Ledger(written.genesis, recall=known.__getitem__)
+    for entry in written.entries:
         ledger.append(entry)
-    return run, ledger
-
-
-def _genesis(run: RunConfig) -> RoundPlan:
-    from adloco_p2p.runtime.adapters.plan_rule import genesis_of
-
-    return genesis_of(run)
+    return written.run, ledger
 
 
 def _document(plan: RoundPlan, entry: LedgerEntry | None) -> dict[str, object]:

@@ -88,8 +88,8 @@ def _status_of_all(workdir: Path, events: Sequence[Stamped]) -> "Status | None":
     from adloco_p2p.commands.audit import read_journal
     from adloco_p2p.runtime.adapters.run_history import status_of_all
 
-    run, records = read_journal(workdir)
-    return status_of_all(run, records, events)
+    written = read_journal(workdir)
+    return status_of_all(written.run, written.entries, events)
 
 
 def plan(arguments: argparse.Namespace) -> int:

@@ -13,8 +13,6 @@ from adloco_p2p.commands.audit import EXIT_BROKEN, read_journal
 from adloco_p2p.commands.console import open_view, say, say_json
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger import contributions
-from adloco_p2p.core.ledger.ledger import chain, unconnected
-from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model.telemetry import Stamped, Started
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.node.event_sink import View
@@ -79,17 +77,12 @@ def _count_parameters(run: RunConfig) -> int | None:
 
 def leaderboard(arguments: argparse.Namespace) -> int:
     """Tokens per peer, from the signed reports of a ledger that is checked first."""
-    from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
-    from adloco_p2p.swarm.p2p.identity import is_signed
-
-    run, records = read_journal(arguments.workdir)
-    genesis = genesis_of(run)
-    entries = chain(records, genesis)
-    problems = verify_ledger(genesis, entries, decide_by(run.rules), is_signed)
-    if problems or unconnected(records, genesis):
+    written = read_journal(arguments.workdir)
+    if written.problems():
         say(f"the ledger is not sound, so nothing is counted; see adloco-peer ledger verify --workdir {arguments.workdir}")
         return EXIT_BROKEN
-    rows = contributions.leaderboard(contributions.credited(genesis, entries), sequence_length=run.tokens_per_sample)
+    run, credited = written.run, contributions.credited(written.genesis, written.entries)
+    rows = contributions.leaderboard(credited, sequence_length=run.tokens_per_sample)
     total = sum(row.samples for row in rows)
     if arguments.json:
         document = {

@@ -24,7 +24,7 @@ from adloco_p2p.storage.admission_files import read_address
 
 if TYPE_CHECKING:
     from adloco_p2p.commands.trained_model import Saved
-    from adloco_p2p.runtime.node.event_sink import View
+    from adloco_p2p.runtime.adapters.embedding import Embedding
     from adloco_p2p.storage.workdir import Workdir
 
 
@@ -46,7 +46,7 @@ def start(arguments: argparse.Namespace) -> int:
                 from adloco_p2p.runtime.offline_node import train_alone
                 from adloco_p2p.runtime.services import open_local
 
-            local = open_local(workdir=workdir, run=run, peer_config=config, view=_view(arguments))
+            local = open_local(_embedding(arguments, workdir, config), run)
             try:
                 stop = asyncio.run(train_alone(local))
             finally:
@@ -55,17 +55,8 @@ def start(arguments: argparse.Namespace) -> int:
             with collecting_nothing():
                 from adloco_p2p.runtime.network_node import start_run
 
-            stop = asyncio.run(
-                start_run(
-                    workdir=workdir,
-                    run=run,
-                    initial_peers=tuple(arguments.initial_peers),
-                    config=config,
-                    view=_view(arguments),
-                    say=say,
-                    should_gather=arguments.gather,
-                )
-            )
+            embedding = _embedding(arguments, workdir, config)
+            stop = asyncio.run(start_run(embedding, run, initial_peers=arguments.initial_peers))
     return _ended(stop, arguments)
 
 
@@ -131,16 +122,7 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
             from adloco_p2p.swarm.discovery.join import JoinTarget
 
         target = JoinTarget(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
-        stop = asyncio.run(
-            join_run(
-                workdir=workdir,
-                target=target,
-                config=config,
-                view=_view(arguments),
-                say=say,
-                should_gather=arguments.gather,
-            )
-        )
+        stop = asyncio.run(join_run(_embedding(arguments, workdir, config), target))
     return _ended(stop, arguments)
 
 
@@ -197,8 +179,12 @@ def _open_workdir(arguments: argparse.Namespace, config: PeerConfig) -> "Workdir
     return workdir
 
 
-def _view(arguments: argparse.Namespace) -> "View":
-    return open_view(plain=arguments.plain, is_quiet=arguments.quiet, workdirs=[arguments.workdir])
+def _embedding(arguments: argparse.Namespace, workdir: "Workdir", config: PeerConfig) -> "Embedding":
+    with collecting_nothing():
+        from adloco_p2p.runtime.adapters.embedding import Embedding
+
+    view = open_view(plain=arguments.plain, is_quiet=arguments.quiet, workdirs=[arguments.workdir])
+    return Embedding(workdir=workdir, config=config, view=view, say=say, should_gather=arguments.gather)
 
 
 def _ended(stop: Stop, arguments: argparse.Namespace) -> int:

@@ -205,26 +205,11 @@ class Swarm:
     def _start(self, workdir: Workdir) -> Coroutine[Any, Any, Stop]:
         run = self._identified(workdir)
         workdir.adopt(run)
-        return start_run(
-            workdir=workdir,
-            run=run,
-            initial_peers=(),
-            config=self._machine,
-            view=_NoView(),
-            say=logger.info,
-            embedding=self._embedding,
-        )
+        return start_run(self._embedding(workdir), run, initial_peers=())
 
     def _join(self, workdir: Workdir, link: str) -> Coroutine[Any, Any, Stop]:
         split_initial_peers([link])
-        return join_run(
-            workdir=workdir,
-            target=JoinTarget(initial_peers=(link,), run=None),
-            config=self._machine,
-            view=_NoView(),
-            say=logger.info,
-            embedding=self._embedding,
-        )
+        return join_run(self._embedding(workdir), JoinTarget(initial_peers=(link,), run=None))
 
     def _identified(self, workdir: Workdir) -> RunConfig:
         """The run to start. A directory that holds it keeps its first parameters: a program that is restarted draws others."""
@@ -240,9 +225,17 @@ class Swarm:
         author = Identity.load_or_create(workdir.identity_path).peer_id
         return replace(asked, author=author, model=replace(asked.model, digest=first))
 
-    @property
-    def _embedding(self) -> Embedding:
-        return Embedding(prepare=lambda: None, build=self._build, steer=self._steer, on_link=self._take_link)
+    def _embedding(self, workdir: Workdir) -> Embedding:
+        return Embedding(
+            workdir=workdir,
+            config=self._machine,
+            view=_NoView(),
+            say=logger.info,
+            prepare=lambda: None,
+            build=self._build,
+            steer=self._steer,
+            on_link=self._take_link,
+        )
 
     # --- inside: in the node's thread --------------------------------------------------------------------------------
 

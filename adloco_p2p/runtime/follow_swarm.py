@@ -32,6 +32,7 @@ from adloco_p2p.swarm.discovery.peer_cards import PeerCards
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.identity import is_signed
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.views import units
 from adloco_p2p.views.page import Document, document
@@ -95,9 +96,8 @@ class _ObserverNode:
         self._swarm_node = swarm_node
         self._run = run
         self._wire = GossipWire(
-            swarm_node.p2p,
+            Endpoint(swarm_node.p2p),
             run=run.digest,
-            me=swarm_node.me,
             kinds=MESSAGE_KINDS,
             on_message=self._on_message,
             on_refused=lambda *_: None,

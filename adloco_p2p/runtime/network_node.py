@@ -6,11 +6,10 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 from adloco_p2p.config.local_files import check_run_of_others, check_sources, unpinned
-from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.plugins import installed_version
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
@@ -28,7 +27,7 @@ from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
-from adloco_p2p.runtime.adapters.embedding import COMMAND, Embedding
+from adloco_p2p.runtime.adapters.embedding import Embedding
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
 from adloco_p2p.runtime.adapters.metrics_endpoint import node_endpoint
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
@@ -43,7 +42,7 @@ from adloco_p2p.runtime.adapters.swarm_ports import (
     NetworkStates,
 )
 from adloco_p2p.runtime.node.background import in_background
-from adloco_p2p.runtime.node.event_sink import CountingSink, View
+from adloco_p2p.runtime.node.event_sink import CountingSink
 from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, control_server, live_figures, open_local
 from adloco_p2p.storage.admission_files import keep_address
@@ -63,10 +62,11 @@ from adloco_p2p.swarm.p2p.addresses import PeerAddress, shareable
 from adloco_p2p.swarm.p2p.identity import Identity, is_signed, signature
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.log_limiter import Refusals
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
-from adloco_p2p.swarm.transport.traffic import Traffic
+from adloco_p2p.swarm.transport.traffic import Meter, Traffic
 from adloco_p2p.training.device import select_devices
 
 LINKED_ADDRESSES = 6
@@ -82,72 +82,25 @@ def addresses_of_link(own: Sequence[str], initial_peers: Sequence[PeerAddress], 
     return tuple(dict.fromkeys([*others[:half], *shareable(own), *others[half:]]))[:LINKED_ADDRESSES]
 
 
-async def start_run(
-    *,
-    workdir: Workdir,
-    run: RunConfig,
-    initial_peers: tuple[str, ...],
-    config: PeerConfig,
-    view: View,
-    say: Callable[[str], None],
-    should_gather: bool = False,
-    embedding: Embedding = COMMAND,
-) -> Stop:
-    """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap.
-    `should_gather`: wait for the other founders after a restart, too."""
+async def start_run(embedding: Embedding, run: RunConfig, *, initial_peers: Sequence[str]) -> Stop:
+    """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap."""
     _, addresses = split_initial_peers(initial_peers)
     check_sources(run)  # what is not there is noticed before the join link is printed
-    select_devices(config)
-    workdir.enter("starting the p2p daemon")
-    _prepare(embedding)
-    swarm_node = await SwarmNode.start(
-        workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
-    )
-    async with _ending(swarm_node):
+    async with _on_the_network(embedding, addresses, phase="starting the p2p daemon") as swarm_node:
         if open_versions := unpinned(run):
-            say(f"others cannot join before these are commit hashes of the hub: {'; '.join(open_versions)}")
-        manifest = _load_manifest(workdir) or SignedManifest.sign(run, swarm_node.identity)
-        return await _take_part(
-            swarm_node,
-            addresses,
-            workdir=workdir,
-            run=run,
-            manifest=manifest,
-            ticket=None,
-            config=config,
-            view=view,
-            say=say,
-            should_gather=should_gather,
-            embedding=embedding,
-        )
+            embedding.say(f"others cannot join before these are commit hashes of the hub: {'; '.join(open_versions)}")
+        manifest = _load_manifest(embedding.workdir) or SignedManifest.sign(run, swarm_node.identity)
+        return await _take_part(embedding, swarm_node, addresses, run, manifest, ticket=None)
 
 
-async def join_run(
-    *,
-    workdir: Workdir,
-    target: JoinTarget,
-    config: PeerConfig,
-    view: View,
-    say: Callable[[str], None],
-    should_gather: bool = False,
-    embedding: Embedding = COMMAND,
-) -> Stop:
-    """Find the run through any of its peers, and take part. Raises ConfigError where the user has to choose. `should_gather`:
-    see `start_run`."""
+async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
+    """Find the run through any of its peers, and take part. Raises ConfigError where the user has to choose."""
     begun = time.monotonic()
+    workdir, config, say = embedding.workdir, embedding.config, embedding.say
     linked, addresses = split_initial_peers(target.initial_peers)
-    select_devices(config)
-    workdir.enter("looking for the swarm")
-    _prepare(embedding)
-    swarm_node = await SwarmNode.start(
-        workdir=workdir.path,
-        config=config,
-        initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses],
-        may_begin_alone=_holds_ledger(workdir),
-        say=say,
-    )
-    async with _ending(swarm_node):
-        if not await swarm_node.peers_connected() and _holds_ledger(workdir):
+    held = _holds_ledger(workdir)
+    async with _on_the_network(embedding, addresses, phase="looking for the swarm", may_begin_alone=held) as swarm_node:
+        if not await swarm_node.peers_connected() and held:
             say("no known peer answers: going on from this directory; the others find this peer at its last address")
         discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
         workdir.enter("asking for the run")
@@ -158,27 +111,32 @@ async def join_run(
         run = manifest.verified(manifest.run)
         check_held_run(workdir.path, manifest.run, wanted=linked or target.run)
         check_run_of_others(run, config)
-        await get_base(swarm_node, discovery, run, config, workdir=workdir, digest=manifest.run, say=say)
+        await get_base(swarm_node, discovery, run, embedding, digest=manifest.run)
         ticket = ticket_for(workdir.path, run, swarm_node.me, target.initial_peers)
         say(f"run {run.name} ({manifest.run[:16]}), found in {time.monotonic() - begun:.1f} s")
-        return await _take_part(
-            swarm_node,
-            addresses,
-            workdir=workdir,
-            run=run,
-            manifest=manifest,
-            ticket=ticket,
-            config=config,
-            view=view,
-            say=say,
-            should_gather=should_gather,
-            embedding=embedding,
-        )
+        return await _take_part(embedding, swarm_node, addresses, run, manifest, ticket=ticket)
 
 
-def _prepare(embedding: Embedding) -> None:
-    """Begin to load the libraries of the model; nothing waits for it before the model is built."""
+@contextlib.asynccontextmanager
+async def _on_the_network(
+    embedding: Embedding, initial_peers: Sequence[PeerAddress], *, phase: str, may_begin_alone: bool = False
+) -> AsyncIterator[SwarmNode]:
+    """A node that has joined the others; meanwhile the libraries of the model load, for which nothing waits before the model is
+    built. `phase`: what the user sees of it."""
+    select_devices(embedding.config)
+    embedding.workdir.enter(phase)
     threading.Thread(target=embedding.prepare, name="imports", daemon=True).start()
+    swarm_node = await SwarmNode.start(
+        workdir=embedding.workdir.path,
+        config=embedding.config,
+        initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in initial_peers],
+        may_begin_alone=may_begin_alone,
+        say=embedding.say,
+    )
+    try:
+        yield swarm_node
+    finally:
+        await swarm_node.stop()
 
 
 def _holds_ledger(workdir: Workdir) -> bool:
@@ -191,28 +149,17 @@ def _load_manifest(workdir: Workdir) -> SignedManifest | None:
     return SignedManifest.from_bytes(path.read_bytes()) if path.exists() else None
 
 
-@contextlib.asynccontextmanager
-async def _ending(swarm_node: SwarmNode):  # type: ignore[no-untyped-def]
-    try:
-        yield
-    finally:
-        await swarm_node.stop()
-
-
 async def _take_part(
+    embedding: Embedding,
     swarm_node: SwarmNode,
     initial_peers: Sequence[PeerAddress],
-    *,
-    workdir: Workdir,
     run: RunConfig,
     manifest: SignedManifest,
+    *,
     ticket: Ticket | None,
-    config: PeerConfig,
-    view: View,
-    say: Callable[[str], None],
-    should_gather: bool,
-    embedding: Embedding,
 ) -> Stop:
+    """Build what this machine has of the peer, connect to the others, then run the loop to the end."""
+    workdir, say = embedding.workdir, embedding.say
     workdir.adopt(run)
     addresses = await swarm_node.addresses()
     say(await swarm_node.describe_reachability())
@@ -222,60 +169,55 @@ async def _take_part(
     link = format_link(run.digest, linked) if linked else ""
     if link:
         keep_address(workdir.path, link)
-        embedding.on_link(_say_link(link, workdir=workdir, run=run, identity=swarm_node.identity, say=say))
-    local = await asyncio.to_thread(open_local, workdir=workdir, run=run, peer_config=config, view=view, embedding=embedding)
+        embedding.on_link(_say_link(link, embedding, run, swarm_node.identity))
+    local = await asyncio.to_thread(open_local, embedding, run)
     try:
         workdir.save_manifest(manifest.to_bytes())
-        should_gather = should_gather or local.durable is None
-        return await _train(swarm_node, local, manifest, link, ticket=ticket, say=say, should_gather=should_gather)
+        return await _train(swarm_node, local, manifest, link, ticket=ticket)
     finally:
         local.close()
 
 
-def _say_link(link: str, *, workdir: Workdir, run: RunConfig, identity: Identity, say: Callable[[str], None]) -> str:
+def _say_link(link: str, embedding: Embedding, run: RunConfig, identity: Identity) -> str:
     """The link for others. Only here, to the run's author, it holds an invitation; events and views have the bare one."""
     if run.admission.kind == "open":
-        say(f"join link: {link}")
+        embedding.say(f"join link: {link}")
         return link
     if identity.peer_id != run.author:
-        say(f"address of the run: {link}")
+        embedding.say(f"address of the run: {link}")
         return link
-    token = first_invitation(workdir.path, run, identity)
+    token = first_invitation(embedding.workdir.path, run, identity)
     invited = token.invitation
     whole = with_invitation(link, token.to_text())
-    say(f"join link: {whole}")
-    say(
+    embedding.say(f"join link: {whole}")
+    embedding.say(
         f"the link lets in everybody who has it: {invited.seats} seats {until(invited.last_round, run.work)}; more links, and"
-        f" an end of this one: adloco-peer invite --workdir {workdir.path}"
+        f" an end of this one: adloco-peer invite --workdir {embedding.workdir.path}"
     )
     return whole
 
 
 async def _train(
-    swarm_node: SwarmNode,
-    local: LocalPeer,
-    manifest: SignedManifest,
-    link: str,
-    *,
-    ticket: Ticket | None,
-    say: Callable[[str], None],
-    should_gather: bool,
+    swarm_node: SwarmNode, local: LocalPeer, manifest: SignedManifest, link: str, *, ticket: Ticket | None
 ) -> Stop:
     """Connect to the others, then run the loop to the end."""
-    local.workdir.enter("connecting to the others")
+    embedding = local.embedding
+    embedding.workdir.enter("connecting to the others")
     discovery = Discovery(
         swarm_node.dht,
         swarm_node.identity,
         wall_clock=swarm_node.clock,
-        nickname=local.peer_config.nickname,
+        nickname=embedding.config.nickname,
         version=as_label(installed_version("adloco-peer") or ""),
     )
     contacts = (await connect_to_run(swarm_node, discovery, local.run.digest, should_retry=False)).connected
     if not contacts and has_others(local.durable, local.me):
-        say("no other peer answers; they may have ended the run: rounds trained alone from here are not part of it then")
-    with contextlib.closing(Journal.open(local.workdir.journal_path)) as journal:
-        peer = NetworkPeer(swarm_node, local, discovery, manifest, contacts, journal, ticket=ticket, say=say)
-        return await peer.run(link, should_gather=should_gather)
+        embedding.say(
+            "no other peer answers; they may have ended the run: rounds trained alone from here are not part of it then"
+        )
+    with contextlib.closing(Journal.open(embedding.workdir.journal_path)) as journal:
+        peer = NetworkPeer(swarm_node, local, discovery, manifest, contacts, journal, ticket=ticket)
+        return await peer.run(link)
 
 
 def has_others(durable: Durable | None, me: PeerId) -> bool:
@@ -296,10 +238,8 @@ class NetworkPeer:
         journal: Journal,
         *,
         ticket: Ticket | None,
-        say: Callable[[str], None],
     ) -> None:
-        run = local.run
-        self._say = say
+        run, config, workdir = local.run, local.embedding.config, local.embedding.workdir
         self._swarm_node = swarm_node
         self._discovery = discovery
         self._local = local
@@ -311,13 +251,12 @@ class NetworkPeer:
         self._traffic = traffic = Traffic()
         self._rate_limiter = RateLimiter(
             traffic,
-            up_bytes_per_second=local.peer_config.upload_bytes_per_second,
-            down_bytes_per_second=local.peer_config.download_bytes_per_second,
+            up_bytes_per_second=config.upload_bytes_per_second,
+            down_bytes_per_second=config.download_bytes_per_second,
         )
-        pace, members = self._rate_limiter, self._members
         self._wire = self._gossip()
         self._averager = Averager(
-            swarm_node.p2p,
+            self._endpoint(traffic.averaging),
             codec=run.averaging.codec,
             aggregation=run.averaging.aggregation,
             division=run.averaging.division,
@@ -325,17 +264,15 @@ class NetworkPeer:
             limits=AveragingLimits(
                 kept_rounds=results_kept(run.work.rounds_kept), kept_bytes=kept_bytes(local.engine.num_parameters)
             ),
-            pace=pace,
-            meter=traffic.averaging,
-            members=members,
             sign=self._agreement.sign,
             verify=self._agreement.verify,
             on_evidence=self._accuse,
         )
-        self._base = base_servers(swarm_node, run, local.workdir.path, pace=pace, meter=traffic.state, members=members)
-        self._server = StateServer(swarm_node.p2p, pace=pace, meter=traffic.state, members=members)
+        transfers = self._endpoint(traffic.state)
+        self._base = base_servers(transfers, run, workdir.path)
+        self._server = StateServer(transfers)
         self._server.on_served = self._note_served
-        fetcher = StateFetcher(swarm_node.p2p, self._server, pace=pace, meter=traffic.state)
+        fetcher = StateFetcher(transfers, self._server)
         engine, write = local.engine, local.sink.write
         self._states = NetworkStates(
             self._server, fetcher, num_parameters=engine.num_parameters, dtypes=engine.state_dtypes, write=write
@@ -345,24 +282,23 @@ class NetworkPeer:
         self._messenger = NetworkMessenger(self._wire, roster=self._roster, fail=self._fail)
         self._node = self._loop()
 
-    async def run(self, link: str, *, should_gather: bool) -> Stop:
-        """Train to the end of the run, or until the user stops it. `link`: for others to join by. `should_gather`: wait for the
-        other founders first."""
-        local, node = self._local, self._node
+    async def run(self, link: str) -> Stop:
+        """Train to the end of the run, or until the user stops it. `link`: for others to join by."""
+        local, node, embedding = self._local, self._node, self._local.embedding
         durable = local.durable if local.durable is not None else local.begin()
         for instance in durable.held:
             self._states.offer(instance, durable.round, local.engine.digests(instance)[1], local.engine.state(instance))
         schedule = DailySchedule(
-            local.peer_config,
+            embedding.config,
             self._rate_limiter,
-            book=DayBook(local.workdir.path / "traffic.json"),
+            book=DayBook(embedding.workdir.path / "traffic.json"),
             command=lambda command, reason: node.command(command, reason=reason),
             is_paused=lambda: local.view.status.state == "paused",
         )
         control = control_server(node, local, self._rate_limiter)
-        metrics = node_endpoint(local.peer_config, local.view)
-        local.embedding.steer(node, local.peer_config)
-        local.workdir.on_phase(None)  # from here on the view shows what happens
+        metrics = node_endpoint(embedding.config, local.view)
+        embedding.steer(node, embedding.config)
+        embedding.workdir.on_phase(None)  # from here on the view shows what happens
         local.view.start()
         try:
             local.sink.write(local.started)
@@ -376,9 +312,9 @@ class NetworkPeer:
                     await donor.start()
                     services.push_async_callback(donor.stop)
                 with in_background(node, self._connecting()):
-                    if should_gather:
+                    if embedding.should_gather or local.durable is None:
                         await self._gather()
-                    local.workdir.enter(None)
+                    embedding.workdir.enter(None)
                     with in_background(node, [schedule.run(), *self._background()]):
                         stop = await node.run(Started(durable=durable, capacity=local.capacity))
                         await self._messenger.drain()
@@ -391,6 +327,9 @@ class NetworkPeer:
         return is_signer or self._local.run.admission.kind == "open"
 
     # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _endpoint(self, meter: Meter) -> Endpoint:
+        return Endpoint(self._swarm_node.p2p, pace=self._rate_limiter, meter=meter, members=self._members)
 
     def _agree(self, contacts: Sequence[PeerId], ticket: Ticket | None) -> GossipAgreement:
         run, identity = self._local.run, self._swarm_node.identity
@@ -411,15 +350,12 @@ class NetworkPeer:
 
     def _gossip(self) -> GossipWire:
         return GossipWire(
-            self._swarm_node.p2p,
+            self._endpoint(self._traffic.gossip),
             run=self._local.run.digest,
-            me=self._local.me,
             kinds=MESSAGE_KINDS,
             on_message=self._on_message,
             on_refused=self._on_refused,
             manifest=self._manifest.to_proto(),
-            meter=self._traffic.gossip,
-            members=self._members,
             stranger_kinds=STRANGER_KINDS,
             prices=PRICES,
         )
@@ -427,7 +363,7 @@ class NetworkPeer:
     def _loop(self) -> Node:
         local = self._local
         size, out_of_reach = local.engine.num_averaged, self._maintenance.out_of_reach
-        attempts = AttemptKeys(local.workdir.attempts_path)
+        attempts = AttemptKeys(local.embedding.workdir.attempts_path)
         return Node(
             peer=Peer(me=local.me, cadence=local.cadence, agreement=self._agreement),
             ports=Ports(
@@ -451,7 +387,7 @@ class NetworkPeer:
 
     def _report_missing(self, missing: Sequence[PeerId]) -> None:
         names = ", ".join(missing)
-        self._local.workdir.enter(f"{READY}, {len(missing)} to come")
+        self._local.embedding.workdir.enter(f"{READY}, {len(missing)} to come")
         words = f"the run begins when all founders are here; to come: {names}" if missing else "all founders are here"
         self._local.sink.write(telemetry.Warning(key="founders", message=words, active=bool(missing)))
 
@@ -469,7 +405,7 @@ class NetworkPeer:
         return [
             *live_figures(self._local, self._rate_limiter),
             self._maintenance.compare_clocks(),
-            pass_on_statements(self._local.workdir.path, self._agreement, self._say),
+            pass_on_statements(self._local.embedding.workdir.path, self._agreement, self._local.embedding.say),
             watch_admission(self._agreement),
         ]
 

@@ -47,16 +47,16 @@ async def train_alone(local: LocalPeer) -> Stop:
             scorer=local.scorer,
         ),
     )
-    control = control_server(node, local, None)
-    metrics = node_endpoint(local.peer_config, local.view)
-    local.embedding.steer(node, local.peer_config)
-    local.workdir.on_phase(None)  # from here on the view shows what happens
+    embedding, control = local.embedding, control_server(node, local, None)
+    metrics = node_endpoint(embedding.config, local.view)
+    embedding.steer(node, embedding.config)
+    embedding.workdir.on_phase(None)  # from here on the view shows what happens
     local.view.start()
     try:
         local.sink.write(local.started)
         node.attach(asyncio.get_running_loop())
         await control.start()
-        local.workdir.enter(None)
+        embedding.workdir.enter(None)
         await metrics.start()
         with in_background(node, live_figures(local, None)):
             return await node.run(Started(durable=durable, capacity=local.capacity))

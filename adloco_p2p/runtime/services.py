@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from adloco_p2p.config.fields import flatten_fully
-from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.control.server import ControlServer
@@ -21,19 +20,18 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Started
 from adloco_p2p.core.peer.peer import Cadence
 from adloco_p2p.runtime.adapters.control_adapter import ControlAdapter
-from adloco_p2p.runtime.adapters.embedding import COMMAND, Built, Embedding, LocalEngine
+from adloco_p2p.runtime.adapters.embedding import Built, Embedding, LocalEngine
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.runtime.adapters.machine_use import watch_machine
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.runtime.adapters.task_child import TaskChild, can_score
 from adloco_p2p.runtime.adapters.tracking import TrackedSink
-from adloco_p2p.runtime.node.event_sink import Sink, View
+from adloco_p2p.runtime.node.event_sink import Sink
 from adloco_p2p.runtime.node.loop import Node
 from adloco_p2p.runtime.node.ports import RateLimiter
 from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.disk import check_room
 from adloco_p2p.storage.event_log import EventLog, read_events
-from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.trackers import Tracker, open_tracker
 from adloco_p2p.training.device import select_devices
@@ -46,11 +44,11 @@ CHECKPOINT_BYTES_PER_SECOND = 32e6
 
 @dataclass(slots=True, kw_only=True)
 class LocalPeer:
-    """The parts of one peer on its own machine: its directory, its engine and its last checkpoint."""
+    """The parts of one peer on its own machine: its engine, its events and its last checkpoint."""
 
+    embedding: Embedding
     me: PeerId
     run: RunConfig
-    workdir: Workdir
     engine: LocalEngine
     checkpoints: CheckpointStore
     event_log: EventLog
@@ -59,17 +57,16 @@ class LocalPeer:
     """The decisions in the last checkpoint; none in a fresh directory."""
     capacity: Capacity
     view: EventBroadcaster
-    peer_config: PeerConfig
+    """Between the events and the view of the embedding."""
     started: Started
     """The first event."""
-    embedding: Embedding
 
     @property
     def cadence(self) -> Cadence:
         return Cadence(
             work=self.run.work,
             evaluation_period=self.run.evaluation.period_rounds,
-            checkpoint_period=self.peer_config.checkpoint_period_rounds,
+            checkpoint_period=self.embedding.config.checkpoint_period_rounds,
             checkpoint_seconds=self._checkpoint_seconds(),
             is_delayed=self.run.outer.overlap != "none",
             task_period=self.run.evaluation.tasks.every_rounds if self.run.evaluation.tasks.names else 0,
@@ -79,10 +76,10 @@ class LocalPeer:
 
     @property
     def scorer(self) -> TaskChild:
-        return TaskChild(self.workdir.path, self.run, self.peer_config)
+        return TaskChild(self.embedding.workdir.path, self.run, self.embedding.config)
 
     def _checkpoint_seconds(self) -> float:
-        if (seconds := self.peer_config.checkpoint_period_seconds) is not None:
+        if (seconds := self.embedding.config.checkpoint_period_seconds) is not None:
             return seconds
         return self.engine.snapshot_bytes / CHECKPOINT_BYTES_PER_SECOND
 
@@ -96,26 +93,25 @@ class LocalPeer:
     def close(self) -> None:
         self.sink.close()
         self.event_log.close()
-        self.workdir.close()
+        self.embedding.workdir.close()
 
 
-def open_local(
-    *, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, view: View, embedding: Embedding = COMMAND
-) -> LocalPeer:
+def open_local(embedding: Embedding, run: RunConfig) -> LocalPeer:
     """Build data, model and storage of one peer; restore the last checkpoint where there is one.
 
     Raises ConfigError, StorageError and DeviceError.
     """
+    workdir, config = embedding.workdir, embedding.config
     workdir.adopt(run)
-    select_devices(peer_config)  # a device that is not there is noticed before the text is read
+    select_devices(config)  # a device that is not there is noticed before the text is read
     me = Identity.load_or_create(workdir.identity_path).peer_id
-    store = CheckpointStore.open(workdir.checkpoints_path, run=run.digest, kept=peer_config.checkpoints_kept)
+    store = CheckpointStore.open(workdir.checkpoints_path, run=run.digest, kept=config.checkpoints_kept)
     latest = store.latest()
     event_log = EventLog.open(workdir.events_path)
-    broadcaster = EventBroadcaster(view, events_path=workdir.events_path)
-    built = embedding.build(run, peer_config, me, workdir)
+    broadcaster = EventBroadcaster(embedding.view, events_path=workdir.events_path)
+    built = embedding.build(run, config, me, workdir)
     engine = built.engine
-    num_checkpoints = peer_config.checkpoints_kept + 1  # one more while the newest is written
+    num_checkpoints = config.checkpoints_kept + 1  # one more while the newest is written
     what = f"the {num_checkpoints} checkpoints of an instance of this run"
     check_room(workdir.checkpoints_path, num_checkpoints * engine.snapshot_bytes, what=what)
     if latest is not None:
@@ -126,43 +122,39 @@ def open_local(
             event_log.rewind(latest.round)
         broadcaster.recall(list(read_events(workdir.events_path)))
     return LocalPeer(
+        embedding=embedding,
         me=me,
         run=run,
-        workdir=workdir,
         engine=engine,
         checkpoints=store,
         event_log=event_log,
-        sink=_tracked(Sink(log=event_log, view=broadcaster), broadcaster, me=me, run=run, config=peer_config, workdir=workdir),
+        sink=_tracked(Sink(log=event_log, view=broadcaster), broadcaster, embedding, me=me, run=run),
         view=broadcaster,
-        peer_config=peer_config,
         durable=latest.durable if latest else None,
         capacity=Capacity(
             samples_per_second=0.0,
             micro_batch_limit=engine.micro_batch_limit,
-            max_instances=peer_config.max_instances,
-            is_reachable=not peer_config.client_mode,
-            is_keeper=peer_config.keeper,
-            scores_tasks=can_score(run, peer_config),
+            max_instances=config.max_instances,
+            is_reachable=not config.client_mode,
+            is_keeper=config.keeper,
+            scores_tasks=can_score(run, config),
         ),
         started=_started(me, run, built, resumed_round=latest.round if latest else None),
-        embedding=embedding,
     )
 
 
-def _tracked(
-    sink: Sink, broadcaster: EventBroadcaster, *, me: PeerId, run: RunConfig, config: PeerConfig, workdir: Workdir
-) -> TrackedSink:
+def _tracked(sink: Sink, broadcaster: EventBroadcaster, embedding: Embedding, *, me: PeerId, run: RunConfig) -> TrackedSink:
     """With the trackers that the machine's settings name."""
     opened: dict[str, Callable[[], Tracker]] = {
         tracker: partial(
             open_tracker,
             tracker,
-            folder=workdir.path,
+            folder=embedding.workdir.path,
             name=f"{run.name} {me[-8:]}",
             identity=f"{run.digest[:16]}-{me[-12:]}",
             settings=flatten_fully(run),
         )
-        for tracker in config.trackers
+        for tracker in embedding.config.trackers
     }
     return TrackedSink(sink, opened, measure=lambda: measures(broadcaster.status), inner_steps=run.work.inner_steps)
 
@@ -196,8 +188,8 @@ def control_server(node: Node, local: LocalPeer, rate_limiter: RateLimiter | Non
     """The control API of a node, to be started and stopped with it."""
     return ControlServer(
         ControlAdapter(node, local.view, rate_limiter),
-        workdir=local.workdir.path,
-        listen=parse_listen(local.peer_config.control_address),
+        workdir=local.embedding.workdir.path,
+        listen=parse_listen(local.embedding.config.control_address),
     )
 
 

@@ -193,8 +193,7 @@ class Averaging:
         effect, decision = member.effect, canonical.digest(["decision", member.effect.key])
         if not member.has_ended and member.process.is_alive:
             member.process.decisions.add(decision)
-            decided = AverageDecided(instance=effect.instance, round=effect.round, attempt=effect.attempt, decision=decision)
-            self._machines[peer].feed(decided, member.process)
+            self._machines[peer].feed(AverageDecided(asked=effect, decision=decision), member.process)
 
     def _stragglers(self, attempt: _Attempt) -> _Stragglers | None:
         """As reducers find them once the others' vectors are there; only links whose rates are stated are judged."""
@@ -226,7 +225,7 @@ class Averaging:
     def _leave_out(self, attempt: _Attempt, found: _Stragglers) -> None:
         for peer, member in attempt.joined.items():
             if self._machines[peer].is_responsive:
-                failed = _failed(member.effect, found.reason, found.peers)
+                failed = AverageFailed(asked=member.effect, reason=found.reason, suspects=found.peers)
                 if peer in found.peers:
                     failed = replace(
                         failed, upload_bytes_per_second=self._links.rate(peer), vector_bytes=self._links.vector_bytes
@@ -247,9 +246,7 @@ class Averaging:
         self._exchange_receipts(attempt, peer, handed)
         self._keep(process, effect.instance, effect.round, average)
         finished = AverageFinished(
-            instance=effect.instance,
-            round=effect.round,
-            attempt=effect.attempt,
+            asked=effect,
             digest=process.device.average_digest(average),
             contributors=tuple(attempt.members),
             left_out=process.device.left_out(average),
@@ -359,7 +356,8 @@ class Averaging:
         suspects: tuple[PeerId, ...],
         because: PeerId | None = None,
     ) -> None:
-        self._end_failed(attempt, peer, member, replace(_failed(member.effect, reason, suspects), because=because))
+        failed = AverageFailed(asked=member.effect, reason=reason, suspects=suspects, because=because)
+        self._end_failed(attempt, peer, member, failed)
 
     def _end_failed(self, attempt: _Attempt, peer: PeerId, member: _Member, failed: AverageFailed) -> None:
         if member.has_ended or not member.process.is_alive:
@@ -397,17 +395,14 @@ class Averaging:
             (found for peer in effect.from_peers if (found := self._held_by(peer, machine, effect)) is not None), None
         )
         if average is None:
-            machine.feed(_failed(effect, "no donor has it", effect.from_peers), process)
+            machine.feed(AverageFailed(asked=effect, reason="no donor has it", suspects=effect.from_peers), process)
             return
         self._keep(process, effect.instance, effect.round, average)
         finished = AverageFinished(
-            instance=effect.instance,
-            round=effect.round,
-            attempt=effect.attempt,
+            asked=effect,
             digest=effect.digest,
             contributors=effect.contributors,
             statistics=None,
-            is_repair=True,
             bytes_received=self._links.vector_bytes,
         )
         machine.feed(finished, process)
@@ -436,14 +431,3 @@ def pledge_of(peer: PeerId, effect: Average, kind: Literal["contribution", "redu
     plan, number = effect.plan, effect.round
     unsigned = Pledge(kind=kind, peer=peer, plan=plan, round=number, key=effect.key, content=content, signature="")
     return replace(unsigned, signature=sign(peer, unsigned.payload))
-
-
-def _failed(effect: Average | RepairAverage, reason: str, suspects: tuple[PeerId, ...]) -> AverageFailed:
-    return AverageFailed(
-        instance=effect.instance,
-        round=effect.round,
-        attempt=effect.attempt,
-        reason=reason,
-        suspects=suspects,
-        is_repair=isinstance(effect, RepairAverage),
-    )

@@ -1,16 +1,15 @@
 """An agreement whose outcomes are marked, so that the world sees in which place among the effects they took hold."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
-from adloco_p2p.core.model.events import Decided, Outcome, Persist
+from adloco_p2p.core.model.events import Decided, Outcome
 from adloco_p2p.core.model.ledger_entry import Reorg
-from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
-from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Log
 
 
@@ -22,7 +21,7 @@ class Agreed(Log):
 
 
 class WatchedAgreement:
-    """Forwards to the agreement of production what `core/peer/agreement_port.py` asks."""
+    """Of the port (`core/peer/agreement_port.py`) what has outcomes; the rest is that of the agreement of production."""
 
     def __init__(
         self, agreement: GossipAgreement, on_submit: Callable[[Report], Report], on_repeat: Callable[[Report], None]
@@ -31,6 +30,9 @@ class WatchedAgreement:
         self.inner = agreement
         self._on_submit = on_submit
         self._on_repeat = on_repeat
+        self.sign, self.verify = agreement.sign, agreement.verify
+        self.keep_vote, self.kept_vote = agreement.keep_vote, agreement.kept_vote
+        self.note_work, self.may_be_apart = agreement.note_work, agreement.may_be_apart
 
     @property
     def next_deadline(self) -> float | None:
@@ -41,9 +43,6 @@ class WatchedAgreement:
             self._on_repeat(report)
         return _marked(self.inner.start(plans, reports, now))
 
-    def note_work(self, rounds: Collection[int]) -> None:
-        self.inner.note_work(rounds)
-
     def submit(self, report: Report, now: float) -> list[Outcome]:
         return _marked(self.inner.submit(self._on_submit(report), now))
 
@@ -52,21 +51,6 @@ class WatchedAgreement:
 
     def tick(self, now: float) -> list[Outcome]:
         return _marked(self.inner.tick(now))
-
-    def sign(self, payload: bytes) -> str:
-        return self.inner.sign(payload)
-
-    def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
-        return self.inner.verify(peer, payload, signature)
-
-    def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
-        return self.inner.keep_vote(plan, vote)
-
-    def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
-        return self.inner.kept_vote(plan, instance)
-
-    def may_be_apart(self, *, is_alone: bool) -> bool:
-        return self.inner.may_be_apart(is_alone=is_alone)
 
     def leave(self, now: float) -> list[Outcome]:
         return _marked(self.inner.leave(now))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from adloco_p2p.core.model.averages import Average, RepairAverage
+from adloco_p2p.core.model.events import AverageFinished, FetchState
 from adloco_p2p.core.model.messages import WireMessage
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -127,16 +128,16 @@ class MemoryPort:
         result, place = rendezvous.result, members.index(self.me)
         assert result is not None
         size = 4 * vector.numel() * (len(members) - 1) * 2 // len(members)  # what a butterfly all-reduce moves per member
-        return Averaged(
-            vector=result.vector,
+        finished = AverageFinished(
+            asked=effect,
             digest=tensor_digest(result.vector),
             contributors=members,
             left_out=tuple(members[host] for host in result.decision.left_out),
             statistics=result.statistics[place],
-            residual=result.residuals[place],
             bytes_sent=size,
             bytes_received=size,
         )
+        return Averaged(vector=result.vector, residual=result.residuals[place], finished=finished)
 
     async def repair(self, effect: RepairAverage, vector: torch.Tensor | None) -> Averaged:
         average, left_out = self.swarm.averages.get(effect.digest, (None, ()))
@@ -144,14 +145,15 @@ class MemoryPort:
             raise AveragingError("no peer holds the average", suspects=effect.from_peers)
         has_mean = not self.swarm.rule().needs_gram and codec_named(self.swarm.codec).returns_mean
         is_known = vector is not None and self.me in effect.contributors and has_mean
-        return Averaged(
-            vector=average,
+        finished = AverageFinished(
+            asked=effect,
             digest=effect.digest,
             contributors=effect.contributors,
             left_out=left_out,
             statistics=pseudo_gradient_statistics(vector, average) if vector is not None and is_known else None,
             bytes_received=4 * average.numel(),
         )
+        return Averaged(vector=average, finished=finished)
 
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[torch.Tensor]) -> None:
         del round
@@ -173,11 +175,9 @@ class MemoryPort:
     def withdraw(self, instance: InstanceId) -> None:
         self.swarm.states.pop((self.me, instance), None)
 
-    async def fetch(
-        self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
-    ) -> Sequence[torch.Tensor]:
-        for donor in from_peers:
-            state = self.swarm.states.get((donor, instance), {}).get(digest)
+    async def fetch(self, effect: FetchState) -> Sequence[torch.Tensor]:
+        for donor in effect.from_peers:
+            state = self.swarm.states.get((donor, effect.instance), {}).get(effect.digest)
             if state is not None and donor not in self.swarm.cut:
                 return state
-        raise StateTransferFailed(f"no donor holds instance {instance} before round {round}")
+        raise StateTransferFailed(f"no donor holds instance {effect.instance} before round {effect.round}")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.p2p.addresses import leads_out
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.transport import inbox
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.stream_acceptor import StreamLimits, StreamPlaces
 from adloco_p2p.v1 import gossip_pb2
@@ -36,13 +38,11 @@ def _wire(*, members: frozenset[PeerId], taken: list[PeerId]) -> GossipWire:
         await asyncio.Event().wait()  # the core is busy for ever
 
     return GossipWire(
-        None,  # it is asked what it accepts, and sends nothing
+        Endpoint(SimpleNamespace(peer_id="me"), members=lambda: members),  # it is asked what it accepts, and sends nothing
         run=RunConfig().digest,
-        me=PeerId("me"),
         kinds=MESSAGE_KINDS,
         on_message=on_message,
         on_refused=lambda *_: None,
-        members=lambda: members,
         stranger_kinds={"Ping": 1.0},
     )
 

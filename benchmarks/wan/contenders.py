@@ -24,6 +24,7 @@ import torch
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from benchmarks.averaging_loopback import DTYPES, cpu_seconds, dial, split
 from benchmarks.signing import BenchmarkIdentity
 from benchmarks.unplanned import unplanned
@@ -115,7 +116,7 @@ def ours(task: Task, director: Director, *, rule: str = "mean") -> Iterator[Ways
 
         async def start() -> tuple[P2P, Averager]:
             p2p = await P2P.create(host_maddrs=task.listen, identity_path=identity.path)
-            averager = Averager(p2p, part_bytes=PART_BYTES, codec=task.codec, aggregation=rule, **identity.signing)
+            averager = Averager(Endpoint(p2p), part_bytes=PART_BYTES, codec=task.codec, aggregation=rule, **identity.signing)
             await averager.start()
             return p2p, averager
 

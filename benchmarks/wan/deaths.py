@@ -34,6 +34,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from benchmarks.signing import BenchmarkIdentity
 from benchmarks.unplanned import unplanned
 from benchmarks.wan.contenders import PART_BYTES, Director, dial_lower_ranks
@@ -82,7 +83,8 @@ def act(rank: int, listen: str, case: Case) -> None:
 
         async def start() -> tuple[P2P, Averager]:
             p2p = await P2P.create(host_maddrs=[f"/ip4/{listen}/tcp/0"], identity_path=identity.path)
-            averager = Averager(p2p, part_bytes=PART_BYTES, codec=case.codec, aggregation=case.rule, **identity.signing)
+            endpoint = Endpoint(p2p)
+            averager = Averager(endpoint, part_bytes=PART_BYTES, codec=case.codec, aggregation=case.rule, **identity.signing)
             await averager.start()
             return p2p, averager
 
@@ -102,7 +104,7 @@ def act(rank: int, listen: str, case: Case) -> None:
                 vector,
                 on_decided=decisions.append,
             )
-            return averaged.digest
+            return averaged.finished.digest
 
         p2p, averager = runner.run(start())
         addresses = director.tell("share", [str(address) for address in runner.run(p2p.get_visible_maddrs())])

@@ -24,8 +24,10 @@ from typing import IO, Any
 
 import torch
 
+from adloco_p2p.core.model.events import FetchState
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.numerics.digest import state_digest
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from benchmarks.signing import BenchmarkIdentity
 from benchmarks.wan.contenders import Director, dial_lower_ranks
 from benchmarks.wan.emulator import LaboratoryUnavailable
@@ -67,7 +69,8 @@ async def act(rank: int, listen: str, size: int, num_joiners: int, cases: list[d
     drawn = torch.Generator().manual_seed(0)
     outer, momentum = (torch.randn(size, generator=drawn) for _ in range(2))
     root = state_digest(outer, momentum)
-    server = StateServer(p2p)
+    endpoint = Endpoint(p2p)
+    server = StateServer(endpoint)
     await server.start()
     if rank >= num_joiners:
         server.offer(INSTANCE, ROUND, root, outer, momentum)
@@ -80,15 +83,9 @@ async def act(rank: int, listen: str, size: int, num_joiners: int, cases: list[d
         if rank < num_joiners:
             here, begun = (torch.zeros(size), torch.zeros(size)), time.monotonic()
             donors = [*case.donors, *(other for other in range(num_joiners) if case.together and other != rank)]
-            await StateFetcher(p2p, server).fetch(
-                INSTANCE,
-                ROUND,
-                root,
-                sorted(names[donor] for donor in donors),
-                outer=here[0],
-                momentum=here[1],
-                timeout_seconds=FETCH_SECONDS,
-            )
+            from_peers = tuple(sorted(names[donor] for donor in donors))
+            asked = FetchState(instance=INSTANCE, round=ROUND, digest=root, from_peers=from_peers)
+            await StateFetcher(endpoint, server).fetch(asked, *here, timeout_seconds=FETCH_SECONDS)
             seconds = time.monotonic() - begun
             assert torch.equal(here[0], outer) and torch.equal(here[1], momentum)
             server.offer(INSTANCE, ROUND, root, *here)

@@ -4,10 +4,11 @@ import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import Durable, InnerResult, RunInner, Started
+from adloco_p2p.core.model.events import AverageFinished, Durable, FetchState, InnerResult, RunInner, Started
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
@@ -157,14 +158,8 @@ class FakeCheckpoints:
 @dataclass(frozen=True)
 class FakeAverage:
     vector: str
-    digest: Digest
-    contributors: tuple[PeerId, ...]
-    left_out: tuple[PeerId, ...] = ()
-    statistics: None = None
+    finished: Any = None
     residual: None = None
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    upload_bytes_per_second: float = 0.0
 
 
 @dataclass
@@ -175,13 +170,15 @@ class FakeNetwork:
 
     async def average(self, effect: Average, vector: str, **details: object) -> FakeAverage:
         self.calls.note("average", vector)
-        return FakeAverage(f"average of {vector}", hashed(effect.key), tuple(peer for peer, _ in effect.weights))
+        contributors = tuple(peer for peer, _ in effect.weights)
+        finished = AverageFinished(asked=effect, digest=hashed(effect.key), contributors=contributors, statistics=None)
+        return FakeAverage(f"average of {vector}", finished)
 
     async def repair(self, effect: RepairAverage, vector: str | None) -> FakeAverage:
         raise AssertionError(f"nobody to fetch from: {effect.from_peers}")
 
-    async def fetch(self, *, from_peers: tuple[PeerId, ...], **details: object) -> Sequence[str]:
-        raise AssertionError(f"nobody to fetch from: {from_peers}")
+    async def fetch(self, effect: FetchState) -> Sequence[str]:
+        raise AssertionError(f"nobody to fetch from: {effect.from_peers}")
 
     def send(self, peer: PeerId, message: object) -> None:
         raise AssertionError(f"nobody to send to: {peer}")

@@ -7,6 +7,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,10 @@ from tests.core.core_values import RUN, capacity, peer
 SILENT = PlainView(io.StringIO())
 
 
+def embedding(workdir: Workdir, **more: Any) -> Embedding:
+    return Embedding(workdir=workdir, config=PeerConfig(), view=SILENT, say=lambda _: None, **more)
+
+
 @pytest.mark.parametrize("verb", ["start", "join"])
 def test_a_missing_device_is_noticed_before_the_join_link(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -43,7 +48,7 @@ def test_a_missing_device_is_noticed_before_the_join_link(
             begin = partial(network_node.start_run, run=RunConfig(), initial_peers=())
         else:
             begin = partial(network_node.join_run, target=JoinTarget(initial_peers=(), run=None))
-        coroutine = begin(workdir=workdir, config=PeerConfig(device="cuda:97"), view=SILENT, say=said.append)
+        coroutine = begin(Embedding(workdir=workdir, config=PeerConfig(device="cuda:97"), view=SILENT, say=said.append))
         with pytest.raises(ConfigError, match="device: 'cuda:97'") as refused:
             asyncio.run(coroutine)
     assert refused.value.code == "E210" and said == []
@@ -68,9 +73,7 @@ def test_a_missing_directory_is_noticed_before_the_join_link(
 
     monkeypatch.setattr(SwarmNode, "start", no_network)
     with closing(Workdir.open(tmp_path)) as workdir:
-        started = network_node.start_run(
-            run=run, initial_peers=(), workdir=workdir, config=PeerConfig(), view=SILENT, say=lambda _: None
-        )
+        started = network_node.start_run(embedding(workdir), run, initial_peers=())
         with pytest.raises(ConfigError, match=f"{setting}: '\\./no") as refused:
             asyncio.run(started)
     assert refused.value.code == code
@@ -78,9 +81,8 @@ def test_a_missing_directory_is_noticed_before_the_join_link(
 
 def test_checkpoints_that_the_disk_cannot_hold_are_noticed_before_others_are_asked(tmp_path: Path) -> None:
     engine = SimpleNamespace(snapshot_bytes=10**17)
-    embedding = Embedding(build=lambda *_: Built(engine=engine, unigram_entropy=None))
     with closing(Workdir.open(tmp_path)) as workdir, pytest.raises(StorageError) as refused:
-        open_local(workdir=workdir, run=RunConfig(), peer_config=PeerConfig(), view=SILENT, embedding=embedding)
+        open_local(embedding(workdir, build=lambda *_: Built(engine=engine, unigram_entropy=None)), RunConfig())
     assert refused.value.code == "E420"
     assert "the 3 checkpoints of an instance of this run take 300,000,000.00 GB" in str(refused.value)
 
@@ -107,17 +109,13 @@ def test_the_models_libraries_load_while_the_network_is_asked(
         raise SwarmError("nobody is there", code="E302")
 
     monkeypatch.setattr(SwarmNode, "start", answer_then)
-    embedding = Embedding(prepare=is_prepared.set)
     with closing(Workdir.open(tmp_path)) as workdir:
         if verb == "start":
             begin = partial(network_node.start_run, run=RunConfig(), initial_peers=())
         else:
             begin = partial(network_node.join_run, target=JoinTarget(initial_peers=(), run=None))
-        coroutine = begin(
-            workdir=workdir, config=PeerConfig(), view=PlainView(io.StringIO()), say=lambda _: None, embedding=embedding
-        )
         with pytest.raises(SwarmError, match="nobody is there"):
-            asyncio.run(coroutine)
+            asyncio.run(begin(embedding(workdir, prepare=is_prepared.set)))
 
 
 @pytest.mark.parametrize(("count", "expected"), [(0, False), (1, False), (2, True)])

@@ -34,7 +34,7 @@ from adloco_p2p.core.model.telemetry import Log, SampleText
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.runtime.node.device_thread import DeviceEffect
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
-from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeAverage, FakeCheckpoints, FakeEngine, FakeNetwork, hashed, rules
+from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeAverage, FakeCheckpoints, FakeEngine, FakeNetwork, rules
 
 ONE, TWO = InstanceId(0), InstanceId(1)
 WAIT_LIMIT_SECONDS = 240.0
@@ -92,7 +92,7 @@ def performed(
     for effect in effects:
         worker.submit(effect)
     for number in (0, 1):
-        worker.put_average(ONE, number, FakeAverage("average of pseudo-gradient 0", hashed(), ()))
+        worker.put_average(ONE, number, FakeAverage("average of pseudo-gradient 0"))
     worker.start()
     assert worker.stop(timeout_seconds=WAIT_LIMIT_SECONDS)
     posted: list[Event] = []
@@ -208,7 +208,7 @@ def test_an_average_of_an_earlier_round_that_comes_late_is_not_applied_to_a_late
         progress=lambda fields: None,
         fail=lambda error: None,
     )
-    of_round_3, late, of_another = (FakeAverage(words, hashed(), ()) for words in ("of round 3", "of round 1", "of another"))
+    of_round_3, late, of_another = (FakeAverage(words) for words in ("of round 3", "of round 1", "of another"))
     worker.put_average(ONE, 3, of_round_3)
     worker.put_average(ONE, 1, late)
     worker.put_average(TWO, 1, of_another)

@@ -12,6 +12,7 @@ from hivemind.p2p import P2P
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import Average, RepairAverage
+from adloco_p2p.core.model.events import FetchState
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, AttemptFailed
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, StateTransferFailed
@@ -21,6 +22,7 @@ from adloco_p2p.runtime.node.ports import Averaging, Messenger, StateExchange
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.in_memory import MemorySwarm
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from tests.swarm.averaging_peers import LIMITS, TIMEOUT_SECONDS, all_connected, signing
 from tests.swarm.patience import patience
@@ -100,21 +102,25 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
     async def on_message(sender: PeerId, message: object) -> None:
         inbox.hear(sender, message)
 
-    me = PeerId(p2p.peer_id.to_base58())
-    wire = GossipWire(p2p, run=RUN, me=me, kinds=MESSAGE_KINDS, on_message=on_message, on_refused=lambda peer, reason: None)
-    averager = Averager(p2p, part_bytes=4096, limits=LIMITS, **signing(p2p))
-    server = StateServer(p2p)
+    endpoint = Endpoint(p2p)
+    wire = GossipWire(endpoint, run=RUN, kinds=MESSAGE_KINDS, on_message=on_message, on_refused=lambda peer, reason: None)
+    averager = Averager(endpoint, part_bytes=4096, limits=LIMITS, **signing(p2p))
+    server = StateServer(endpoint)
     for service in (wire, averager, server):
         await service.start()
         stack.push_async_callback(service.stop)
     pump = asyncio.get_running_loop().create_task(wire.pump())
     stack.callback(pump.cancel)
     return Member(
-        me=me,
+        me=endpoint.me,
         averaging=NetworkAveraging(averager, size=lambda round: SIZE, out_of_reach=_nobody, begin=lambda key: True),
         messenger=NetworkMessenger(wire, roster=roster, fail=_fail),
         states=NetworkStates(
-            server, StateFetcher(p2p, server), num_parameters=SIZE, dtypes=(torch.float32, torch.float32), write=lambda _: None
+            server,
+            StateFetcher(endpoint, server),
+            num_parameters=SIZE,
+            dtypes=(torch.float32, torch.float32),
+            write=lambda _: None,
         ),
         inbox=inbox,
     )
@@ -176,15 +182,16 @@ def test_all_members_get_the_same_bytes_and_they_are_the_weighted_mean(swarm: Sw
     async def scenario(members: list[Member]) -> None:
         results = await average(members, canonical.digest("mean"), (1, 2, 5))
         wanted = (vector(0).double() + 2 * vector(1).double() + 5 * vector(2).double()) / 8
-        assert len({result.digest for result in results}) == 1
+        assert len({result.finished.digest for result in results}) == 1
         assert all(torch.equal(result.vector, results[0].vector) for result in results)
         torch.testing.assert_close(results[0].vector.double(), wanted, rtol=0, atol=1e-6)
         for index, result in enumerate(results):
-            assert result.contributors == tuple(sorted(member.me for member in members))
-            assert result.statistics.own_sqnorm == pytest.approx(float(vector(index).double().square().sum()), rel=1e-6)
-            assert result.statistics.averaged_sqnorm == pytest.approx(float(wanted.square().sum()), rel=1e-5)
+            assert result.finished.contributors == tuple(sorted(member.me for member in members))
+            statistics = result.finished.statistics
+            assert statistics.own_sqnorm == pytest.approx(float(vector(index).double().square().sum()), rel=1e-6)
+            assert statistics.averaged_sqnorm == pytest.approx(float(wanted.square().sum()), rel=1e-5)
             inner = float((vector(index).double() * wanted).sum())
-            assert result.statistics.inner_product == pytest.approx(inner, rel=1e-4, abs=1e-3)
+            assert statistics.inner_product == pytest.approx(inner, rel=1e-4, abs=1e-3)
 
     play(swarm, scenario)
 
@@ -193,7 +200,7 @@ def test_one_member_alone_gets_its_own_vector(swarm: Swarm) -> None:
     async def scenario(members: list[Member]) -> None:
         (result,) = await average(members[:1], canonical.digest("alone"), (7,))
         assert torch.equal(result.vector, vector(0))
-        assert result.contributors == (members[0].me,)
+        assert result.finished.contributors == (members[0].me,)
 
     play(swarm, scenario)
 
@@ -220,8 +227,8 @@ def test_survivors_average_under_a_new_key(swarm: Swarm) -> None:
         failed = await average(members[:2] + members[2:], canonical.digest("first"), (1, 1, 1))
         assert not any(isinstance(result, BaseException) for result in failed)
         results = await average(members[:2], canonical.digest("second"), (1, 1))
-        assert len({result.digest for result in results}) == 1
-        assert results[0].contributors == tuple(sorted(member.me for member in members[:2]))
+        assert len({result.finished.digest for result in results}) == 1
+        assert results[0].finished.contributors == tuple(sorted(member.me for member in members[:2]))
 
     play(swarm, scenario)
 
@@ -235,18 +242,22 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
             round=0,
             attempt=0,
             key=canonical.digest("repair"),
-            digest=results[0].digest,
+            digest=results[0].finished.digest,
             contributors=tuple(sorted(holders)),
             from_peers=holders,
             timeout_seconds=TIMEOUT_SECONDS,
         )
         fetched = await members[2].averaging.repair(asked, None)
         assert torch.equal(fetched.vector, results[0].vector)
-        assert fetched.digest == results[0].digest
+        assert fetched.finished.digest == results[0].finished.digest
         with pytest.raises(AveragingError):
             await members[2].averaging.repair(replace(asked, digest=canonical.digest("never averaged")), None)
 
     play(swarm, scenario)
+
+
+def asked_of(donor: Member, boundary: int, digest: Digest) -> FetchState:
+    return FetchState(instance=INSTANCE, round=boundary, digest=digest, from_peers=(donor.me,))
 
 
 def test_state_is_fetched_as_it_was_offered(swarm: Swarm) -> None:
@@ -254,7 +265,7 @@ def test_state_is_fetched_as_it_was_offered(swarm: Swarm) -> None:
         outer, momentum = vector(10), vector(11)
         digest = state_digest(outer, momentum)
         members[0].states.offer(INSTANCE, 4, digest, (outer, momentum))
-        fetched = await members[1].states.fetch(instance=INSTANCE, round=4, digest=digest, from_peers=(members[0].me,))
+        fetched = await members[1].states.fetch(asked_of(members[0], 4, digest))
         assert all(torch.equal(got, want) for got, want in zip(fetched, (outer, momentum), strict=True))
 
     play(swarm, scenario)
@@ -266,15 +277,14 @@ def test_when_an_average_begins_only_the_newest_state_is_served(swarm: Swarm) ->
         newer, older = (vector(10), vector(11)), (vector(12), vector(13))
         for number, state in ((4, older), (5, newer)):
             donor.offer(INSTANCE, number, state_digest(*state), state)
-        from_peers = (members[0].me,)
-        fetched = await joiner.fetch(instance=INSTANCE, round=4, digest=state_digest(*older), from_peers=from_peers)
+        fetched = await joiner.fetch(asked_of(members[0], 4, state_digest(*older)))
         assert torch.equal(fetched[0], older[0])
         donor.keep_newest(INSTANCE)
         donor.keep_newest(InstanceId(INSTANCE + 1))  # nothing of it was ever offered
-        fetched = await joiner.fetch(instance=INSTANCE, round=5, digest=state_digest(*newer), from_peers=from_peers)
+        fetched = await joiner.fetch(asked_of(members[0], 5, state_digest(*newer)))
         assert torch.equal(fetched[0], newer[0])
         with pytest.raises(StateTransferFailed):
-            await joiner.fetch(instance=INSTANCE, round=4, digest=state_digest(*older), from_peers=from_peers)
+            await joiner.fetch(asked_of(members[0], 4, state_digest(*older)))
 
     play(swarm, scenario)
 
@@ -282,9 +292,7 @@ def test_when_an_average_begins_only_the_newest_state_is_served(swarm: Swarm) ->
 def test_a_state_without_a_donor_is_an_error(swarm: Swarm) -> None:
     async def scenario(members: list[Member]) -> None:
         with pytest.raises(StateTransferFailed):
-            await members[1].states.fetch(
-                instance=INSTANCE, round=4, digest=canonical.digest("nothing"), from_peers=(members[0].me,)
-            )
+            await members[1].states.fetch(asked_of(members[0], 4, canonical.digest("nothing")))
 
     play(swarm, scenario)
 

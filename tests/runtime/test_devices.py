@@ -32,7 +32,7 @@ from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.runtime.node.device_map import DeviceMap
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
-from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeAverage, FakeCheckpoints, FakeEngine, FakeNetwork, hashed, rules
+from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeAverage, FakeCheckpoints, FakeEngine, FakeNetwork, rules
 
 A, B, C, D = (InstanceId(number) for number in range(4))
 WAIT_LIMIT_SECONDS = 240.0
@@ -197,7 +197,7 @@ def test_one_instance_ends_its_round_while_another_trains() -> None:
     machine.worker.submit(inner(B))
     machine.worker.submit(inner(A))
     machine.until(InnerFinished, A)
-    machine.worker.put_average(A, 0, FakeAverage("average of pseudo-gradient 0", hashed(), ()))
+    machine.worker.put_average(A, 0, FakeAverage("average of pseudo-gradient 0"))
     machine.worker.submit(ApplyOuter(instance=A, round=0))
     machine.until(OuterApplied, A)
     machine.worker.submit(Transition(round=1, forks=(), merges=()))  # nothing to be done: it waits for nobody

@@ -18,7 +18,7 @@ OTHER = PeerId("other")
 
 
 def observer_node() -> _ObserverNode:
-    without_network = cast(SwarmNode, SimpleNamespace(p2p=None, me=PeerId("me")))
+    without_network = cast(SwarmNode, SimpleNamespace(p2p=SimpleNamespace(peer_id="me"), me=PeerId("me")))
     return _ObserverNode(without_network, RunConfig(), [OTHER])
 
 

@@ -8,16 +8,24 @@ import pytest
 import torch
 
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
-from adloco_p2p.core.model.events import ApplyOuter, Event, ReleaseState, RunInner, SnapshotState, StateKept, Transition
+from adloco_p2p.core.model.events import (
+    ApplyOuter,
+    Event,
+    FetchState,
+    ReleaseState,
+    RunInner,
+    SnapshotState,
+    StateKept,
+    Transition,
+)
 from adloco_p2p.core.model.lineage import Merge
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import StateTransferFailed
 from adloco_p2p.runtime.node.device_thread import DeviceEffect
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
-from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.in_memory import MemoryPort, MemorySwarm
 from adloco_p2p.training.hosting import Hosting
-from tests.runtime.fakes import hashed
+from tests.runtime.fakes import FakeAverage
 from tests.training.small_run import ONE, effect, hosting
 
 WAIT_LIMIT_SECONDS = 240.0
@@ -59,9 +67,7 @@ class Device:
         """A round of a lonely host."""
         self.does(work)
         average = self.worker.pseudo_gradient(work.plan.instance, work.round).clone()
-        self.worker.put_average(
-            work.plan.instance, work.round, Averaged(vector=average, digest=hashed(), contributors=(), statistics=None)
-        )
+        self.worker.put_average(work.plan.instance, work.round, FakeAverage(average))
         self.does(ApplyOuter(instance=work.plan.instance, round=work.round))
 
     def keeps(self, copy: InstanceId, *, of: InstanceId, boundary: int) -> Digest:
@@ -72,7 +78,8 @@ class Device:
     def fetches(self, instance: InstanceId, boundary: int, digest: Digest, *donors: "Device") -> None:
         """As the node does: verified by the digest, then adopted."""
         peers = tuple(donor.port.me for donor in donors)
-        outer, momentum = asyncio.run(self.port.fetch(instance=instance, round=boundary, digest=digest, from_peers=peers))
+        asked = FetchState(instance=instance, round=boundary, digest=digest, from_peers=peers)
+        outer, momentum = asyncio.run(self.port.fetch(asked))
         self.engine.adopt(instance, outer, momentum)
 
     def stands(self) -> State:

@@ -25,6 +25,7 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import NO_INSTANCE
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.framed_stream import Pacing
 from benchmarks.unplanned import unplanned
 
@@ -57,8 +58,8 @@ def averaged(results: Iterable[Averaged | BaseException]) -> list[Averaged]:
 
 
 def measured(result: Averaged) -> PseudoGradientStatistics:
-    assert result.statistics is not None
-    return result.statistics
+    assert result.finished.statistics is not None
+    return result.finished.statistics
 
 
 def residual_of(result: Averaged) -> torch.Tensor:
@@ -151,8 +152,8 @@ class Peer:
             round=0,
             attempt=0,
             key=key_of(name),
-            digest=result.digest,
-            contributors=result.contributors,
+            digest=result.finished.digest,
+            contributors=result.finished.contributors,
             from_peers=tuple(donor.peer_id for donor in donors),
             timeout_seconds=TIMEOUT_SECONDS,
         )
@@ -207,11 +208,10 @@ class Peers:
             p2p = await P2P.create(initial_peers=known, startup_timeout=240)
             known += await p2p.get_visible_maddrs()
             averager = Averager(
-                p2p,
+                Endpoint(p2p, pace=self._paces.get(number)),
                 part_bytes=self._part_bytes,
                 limits=self._limits,
                 aggregation=self._rule,
-                pace=self._paces.get(number),
                 **self._settings,
                 **signing(p2p, self.evidence),
             )
@@ -249,7 +249,7 @@ class Peers:
             exchange(
                 [
                     Averager(
-                        peer.p2p,
+                        Endpoint(peer.p2p),
                         part_bytes=self._part_bytes,
                         limits=self._limits,
                         **signing(peer.p2p, self.evidence),

@@ -158,6 +158,7 @@ class LinkedPeers:
                 ours, theirs = socket.socketpair()
                 mine = await FramedStream.take_over(peer, *await asyncio.open_connection(sock=ours))
                 other = await FramedStream.take_over(me, *await asyncio.open_connection(sock=theirs))
+                mine.pace, other.pace = steps[0][1].of(me), steps[0][1].of(peer)
                 task = asyncio.get_running_loop().create_task(serve(other, peer))
                 serving.add(task)
                 task.add_done_callback(serving.discard)
@@ -176,7 +177,7 @@ class LinkedPeers:
                     attempts[me] = await _completed(first[me], spec)
                 else:
                     vector, room = vectors[self.names.index(me)], np.empty(spec.num_result_bytes, dtype=np.uint8)
-                    attempts[me] = Butterfly(spec, vector, room, TIMEOUT_SECONDS, self._surroundings(me, pools[me], strike))
+                    attempts[me] = Butterfly(spec, vector, room, TIMEOUT_SECONDS, self._surroundings(me, pools[me]))
                 begun[spec.key, me] = attempts[me]
             first, strike.attempts = first or attempts, attempts
             results = await asyncio.gather(*(_end_of(me, strike, failed) for me in attempts), return_exceptions=True)
@@ -191,7 +192,7 @@ class LinkedPeers:
         await asyncio.gather(*serving, return_exceptions=True)
         return list(results)
 
-    def _surroundings(self, me: PeerId, pool: StreamPool, strike: Strike) -> Surroundings:
+    def _surroundings(self, me: PeerId, pool: StreamPool) -> Surroundings:
         async def no_fault() -> None:
             return None
 
@@ -199,7 +200,6 @@ class LinkedPeers:
             own_peer=me,
             limits=self._limits,
             executor=Inline(),
-            pace=strike.of(me),
             pool=pool,
             stall_detector=StallDetector(least_seconds=600.0, most_seconds=600.0),
             local_fault=no_fault,

@@ -20,7 +20,7 @@ from adloco_p2p.training.data_parallel import Team
 from adloco_p2p.training.device import select_devices
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.instance import Instance
-from tests.runtime.fakes import Calls, FakeAverage, FakeCheckpoints, FakeNetwork, hashed
+from tests.runtime.fakes import Calls, FakeAverage, FakeCheckpoints, FakeNetwork
 from tests.training.small_run import (
     ARCHITECTURE,
     ONE,
@@ -70,7 +70,7 @@ class Machine:
             assert isinstance(done, InnerFinished), done
             self.results[done.instance] = done
             average = self.worker.pseudo_gradient(done.instance, number).clone()
-            self.worker.put_average(done.instance, number, FakeAverage(average, hashed(), ()))
+            self.worker.put_average(done.instance, number, FakeAverage(average))
         for instance in instances:
             self.worker.submit(ApplyOuter(instance=instance, round=number))
         for _ in instances:

@@ -133,7 +133,8 @@ class OuterRound(RoundState):
         if not self._is_awaited(event):
             return []
         self.average = event
-        self.votes.held = (event.attempt, event.digest, event.contributors)
+        attempt = event.asked.attempt
+        self.votes.held = (attempt, event.digest, event.contributors)
         if self.is_hidden:  # the time of this attempt alone: time lost in failed ones is no measure of the links
             num_bytes = event.bytes_sent + event.bytes_received
             self.adaptive_timeout.observe(now - self.phase_since, num_bytes=num_bytes)
@@ -145,11 +146,11 @@ class OuterRound(RoundState):
             self.download_bytes_per_second = event.bytes_received / (now - self.phase_since)
         if event.is_repair:  # others made it: this host has nothing to vote for
             return self._commit.wait(now)
-        return self._commit.vote(now, attempt=event.attempt, contributors=event.contributors, digest=event.digest)
+        return self._commit.vote(now, attempt=attempt, contributors=event.contributors, digest=event.digest)
 
     def average_decided(self, event: AverageDecided) -> list[Effect]:
         """The attempt under way has all contributions: a death costs it only what the dead host was to reduce."""
-        is_current = self.phase is Phase.AVERAGING and event.attempt == self.attempts.current.number
+        is_current = self.phase is Phase.AVERAGING and event.asked.attempt == self.attempts.current.number
         if is_current and self.attempts.current.completes is None:
             self.attempts.decided(event.decision)
         return []
@@ -158,7 +159,7 @@ class OuterRound(RoundState):
         """An attempt, or a repair, gave nothing."""
         if not self._is_awaited(event):
             return []
-        log = self.failure_log(event.attempt, event.reason)
+        log = self.failure_log(event.asked.attempt, event.reason)
         if self.phase is Phase.REPAIRING:
             return [log, *self._commit.repair_failed(event, now)]
         if event.upload_bytes_per_second > 0:
@@ -176,9 +177,10 @@ class OuterRound(RoundState):
 
     def _is_awaited(self, event: AverageFinished | AverageFailed) -> bool:
         """Not the end of an attempt or a repair that was given up."""
+        attempt = event.asked.attempt
         if self.phase is Phase.AVERAGING:
-            return event.attempt == self.attempts.current.number and not event.is_repair
-        return self.phase is Phase.REPAIRING and event.attempt == self.repaired and event.is_repair
+            return attempt == self.attempts.current.number and not event.is_repair
+        return self.phase is Phase.REPAIRING and attempt == self.repaired and event.is_repair
 
     def received(self, sender: PeerId, message: AveragingMessage, now: float) -> list[Effect]:
         """A message from another host of this instance; others are ignored."""

@@ -127,47 +127,57 @@ class InnerFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AverageDecided:
+class _OfAverage:
+    """About an average that the core asked for."""
+
+    asked: Average | RepairAverage
+
+    @property
+    def instance(self) -> InstanceId:
+        return self.asked.instance
+
+    @property
+    def round(self) -> int:
+        return self.asked.round
+
+    @property
+    def is_repair(self) -> bool:
+        return isinstance(self.asked, RepairAverage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageDecided(_OfAverage):
     """The attempt has all contributions, and what decides their coefficients. Should it fail now, a retry can complete it."""
 
-    instance: InstanceId
-    round: int
-    attempt: int
     decision: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AverageFinished:
+class AverageFinished(_OfAverage):
     """The average lies in a scratch buffer; nothing was applied."""
 
-    instance: InstanceId
-    round: int
-    attempt: int
     digest: Digest
+    """The part of the result that every host must share; see `numerics/digest.py`."""
     contributors: tuple[PeerId, ...]
-    """The hosts that gave their pseudo-gradients, as the attempt had them."""
+    """The hosts that gave their pseudo-gradients, as the attempt had them, sorted."""
     statistics: PseudoGradientStatistics | None
-    """None where the average was fetched from others, and what is in it of this peer is not known."""
+    """Of the own pseudo-gradient as it was transmitted; zeros beside the average's norm for a host that only received. None for
+    an average that was fetched and has nothing of this host in it, or was made by a rule that sees all contributions."""
     left_out: tuple[PeerId, ...] = ()
     """Those of the contributors whose pseudo-gradients the aggregation rule left out; the digest binds them."""
-    is_repair: bool = False
-    """The end of a `RepairAverage`."""
     bytes_sent: int = 0
+    """Until the result was here; slower members may be served afterwards."""
     bytes_received: int = 0
     upload_bytes_per_second: float = 0.0
     """Throughput of the own uplink as the receivers measured it; 0 where it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AverageFailed:
-    instance: InstanceId
-    round: int
-    attempt: int
+class AverageFailed(_OfAverage):
     reason: str
     suspects: tuple[PeerId, ...] = ()
     because: PeerId | None = None
     """The member whose report ended the attempt here, where it names no suspects."""
-    is_repair: bool = False
     upload_bytes_per_second: float = 0.0
     """Throughput of the own uplink, where the others went on without this host because it still sent; else 0."""
     vector_bytes: int = 0

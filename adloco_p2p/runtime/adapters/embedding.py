@@ -1,5 +1,5 @@
-"""A node's interface to the process that it runs in: the engine, the way to end it, the words for its user. The command has one
-set of these, a program that imports the package has its own."""
+"""A node's interface to the process that it runs in: its directory and settings, the engine, the way to end it, the words for
+its user. The defaults are those of the command; a program that imports the package has its own."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +16,7 @@ from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.tokenizer import open_tokenizer
 from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.runtime.adapters.imports import collecting_nothing, import_training
+from adloco_p2p.runtime.node.event_sink import View
 from adloco_p2p.runtime.node.loop import Node
 from adloco_p2p.runtime.node.ports import Engine
 from adloco_p2p.storage.workdir import Workdir
@@ -80,6 +81,13 @@ def steer_by_signals(node: Node, peer_config: PeerConfig) -> None:
 class Embedding:
     """One process around a node."""
 
+    workdir: Workdir
+    config: PeerConfig
+    view: View
+    say: Callable[[str], None]
+    """Takes a line for the user."""
+    should_gather: bool = False
+    """Wait for the other founders after a restart, too."""
     prepare: Callable[[], None] = import_training
     """Loads what `build` will need. Called in a thread of its own while the network is asked for the run."""
     build: Callable[[RunConfig, PeerConfig, PeerId, Workdir], Built] = build_hosting
@@ -87,6 +95,3 @@ class Embedding:
     """Called in the node's loop just before it runs."""
     on_link: Callable[[str], None] = lambda _: None
     """Takes the link by which others join, with its invitation where this peer is the author."""
-
-
-COMMAND = Embedding()

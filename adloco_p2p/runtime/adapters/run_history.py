@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.contributions import Contribution
-from adloco_p2p.core.ledger.ledger import chain
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import HeldOut, Round, Stamped, Started, shared
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
@@ -58,8 +58,8 @@ def with_newest_rounds(status: Status, own_events: Iterable[Stamped]) -> Status:
     return status
 
 
-def status_of_all(run: RunConfig, records: Sequence[object], own_events: Sequence[Stamped]) -> Status:
-    """The run of the journal's records, and of the events of the node that wrote them."""
+def status_of_all(run: RunConfig, entries: Sequence[LedgerEntry], own_events: Sequence[Stamped]) -> Status:
+    """The run of the ledger's entries, and of the events of a node that has them."""
     from_ledger = ledger_events_of(run)
-    from_ledger.follow(chain(records, genesis_of(run)))
+    from_ledger.follow(entries)
     return with_newest_rounds(from_ledger.status, own_events)

@@ -1,50 +1,40 @@
 """The pretrained model of a run that lets peers share it: got before anything is built, served while the node runs."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from adloco_p2p.config.local_files import SHARED_BASE, needs_shared_base, with_shared_base
-from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.scalars import Digest
-from adloco_p2p.runtime.adapters.swarm_ports import Members
-from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.runtime.adapters.embedding import Embedding
 from adloco_p2p.swarm.discovery.join import connect_to_run
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transfer.chunk_server import ChunkServer
 from adloco_p2p.swarm.transfer.file_transfer import fetch_files, file_server
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
-from adloco_p2p.swarm.transport.traffic import Meter, Traffic
+from adloco_p2p.swarm.transport.traffic import Traffic
 
 
 async def get_base(
-    swarm_node: SwarmNode,
-    discovery: Discovery,
-    run: RunConfig,
-    machine: PeerConfig,
-    *,
-    workdir: Workdir,
-    digest: Digest,
-    say: Callable[[str], None],
+    swarm_node: SwarmNode, discovery: Discovery, run: RunConfig, embedding: Embedding, *, digest: Digest
 ) -> None:
     """Fetch it into the working directory, where this machine has to and has not yet. `digest`: of the run."""
-    directory = workdir.path / SHARED_BASE
+    machine, directory = embedding.config, embedding.workdir.path / SHARED_BASE
     if not needs_shared_base(run, machine) or directory.is_dir():
         return
-    workdir.enter("fetching the pretrained model")
+    embedding.workdir.enter("fetching the pretrained model")
     known = await connect_to_run(swarm_node, discovery, digest, should_retry=True)
     donors = list(dict.fromkeys([*known.connected, *await swarm_node.peers_connected()]))
     up, down = machine.upload_bytes_per_second, machine.download_bytes_per_second
     pace = RateLimiter(Traffic(), up_bytes_per_second=up, down_bytes_per_second=down)
-    await fetch_files(swarm_node.p2p, Digest(run.model.files), directory, donors, say=say, pace=pace)
+    endpoint = Endpoint(swarm_node.p2p, pace=pace)
+    await fetch_files(endpoint, Digest(run.model.files), directory, donors, say=embedding.say)
 
 
-def base_servers(
-    swarm_node: SwarmNode, run: RunConfig, workdir: Path, *, pace: RateLimiter, meter: Meter, members: Members
-) -> list[ChunkServer]:
+def base_servers(endpoint: Endpoint, run: RunConfig, workdir: Path) -> list[ChunkServer]:
     """Serves it to others; none where the run does not share it."""
     if not run.model.share:
         return []
     directory = Path(with_shared_base(run, workdir).model.pretrained or "")
-    return [file_server(swarm_node.p2p, Digest(run.model.files), directory, pace=pace, meter=meter, members=members)]
+    return [file_server(endpoint, Digest(run.model.files), directory)]

@@ -8,6 +8,7 @@ import torch
 
 from adloco_p2p.core.model import messages
 from adloco_p2p.core.model.averages import Average, RepairAverage
+from adloco_p2p.core.model.events import FetchState
 from adloco_p2p.core.model.messages import WireMessage
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
@@ -168,33 +169,23 @@ class NetworkStates:
         self._loop.call_soon_threadsafe(self._server.withdraw, instance)
         self._loop.call_soon_threadsafe(self._partial.pop, instance, None)
 
-    async def fetch(
-        self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
-    ) -> Sequence[torch.Tensor]:
-        begun, before = time.monotonic(), None
+    async def fetch(self, effect: FetchState) -> Sequence[torch.Tensor]:
+        instance, begun, before = effect.instance, time.monotonic(), None
 
         def show(received: int, total: int) -> None:
             nonlocal before
             before = received if before is None else before  # what an earlier attempt has left
             seconds = time.monotonic() - begun
             rate = (received - before) / seconds if seconds > 0 else None
-            self._write(
-                StateDownload(round=round, instance=instance, received_bytes=received, total_bytes=total, bytes_per_second=rate)
+            download = StateDownload(
+                round=effect.round, instance=instance, received_bytes=received, total_bytes=total, bytes_per_second=rate
             )
+            self._write(download)
 
         if instance not in self._partial:
             of_outer, of_momentum = (torch.zeros(self._num_parameters, dtype=dtype) for dtype in self._dtypes)
             self._partial[instance] = of_outer, of_momentum
         outer, momentum = self._partial[instance]
-        await self._fetcher.fetch(
-            instance,
-            round,
-            digest,
-            from_peers,
-            outer=outer,
-            momentum=momentum,
-            timeout_seconds=FETCH_SECONDS,
-            on_progress=show,
-        )
+        await self._fetcher.fetch(effect, outer, momentum, timeout_seconds=FETCH_SECONDS, on_progress=show)
         self._partial.pop(instance, None)
         return outer, momentum

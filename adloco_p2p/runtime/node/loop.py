@@ -17,7 +17,6 @@ from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.events import (
     AverageDecided,
     AverageFailed,
-    AverageFinished,
     Broadcast,
     Commanded,
     DiscardRound,
@@ -256,13 +255,10 @@ class Node:
             averaged = await self._averaged(effect)
         except AveragingError as error:
             failed = AverageFailed(
-                instance=effect.instance,
-                round=effect.round,
-                attempt=effect.attempt,
+                asked=effect,
                 reason=str(error),
                 suspects=tuple(error.suspects),  # type: ignore[arg-type]
                 because=error.because,  # type: ignore[arg-type]
-                is_repair=isinstance(effect, RepairAverage),
                 upload_bytes_per_second=error.upload_bytes_per_second,
                 vector_bytes=error.vector_bytes,
             )
@@ -273,20 +269,7 @@ class Node:
             if self._averagings.get(key) is asyncio.current_task():
                 del self._averagings[key]
         self._worker.put_average(effect.instance, effect.round, averaged)
-        finished = AverageFinished(
-            instance=effect.instance,
-            round=effect.round,
-            attempt=effect.attempt,
-            digest=averaged.digest,
-            contributors=averaged.contributors,
-            left_out=averaged.left_out,
-            statistics=averaged.statistics,
-            is_repair=isinstance(effect, RepairAverage),
-            bytes_sent=averaged.bytes_sent,
-            bytes_received=averaged.bytes_received,
-            upload_bytes_per_second=averaged.upload_bytes_per_second,
-        )
-        self._inbox.put_local(finished)
+        self._inbox.put_local(averaged.finished)
 
     async def _averaged(self, effect: Average | RepairAverage) -> AveragedVector:
         match effect:
@@ -303,8 +286,7 @@ class Node:
                 return await self._ports.averaging.repair(effect, kept)
 
     def _note_decided(self, effect: Average, decision: Digest) -> None:
-        event = AverageDecided(instance=effect.instance, round=effect.round, attempt=effect.attempt, decision=decision)
-        self._inbox.put_local(event)
+        self._inbox.put_local(AverageDecided(asked=effect, decision=decision))
 
     def _note_not_shown(self, effect: Average, contributor: PeerId, reducer: PeerId) -> None:
         event = PartNotShown(instance=effect.instance, round=effect.round, contributor=contributor, reducer=reducer)
@@ -319,9 +301,7 @@ class Node:
 
     async def _fetch(self, effect: FetchState) -> None:
         try:
-            outer, momentum = await self._ports.states.fetch(
-                instance=effect.instance, round=effect.round, digest=effect.digest, from_peers=effect.from_peers
-            )
+            outer, momentum = await self._ports.states.fetch(effect)
         except StateTransferFailed as error:
             self._inbox.put_local(FetchFailedEvent(instance=effect.instance, round=effect.round, reason=str(error)))
             return

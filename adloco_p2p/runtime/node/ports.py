@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, SupportsFloat
 
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import Durable, InnerResult, RunInner
-from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
+from adloco_p2p.core.model.events import AverageFinished, Durable, FetchState, InnerResult, RunInner
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
 from adloco_p2p.core.model.report import Report
@@ -105,37 +104,19 @@ class CheckpointStore(Protocol):
 
 
 class AveragedVector(Protocol):
-    """The result of an averaging: the same bytes on every host."""
+    """The result of an averaging."""
 
     @property
-    def vector(self) -> Vector: ...
-
-    @property
-    def digest(self) -> Digest: ...
-
-    @property
-    def contributors(self) -> tuple[PeerId, ...]: ...
-
-    @property
-    def left_out(self) -> tuple[PeerId, ...]:
-        """Those of the contributors whose vectors are not in it."""
+    def vector(self) -> Vector:
+        """The same bytes on every host."""
 
     @property
     def residual(self) -> Vector | None:
         """The part of the own vector that was lost on its way into the average, [R]; none where nothing is to be sent again."""
 
     @property
-    def statistics(self) -> PseudoGradientStatistics | None: ...
-
-    @property
-    def bytes_sent(self) -> int: ...
-
-    @property
-    def bytes_received(self) -> int: ...
-
-    @property
-    def upload_bytes_per_second(self) -> float:
-        """Throughput of the own uplink as the receivers measured it; 0 where it was not measured."""
+    def finished(self) -> AverageFinished:
+        """What the core learns of it."""
 
 
 class Averaging(Protocol):
@@ -183,9 +164,8 @@ class StateExchange(Protocol):
     def withdraw(self, instance: InstanceId) -> None:
         """Serve nothing of this instance any more. Called from a device's thread."""
 
-    async def fetch(
-        self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
-    ) -> Sequence[Vector]: ...
+    async def fetch(self, effect: FetchState) -> Sequence[Vector]:
+        """Outer parameters and momentum."""
 
 
 class TaskScorer(Protocol):

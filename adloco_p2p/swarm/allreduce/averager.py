@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from adloco_p2p.core.model.averages import Average, RepairAverage
+from adloco_p2p.core.model.events import AverageFinished
 from adloco_p2p.core.model.ledger_entry import Evidence, Sign, Verify
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.errors import AveragingError, LocalProtocolError
@@ -36,12 +36,12 @@ from adloco_p2p.swarm.allreduce.recheck import Rechecks
 from adloco_p2p.swarm.allreduce.result_exchange import ResultExchange
 from adloco_p2p.swarm.allreduce.topology import Attempt, AttemptResult, AveragingLimits, Surroundings, Topology
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES
-from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing, StreamLost, open_stream
+from adloco_p2p.swarm.transport.endpoint import Endpoint
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
 from adloco_p2p.swarm.transport.log_limiter import Refusals
 from adloco_p2p.swarm.transport.stall_detector import StallDetector
 from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces, places_for_streams
 from adloco_p2p.swarm.transport.stream_pool import IDLE_SECONDS, StreamPool
-from adloco_p2p.swarm.transport.traffic import Meter
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,12 +56,11 @@ class Averager:
     """All averages of one peer. Belongs to the event loop in which `start` ran.
 
     `part_bytes`, the most that a part may have, `codec`, `aggregation`, `division` and `topology` must be equal on all members.
-    `pace` decides when data may be sent and read.
     """
 
     def __init__(
         self,
-        p2p: P2P,
+        endpoint: Endpoint,
         *,
         codec: str = "float32",
         aggregation: str = "mean",
@@ -69,46 +68,35 @@ class Averager:
         topology: Topology = Butterfly,
         part_bytes: int = 1 << 20,
         limits: AveragingLimits | None = None,
-        pace: Pacing | None = None,
-        meter: Meter | None = None,
-        members: Callable[[], Collection[PeerId]] = frozenset,
         recheck: float = 0.0,
         sign: Sign,
         verify: Verify,
         on_evidence: Callable[[Evidence], None],
     ) -> None:
         """`sign`: in this peer's name; `on_evidence` is called with what proves that another peer lied. `recheck`: the rate of
-        `drawn_parts`, for the parts that members make again.
-
-        `members`: who has a seat now. The streams of others get few places and little time, except where this peer has no seat
-        itself and so no roster."""
+        `drawn_parts`, for the parts that members make again. The streams of strangers get few places and little time."""
         assert part_bytes <= MAX_CHUNK_BYTES // 2, "parts are rounded to groups of the codec, and served as chunks"
-        self._p2p, self._pace, self._meter = p2p, pace, meter or Meter()
+        self._endpoint = endpoint
         self._codec, self._rule, self._topology = codec_named(codec), rule_named(aggregation, division=division), topology
         self._strict_rule = rule_named(aggregation, division=division, is_strict=True)
         self._part_bytes = part_bytes
         self._limits = limits or AveragingLimits()
-        self._notary = Notary(PeerId(p2p.peer_id.to_base58()), sign=sign, verify=verify, on_evidence=on_evidence)
+        self._notary = Notary(endpoint.me, sign=sign, verify=verify, on_evidence=on_evidence)
         self._refusals = Refusals()
         self._attempts = AttemptRegister()
         self._background: set[asyncio.Task[None]] = set()
-        self._results = ResultExchange(
-            p2p, codec=self._codec, limits=self._limits, pace=pace, meter=self._meter, members=members
-        )
-        self._receipts = ReceiptExchange(PeerId(p2p.peer_id.to_base58()), self._notary, self._connect)
+        self._results = ResultExchange(endpoint, codec=self._codec, limits=self._limits)
+        self._receipts = ReceiptExchange(endpoint.me, self._notary, self._connect)
         self._keeps_contributions = recheck > 0
         self._held = HeldUploads()
         self._decided = DecidedAttempts(self._attempts, self._held, close=lambda attempt: self._spawn(self._close(attempt)))
         self._rechecks = Rechecks(
             rate=recheck,
             connect=self._connect,
-            pace=pace,
             on_evidence=on_evidence,
             is_coming=self._is_coming,
         )
-        self._acceptor = StreamAcceptor(
-            p2p, HANDLER, self._serve, meter=self._meter, members=members, pace=pace, on_refused=self._note_refusal
-        )
+        self._acceptor = StreamAcceptor(endpoint, HANDLER, self._serve, on_refused=self._note_refusal)
 
     async def start(self) -> None:
         """Begin to accept streams."""
@@ -118,12 +106,11 @@ class Averager:
             strangers=self._limits.max_stranger_streams,
             per_stranger=self._limits.max_streams_per_stranger,
         )
-        self._places = StreamPlaces(stream_limits, is_stranger=self._acceptor.is_stranger)
+        self._places = StreamPlaces(stream_limits, is_stranger=self._endpoint.is_stranger)
         self._around = Surroundings(
-            own_peer=PeerId(self._p2p.peer_id.to_base58()),
+            own_peer=self._endpoint.me,
             limits=self._limits,
             executor=ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="averaging"),
-            pace=self._pace,
             pool=StreamPool(self._connect),
             stall_detector=StallDetector(
                 least_seconds=self._limits.stall_seconds, most_seconds=self._limits.longest_stall_seconds
@@ -195,7 +182,7 @@ class Averager:
             self._settle(running, result, asked.inspected, on_not_shown)
         finally:
             self._decided.expire_later(spec.round, spec.instance, asked.timeout_seconds)
-        return _averaged(running, result, seconds=asyncio.get_running_loop().time() - begun)
+        return _averaged(asked, running, result, seconds=asyncio.get_running_loop().time() - begun)
 
     def _spec_of(self, asked: Average, vector: torch.Tensor) -> AllReduceSpec:
         """Raises what `average` raises."""
@@ -287,15 +274,17 @@ class Averager:
         is_lost = own is not None and not is_inside and self._codec.needs_feedback
         return Averaged(
             vector=restored.vector,
-            digest=asked.digest,
-            contributors=tuple(sorted(asked.contributors)),
-            left_out=left_out,
-            statistics=restored.statistics,
             residual=own.clone() if own is not None and is_lost else restored.residual,
-            bytes_sent=traffic[0],
-            bytes_received=traffic[1],
+            finished=AverageFinished(
+                asked=asked,
+                digest=asked.digest,
+                contributors=tuple(sorted(asked.contributors)),
+                left_out=left_out,
+                statistics=restored.statistics,
+                bytes_sent=traffic[0],
+                bytes_received=traffic[1],
+            ),
             seconds=asyncio.get_running_loop().time() - begun,
-            upload_bytes_per_second=0.0,
         )
 
     def forget(self, key: Digest) -> None:
@@ -383,10 +372,7 @@ class Averager:
     # --- streams ---
 
     async def _connect(self, peer: PeerId, timeout_seconds: float) -> FramedStream:
-        stream = await open_stream(self._p2p, peer, HANDLER, timeout_seconds=timeout_seconds)
-        stream.count_into(self._meter)
-        stream.pace = self._pace
-        return stream
+        return await self._endpoint.open_stream(peer, HANDLER, timeout_seconds=timeout_seconds)
 
     async def _serve(self, stream: FramedStream) -> None:
         """One average after the other, on a stream that another peer opened."""
@@ -399,7 +385,7 @@ class Averager:
         """Do what the next hello asks. True: another one may follow."""
         async with asyncio.timeout(limit_seconds):
             hello = Hello.decode(await stream.receive(FrameKind.HELLO))
-        limits, is_stranger = self._limits, self._acceptor.is_stranger(stream.peer)
+        limits, is_stranger = self._limits, self._endpoint.is_stranger(stream.peer)
         match hello.purpose:
             case Purpose.AVERAGE:
                 patience_seconds = limits.stranger_seconds if is_stranger else limits.waiting_seconds
@@ -435,7 +421,7 @@ class Averager:
         limit_seconds = self._around.stall_detector.limit_seconds
         try:
             async with asyncio.timeout(limit_seconds):
-                await self._p2p.list_peers()
+                await self._endpoint.p2p.list_peers()
         except P2PDaemonError:
             return None  # that is an answer, too
         except TimeoutError:
@@ -447,20 +433,19 @@ class Averager:
         return None
 
 
-def _averaged(attempt: Attempt, result: AttemptResult, *, seconds: float) -> Averaged:
+def _averaged(asked: Average, attempt: Attempt, result: AttemptResult, *, seconds: float) -> Averaged:
     spec, (bytes_sent, bytes_received) = attempt.spec, attempt.traffic
-    return Averaged(
-        vector=result.vector,
+    finished = AverageFinished(
+        asked=asked,
         digest=result.encoded.digest,
         contributors=tuple(sorted(spec.members[member] for member in spec.contributors)),
         left_out=tuple(sorted(result.left_out)),
         statistics=result.statistics,
-        residual=result.residual,
         bytes_sent=bytes_sent,
         bytes_received=bytes_received,
-        seconds=seconds,
         upload_bytes_per_second=result.upload_bytes_per_second,
     )
+    return Averaged(vector=result.vector, residual=result.residual, finished=finished, seconds=seconds)
 
 
 def _is_flat(tensor: torch.Tensor) -> bool:

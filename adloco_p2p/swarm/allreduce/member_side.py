@@ -192,7 +192,7 @@ class MemberSide:
                 await sink.wait_for(turn + 1 - at.spec.window)
                 encoded = await self._loop.run_in_executor(at.around.executor, own.encoded, part)
                 with way.sending(len(encoded)):
-                    await stream.send_data(encoded, at.around.pace)
+                    await stream.send_data(encoded)
         self._num_uploads -= 1
 
     async def _commit(self, own: OwnContribution) -> None:

@@ -33,7 +33,7 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.settled import MAX_PROOF_BYTES, PartProof, Settled, ShownPart
-from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing, StreamLost
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
 
 _LOG = logging.getLogger(__name__)
 _CONNECT_SECONDS = 20.0
@@ -52,14 +52,12 @@ class Rechecks:
         *,
         rate: float,
         connect: Callable[[PeerId, float], Awaitable[FramedStream]],
-        pace: Pacing | None,
         on_evidence: Callable[[Evidence], None],
         is_coming: Callable[[Digest], bool],
     ) -> None:
         """`rate`: see `drawn_parts`. `is_coming`: whether the average with this key has begun here and not ended."""
         self._rate = rate
         self._connect = connect
-        self._pace = pace
         self._on_evidence = on_evidence
         self._is_coming = is_coming
         self._newest_begun = 0
@@ -107,7 +105,7 @@ class Rechecks:
                 if shown is None:
                     raise RemoteProtocolError(f"{stream.peer} asks for a part that is none, or not here")
                 stream.send(FrameKind.PROOF, canonical.encode(shown.proof))
-                await stream.send_data(memoryview(shown.data), self._pace)
+                await stream.send_data(memoryview(shown.data))
                 stream.send(FrameKind.NOTE)
         await stream.until_closed(_PART_SECONDS)
 

@@ -103,7 +103,7 @@ class ReducerSide:
             skipped = await self._returned_to(member)
             for part in parts[skipped[lane] :]:
                 await reduction.is_reduced[reduction.index_of(part)].wait()
-                await stream.send_data(at.assembly.data(part), at.around.pace)
+                await stream.send_data(at.assembly.data(part))
             if lane == 0:
                 stream.send(FrameKind.RECEIPT, await at.receipts.own())
             await stream.receive(FrameKind.NOTE)

@@ -1,12 +1,11 @@
 """Encoded results of one peer between its attempts and other peers: held, served, fetched, decoded."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import Executor
 
 import numpy as np
 import torch
-from hivemind.p2p import P2P
 
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
@@ -15,8 +14,7 @@ from adloco_p2p.swarm.allreduce.result_store import EncodedResult, Restored, Res
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_server import ChunkServer
-from adloco_p2p.swarm.transport.framed_stream import Pacing
-from adloco_p2p.swarm.transport.traffic import Meter
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 
 _DOWNLOADS_KEPT = 2
 RESULT_KIND = "average"
@@ -31,30 +29,24 @@ class ResultExchange:
 
     def __init__(
         self,
-        p2p: P2P,
+        endpoint: Endpoint,
         *,
         codec: TensorCodec,
         limits: AveragingLimits,
-        pace: Pacing | None,
-        meter: Meter,
-        members: Callable[[], Collection[PeerId]],
     ) -> None:
         """`codec`: of the contributions."""
-        self._own_peer = PeerId(p2p.peer_id.to_base58())
+        self._own_peer = endpoint.me
         self._codec = codec
         self._store = ResultStore(kept_rounds=limits.kept_rounds, max_bytes=limits.kept_bytes)
         self._downloads: dict[Digest, ResultDownload] = {}
         """Results that could not be fetched so far."""
         self._num_readers = 0
         """Decodings of held results that go on now."""
-        self._fetcher = ChunkFetcher(p2p, RESULT_KIND, pace=pace, meter=meter, connect_seconds=limits.connect_seconds)
+        self._fetcher = ChunkFetcher(endpoint, RESULT_KIND, connect_seconds=limits.connect_seconds)
         self._server = ChunkServer(
-            p2p,
+            endpoint,
             RESULT_KIND,
             self._store.find_blob,
-            pace=pace,
-            meter=meter,
-            members=members,
             max_downloads=MAX_REPAIRS,
             max_downloads_per_peer=MAX_REPAIRS_PER_PEER,
         )

@@ -22,7 +22,7 @@ from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads
 from adloco_p2p.swarm.allreduce.pledges import Notary
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult
 from adloco_p2p.swarm.allreduce.settled import Settled
-from adloco_p2p.swarm.transport.framed_stream import FramedStream, Pacing
+from adloco_p2p.swarm.transport.framed_stream import FramedStream
 from adloco_p2p.swarm.transport.stall_detector import StallDetector
 from adloco_p2p.swarm.transport.stream_pool import StreamPool
 
@@ -72,7 +72,6 @@ class Surroundings:
     limits: AveragingLimits
     executor: Executor
     """For work on whole parts."""
-    pace: Pacing | None
     pool: StreamPool
     stall_detector: StallDetector
     local_fault: Callable[[], Awaitable[str | None]]

@@ -11,8 +11,6 @@ from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from hivemind.p2p import P2P
-
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transfer.chunk_protocol import (
@@ -24,9 +22,9 @@ from adloco_p2p.swarm.transfer.chunk_protocol import (
     max_index_bytes,
 )
 from adloco_p2p.swarm.transfer.download import HELP_AFTER_SECONDS, Download
-from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, Pacing, StreamLost, open_stream
+from adloco_p2p.swarm.transport.endpoint import Endpoint
+from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, StreamLost
 from adloco_p2p.swarm.transport.held import decode_held
-from adloco_p2p.swarm.transport.traffic import Meter
 
 MAX_DONORS = 8
 """Donors that are asked at the same time; further ones wait until one of these is busy or dropped."""
@@ -110,20 +108,9 @@ class _Fetch:
 class ChunkFetcher:
     """The side of those that lack a blob. For one event loop and one kind of blob."""
 
-    def __init__(
-        self,
-        p2p: P2P,
-        kind: str,
-        *,
-        pace: Pacing | None = None,
-        meter: Meter | None = None,
-        connect_seconds: float = CONNECT_SECONDS,
-    ) -> None:
-        """`pace` holds back the reading of data."""
-        self._p2p = p2p
+    def __init__(self, endpoint: Endpoint, kind: str, *, connect_seconds: float = CONNECT_SECONDS) -> None:
+        self._endpoint = endpoint
         self._handler = handler_name(kind)
-        self._pace = pace
-        self._meter = meter or Meter()
         self._connect_seconds = connect_seconds
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -195,9 +182,7 @@ class ChunkFetcher:
     async def _fetch_from(self, donor: PeerId, fetch: _Fetch) -> None:
         """Take chunks from one donor until all are there. Raises _Busy, NothingNow, RemoteProtocolError, StreamLost or
         TimeoutError."""
-        stream = await open_stream(self._p2p, donor, self._handler, timeout_seconds=self._connect_seconds)
-        stream.count_into(self._meter)
-        stream.pace = self._pace
+        stream = await self._endpoint.open_stream(donor, self._handler, timeout_seconds=self._connect_seconds)
         sink = ChunkSink()
         stream.sink, stream.on_lost = sink, sink.filled.put_nowait
         try:

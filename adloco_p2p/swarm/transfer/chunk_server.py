@@ -3,18 +3,16 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-
-from hivemind.p2p import P2P
 
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transfer.chunk_protocol import Answer, decode_want, encode_reply, handler_name
-from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing
+from adloco_p2p.swarm.transport.endpoint import Endpoint
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind
 from adloco_p2p.swarm.transport.held import encode_held
 from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces
-from adloco_p2p.swarm.transport.traffic import Meter
 
 MAX_DOWNLOADS = 4
 """Downloads that run at the same time; further fetchers are asked to come back. Members come first: the oldest download of a
@@ -78,25 +76,21 @@ class ChunkServer:
 
     def __init__(
         self,
-        p2p: P2P,
+        endpoint: Endpoint,
         kind: str,
         find: Callable[[Digest], Awaitable[Blob | None]],
         *,
-        pace: Pacing | None = None,
-        meter: Meter | None = None,
-        members: Callable[[], Collection[PeerId]] = frozenset,
         max_downloads: int = MAX_DOWNLOADS,
         max_downloads_per_peer: int = MAX_DOWNLOADS_PER_PEER,
     ) -> None:
         """`find`: the blob of a root, if it is held here; its bytes do not change while `num_served_now` is not 0, or until
-        `drop` is called with its source. `pace` decides when data may be sent. `members`: the peers that have a seat now and
-        come first; all are alike where this peer has none itself."""
+        `drop` is called with its source. Members come first."""
         self._find = find
-        self._pace = pace
-        self._acceptor = StreamAcceptor(p2p, handler_name(kind), self._serve_stream, meter=meter or Meter(), members=members)
+        self._endpoint = endpoint
+        self._acceptor = StreamAcceptor(endpoint, handler_name(kind), self._serve_stream)
         self._requests = StreamPlaces(
             StreamLimits(per_peer=MAX_REQUESTS_PER_PEER, strangers=MAX_REQUESTS, per_stranger=MAX_REQUESTS_PER_PEER),
-            is_stranger=self._acceptor.is_stranger,
+            is_stranger=endpoint.is_stranger,
         )
         """Of streams that have no download yet."""
         self._max_downloads, self._max_downloads_per_peer = max_downloads, max_downloads_per_peer
@@ -135,7 +129,7 @@ class ChunkServer:
 
     def _take_place(self, stream: FramedStream, blob: Blob) -> bool:
         """Take a place for a download, if need be that of a stranger; false where all are taken by those who come first."""
-        is_stranger = self._acceptor.is_stranger(stream.peer)
+        is_stranger = self._endpoint.is_stranger(stream.peer)
         if sum(running.peer == stream.peer for running in self._downloads) >= self._max_downloads_per_peer:
             return False
         if len(self._downloads) >= self._max_downloads:
@@ -163,12 +157,12 @@ class ChunkServer:
                     await stream.drain()
                     wanted = decode_want(await stream.receive(FrameKind.WANT))
                 if wanted is None:  # others gave it the rest; a stranger could claim it at no cost
-                    has_all = not self._acceptor.is_stranger(stream.peer)
+                    has_all = not self._endpoint.is_stranger(stream.peer)
                     return
                 if wanted not in held:
                     raise RemoteProtocolError(f"asked for chunk {wanted}, which is not among the {len(held)} that are here")
                 allowance.take(len(blob.chunks[wanted]))
-                await stream.send_data(blob.chunks[wanted], self._pace, allowance.waiting)
+                await stream.send_data(blob.chunks[wanted], allowance.waiting)
                 served.add(wanted)
         finally:
             stream.abort()

@@ -9,14 +9,13 @@ import asyncio
 import mmap
 import re
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import MaxLen
-from hivemind.p2p import P2P
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import Digest, PeerId, PositiveCount
@@ -27,8 +26,7 @@ from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
 from adloco_p2p.swarm.transfer.download import Download
-from adloco_p2p.swarm.transport.framed_stream import Pacing
-from adloco_p2p.swarm.transport.traffic import Meter
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 
 KIND = "files"
 HEAD = b"files 2"
@@ -83,9 +81,7 @@ def files_root(directory: Path) -> Digest:
     return blob_root(_blob(directory).index)
 
 
-def file_server(
-    p2p: P2P, root: Digest, directory: Path, *, pace: Pacing, meter: Meter, members: Callable[[], Collection[PeerId]]
-) -> ChunkServer:
+def file_server(endpoint: Endpoint, root: Digest, directory: Path) -> ChunkServer:
     """Serves the files of the directory, as long as they are those of the root. They are read when they are first asked for."""
     blob = cache(lambda: _blob(directory))
 
@@ -95,7 +91,7 @@ def file_server(
         held = await asyncio.to_thread(blob)
         return held if blob_root(held.index) == root else None
 
-    return ChunkServer(p2p, KIND, find, pace=pace, meter=meter, members=members)
+    return ChunkServer(endpoint, KIND, find)
 
 
 class _Room:
@@ -156,13 +152,7 @@ def _unpack(chunks: Sequence[memoryview], directory: Path) -> None:
 
 
 async def fetch_files(
-    p2p: P2P,
-    root: Digest,
-    directory: Path,
-    donors: Sequence[PeerId],
-    *,
-    say: Callable[[str], None],
-    pace: Pacing | None,
+    endpoint: Endpoint, root: Digest, directory: Path, donors: Sequence[PeerId], *, say: Callable[[str], None]
 ) -> None:
     """Make `directory`, with the files of the root. After a failure, call again: what has come is kept.
 
@@ -172,7 +162,7 @@ async def fetch_files(
     part = directory.with_name(f"{directory.name}.part")
     room = _Room(part, say)
     download = Download(root, room.make, max_chunks=MAX_CHUNKS, name="pretrained model", may_hold_chunks=True)
-    problems = await ChunkFetcher(p2p, KIND, pace=pace).fetch(download, donors, timeout_seconds=FETCH_SECONDS)
+    problems = await ChunkFetcher(endpoint, KIND).fetch(download, donors, timeout_seconds=FETCH_SECONDS)
     if room.too_large:
         raise ConfigError(f"the pretrained model of the run takes {room.too_large}; free some of it", code="E217")
     if not download.is_complete:

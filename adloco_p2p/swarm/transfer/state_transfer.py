@@ -4,12 +4,12 @@ agreed plan."""
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from hivemind.p2p import P2P
 
+from adloco_p2p.core.model.events import FetchState
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import RemoteProtocolError, StateTransferFailed
 from adloco_p2p.numerics.digest import blob_root, state_chunks, state_index
@@ -17,8 +17,7 @@ from adloco_p2p.swarm.transfer.chunk_fetcher import SILENCE_SECONDS, ChunkFetche
 from adloco_p2p.swarm.transfer.chunk_protocol import ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
 from adloco_p2p.swarm.transfer.download import Download
-from adloco_p2p.swarm.transport.framed_stream import Pacing
-from adloco_p2p.swarm.transport.traffic import Meter
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 
 KIND = "state"
 MAX_OFFERED_ROUNDS = 2
@@ -67,16 +66,8 @@ class _Offer:
 class StateServer:
     """The donor's side. Serves what was offered last."""
 
-    def __init__(
-        self,
-        p2p: P2P,
-        *,
-        pace: Pacing | None = None,
-        meter: Meter | None = None,
-        members: Callable[[], Collection[PeerId]] = frozenset,
-    ) -> None:
-        """See `ChunkServer`."""
-        self._server = ChunkServer(p2p, KIND, self._find, pace=pace, meter=meter, members=members)
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._server = ChunkServer(endpoint, KIND, self._find)
         self._server.on_served = self._note_served
         self.start, self.stop = self._server.start, self._server.stop
         self._offers: dict[InstanceId, dict[int, _Offer]] = {}
@@ -153,33 +144,22 @@ class StateServer:
 class StateFetcher:
     """The joiner's side."""
 
-    def __init__(
-        self,
-        p2p: P2P,
-        server: StateServer,
-        *,
-        silence_seconds: float = SILENCE_SECONDS,
-        pace: Pacing | None = None,
-        meter: Meter | None = None,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, server: StateServer, *, silence_seconds: float = SILENCE_SECONDS) -> None:
         """`server` passes on to others what has come."""
         self._server = server
-        self._fetcher = ChunkFetcher(p2p, KIND, pace=pace, meter=meter)
+        self._fetcher = ChunkFetcher(endpoint, KIND)
         self._silence_seconds = silence_seconds
 
     async def fetch(
         self,
-        instance: InstanceId,
-        round: int,
-        root: Digest,
-        donors: Sequence[PeerId],
-        *,
+        asked: FetchState,
         outer: torch.Tensor,
         momentum: torch.Tensor,
+        *,
         timeout_seconds: float,
         on_progress: OnProgress = _unseen,
     ) -> None:
-        """Fill `outer` and `momentum` (flat [P], CPU) with the state at the boundary before `round`.
+        """Fill `outer` and `momentum` (flat [P], CPU) with the state at the boundary before the round.
 
         Chunks that are right already are not asked for: after a failure, call again with the same tensors and perhaps other
         donors. `on_progress` gets the verified and all bytes now and then. Raises StateTransferFailed with the reasons when no
@@ -193,14 +173,14 @@ class StateFetcher:
                 raise RemoteProtocolError(f"offers {index.num_bytes} bytes, the state has {num_bytes}")
             return chunks
 
-        name = f"state of instance {instance} before round {round}"
+        name = f"state of instance {asked.instance} before round {asked.round}"
         shuffle = random.SystemRandom().shuffle  # joiners that ask for the chunks in one order have nothing for each other
-        download = Download(root, make_room, max_chunks=len(chunks), name=name, may_hold_chunks=True, shuffle=shuffle)
+        download = Download(asked.digest, make_room, max_chunks=len(chunks), name=name, may_hold_chunks=True, shuffle=shuffle)
         watching = asyncio.create_task(_report(download, num_bytes, on_progress))
         try:
             with self._server.passing_on(download):
                 problems = await self._fetcher.fetch(
-                    download, donors, timeout_seconds=timeout_seconds, silence_seconds=self._silence_seconds
+                    download, asked.from_peers, timeout_seconds=timeout_seconds, silence_seconds=self._silence_seconds
                 )
         finally:
             watching.cancel()

@@ -106,7 +106,7 @@ class FramedStream(asyncio.BufferedProtocol):
         """The member that the other end waits for, by its last keepalive."""
         self.max_control_bytes = CONTROL_BYTES
         self.pace: Pacing | None = None
-        """The limiter of the reading of data, if there is one."""
+        """The limiter of data, sent and read, if there is one."""
         self.bytes_sent = self.bytes_received = 0
         self._meter = Meter()
         self.last_sent = self.last_received = loop.time()
@@ -290,18 +290,15 @@ class FramedStream(asyncio.BufferedProtocol):
         self.last_sent = self._loop.time()
 
     async def send_data(
-        self,
-        data: memoryview,
-        pace: Pacing | None,
-        waiting: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+        self, data: memoryview, waiting: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
     ) -> None:
         """Send one part as data frames, as fast as the peer and `pace` allow; within `waiting` while it is the peer that does
         not read. Raises StreamLost."""
         while len(data):
-            piece = data[: FRAME_BYTES if pace is None else pace.up_piece_bytes]
+            piece = data[: FRAME_BYTES if self.pace is None else self.pace.up_piece_bytes]
             data = data[len(piece) :]
-            if pace is not None:
-                await pace.sending(len(piece))
+            if self.pace is not None:
+                await self.pace.sending(len(piece))
             self.send(FrameKind.DATA, piece)
             async with waiting():
                 await self.drain()

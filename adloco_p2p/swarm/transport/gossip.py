@@ -11,12 +11,12 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from google.protobuf.message import DecodeError
-from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
+from hivemind.p2p import P2PContext, PeerID, ServicerBase
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError, P2PHandlerError
 
 from adloco_p2p.config.run_config import PROTOCOL_VERSION
@@ -25,6 +25,7 @@ from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.inbox import Inbox
 from adloco_p2p.swarm.transport.pieces import (
     MAX_PAYLOAD_BYTES,
@@ -36,9 +37,7 @@ from adloco_p2p.swarm.transport.pieces import (
     num_charged_bytes,
     num_plain_bytes,
 )
-from adloco_p2p.swarm.transport.strangers import is_stranger
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket, try_take_all
-from adloco_p2p.swarm.transport.traffic import Meter
 from adloco_p2p.v1 import gossip_pb2
 
 MAX_CONCURRENT_SENDS = 32
@@ -95,16 +94,13 @@ class GossipWire:
 
     def __init__(
         self,
-        p2p: P2P,
+        endpoint: Endpoint,
         *,
         run: Digest,
-        me: PeerId,
         kinds: Mapping[str, type],
         on_message: OnMessage,
         on_refused: OnRefused,
         manifest: gossip_pb2.SignedManifest | None = None,
-        meter: Meter | None = None,
-        members: Callable[[], Collection[PeerId]] = frozenset,
         stranger_kinds: Mapping[str, float] = MappingProxyType({}),
         prices: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
@@ -112,15 +108,15 @@ class GossipWire:
         while it waits the inbox fills, and then senders are refused. `on_refused` is called with what other peers refuse, and
         why.
 
-        `members` gives the peers that have a seat now; every other one is a stranger, may send `stranger_kinds` only, and
-        shares one budget with all other strangers. A peer without a seat itself has no roster, and treats all alike. The price
-        of a message, in messages, is in `stranger_kinds` and, for the budget that each peer has, in `prices`; 1 where nothing
-        is named. Messages in pieces are taken from members, and from peers that this one has sent something.
+        A stranger may send `stranger_kinds` only, and shares one budget with all other strangers. The price of a message, in
+        messages, is in `stranger_kinds` and, for the budget that each peer has, in `prices`; 1 where nothing is named. Messages
+        in pieces are taken from members, and from peers that this one has sent something. Of the endpoint the pace is not used.
         """
         self.run = run
         self.manifest = manifest
-        self._p2p = p2p
-        self._me = me
+        self._endpoint = endpoint
+        self._p2p = endpoint.p2p
+        self._me = endpoint.me
         self._kinds = dict(kinds)
         self._names = {kind: name for name, kind in kinds.items()}
         assert len(self._names) == len(self._kinds)
@@ -128,7 +124,6 @@ class GossipWire:
         self._on_refused = on_refused
         self._servicer = AdlocoGossip(self)
         self._inbox = Inbox()
-        self._members = members
         self._stranger_kinds = dict(stranger_kinds)
         self._prices = dict(prices)
         self._assembly = Assembly()
@@ -136,7 +131,7 @@ class GossipWire:
         """Peers that are being sent a message in pieces."""
         self.num_too_large = 0
         """Messages that were not sent because no peer would accept them: each is a bug here."""
-        self._meter = meter or Meter()
+        self._meter = endpoint.meter
         self._from_remote = _Rates((MESSAGES_PER_SECOND, MESSAGE_BURST), (BYTES_PER_SECOND, BYTES_BURST))
         self._to_remote = _Rates(
             (SENT_BYTES_PER_SECOND, SENT_BYTES_BURST), (SENT_PLAIN_BYTES_PER_SECOND, SENT_PLAIN_BYTES_BURST)
@@ -201,7 +196,7 @@ class GossipWire:
             return f"the envelope names another sender than {remote}"
         if envelope.kind not in self._kinds:
             return "unknown kind of message"
-        is_stranger = self._is_stranger(remote)
+        is_stranger = self._endpoint.is_stranger(remote)
         if is_stranger and envelope.kind not in self._stranger_kinds:
             return f"only members send {envelope.kind}, and the newest plan that is known here gives no seat to the sender"
         try:
@@ -231,11 +226,11 @@ class GossipWire:
         return None
 
     def _has_room(self, remote: PeerId, num_bytes: int, *, is_stranger: bool) -> bool:
-        return self._inbox.has_room(remote, num_bytes, is_stranger=is_stranger, num_members=len(self._members()))
+        return self._inbox.has_room(remote, num_bytes, is_stranger=is_stranger, num_members=len(self._endpoint.members()))
 
     def _whole(self, remote: PeerId, envelope: gossip_pb2.Envelope) -> bytes | None:
         """The message of which this is the last piece; none before. Raises RemoteProtocolError."""
-        is_member = remote in self._members()
+        is_member = remote in self._endpoint.members()
         if not is_member and remote not in self._to_remote:
             raise RemoteProtocolError("messages in pieces are taken from members, and from peers that were asked")
         return self._assembly.take(remote, envelope, is_member=is_member)
@@ -243,10 +238,9 @@ class GossipWire:
     def may_ask(self, remote: object) -> bool:
         """Whether this remote peer may have the manifest now: it keeps to its rate, and strangers to theirs."""
         peer = PeerId(str(remote))
-        return self._from_remote.try_take(peer, 1.0, 0.0) and (not self._is_stranger(peer) or self._pay_as_stranger(1.0, 0.0))
-
-    def _is_stranger(self, peer: PeerId) -> bool:
-        return is_stranger(peer, me=self._me, members=self._members())
+        return self._from_remote.try_take(peer, 1.0, 0.0) and (
+            not self._endpoint.is_stranger(peer) or self._pay_as_stranger(1.0, 0.0)
+        )
 
     def _pay_as_stranger(self, price: float, num_bytes: float) -> bool:
         """Take from what all strangers have together. Nothing is left to take where the answers to them used up their share of
@@ -285,7 +279,7 @@ class GossipWire:
         if len(envelopes) == 1:
             (envelope,) = envelopes
             num_bytes = envelope.ByteSize()
-            is_stranger_now = self._is_stranger(peer)
+            is_stranger_now = self._endpoint.is_stranger(peer)
             can_pay = not is_stranger_now or self._to_strangers.has(num_bytes)  # from both budgets, or from neither
             if can_pay and self._to_remote.try_take(peer, num_bytes, num_charged_bytes(envelope)):
                 if is_stranger_now:
@@ -299,7 +293,7 @@ class GossipWire:
         try:
             for envelope in envelopes:
                 await self._to_remote.take(peer, envelope.ByteSize(), num_charged_bytes(envelope))
-                if self._is_stranger(peer):
+                if self._endpoint.is_stranger(peer):
                     await self._to_strangers.take(envelope.ByteSize())
                 if not await self._send_envelope(peer, envelope):
                     return False

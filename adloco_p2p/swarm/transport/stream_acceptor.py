@@ -6,18 +6,16 @@ import logging
 import resource
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
-from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.swarm.transport.framed_stream import FramedStream, Pacing, StreamLost
-from adloco_p2p.swarm.transport.strangers import is_stranger
-from adloco_p2p.swarm.transport.traffic import Meter
+from adloco_p2p.swarm.transport.endpoint import Endpoint
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, StreamLost
 
 _LOG = logging.getLogger(__name__)
 
@@ -91,34 +89,28 @@ class StreamAcceptor:
 
     def __init__(
         self,
-        p2p: P2P,
+        endpoint: Endpoint,
         handler: str,
         serve: Callable[[FramedStream], Awaitable[None]],
         *,
-        meter: Meter,
-        members: Callable[[], Collection[PeerId]] = frozenset,
-        pace: Pacing | None = None,
         on_refused: Callable[[PeerId, str], None] | None = None,
     ) -> None:
-        """`serve` may raise StreamLost, TimeoutError, and RemoteProtocolError for what `on_refused` then gets. `members`: the
-        peers that have a seat now. `pace` governs the reading of data."""
-        self._p2p, self._handler, self._serve = p2p, handler, serve
-        self._me = PeerId(str(p2p.peer_id))
-        self._meter, self._members = meter, members
-        self._pace, self._on_refused = pace, on_refused
+        """`serve` may raise StreamLost, TimeoutError, and RemoteProtocolError for what `on_refused` then gets."""
+        self._endpoint, self._handler, self._serve = endpoint, handler, serve
+        self._on_refused = on_refused
         self.streams: dict[asyncio.Task[None], FramedStream] = {}
         """Accepted streams and the tasks that serve them."""
 
     async def start(self) -> None:
-        await self._p2p.add_binary_stream_handler(self._handler, self._accept)
+        await self._endpoint.p2p.add_binary_stream_handler(self._handler, self._accept)
 
     async def stop(self) -> None:
         """Accept no more streams; those that are served go on."""
-        if not self._p2p.is_alive:
+        if not self._endpoint.p2p.is_alive:
             return
         try:
             async with asyncio.timeout(STOP_SECONDS):
-                await self._p2p.remove_binary_stream_handler(self._handler)
+                await self._endpoint.p2p.remove_binary_stream_handler(self._handler)
         except (OSError, P2PDaemonError, asyncio.IncompleteReadError) as error:  # a TimeoutError is an OSError
             _LOG.info("accept.stop handler=%s daemon=%s", self._handler, error)  # it is gone, and the handler with it
 
@@ -129,17 +121,12 @@ class StreamAcceptor:
         if self.streams:
             await asyncio.wait(self.streams, timeout=timeout_seconds)
 
-    def is_stranger(self, peer: PeerId) -> bool:
-        return is_stranger(peer, me=self._me, members=self._members())
-
     async def _accept(self, info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One stream from an authenticated peer."""
         peer, task = PeerId(str(info.peer_id)), asyncio.current_task()
         assert task is not None
         try:
-            stream = self.streams[task] = await FramedStream.take_over(peer, reader, writer)
-            stream.count_into(self._meter)
-            stream.pace = self._pace
+            stream = self.streams[task] = self._endpoint.take_over(await FramedStream.take_over(peer, reader, writer))
             await self._serve(stream)
         except RemoteProtocolError as error:
             _LOG.debug("accept.refused handler=%s peer=%s reason=%s", self._handler, peer, error)

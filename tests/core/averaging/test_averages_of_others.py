@@ -22,6 +22,7 @@ from tests.core.averaging.test_outer_round import (
     B,
     C,
     D,
+    asked,
     has,
     inner_result,
     outer_round,
@@ -60,13 +61,10 @@ def test_in_a_round_between_it_trains_takes_the_average_of_the_others_and_keeps_
         effects += outer.received(peer, item, 12.0)
     assert has(effects, RepairAverage) and not has(effects, ApplyOuter)
     repaired = AverageFinished(
-        instance=INSTANCE,
-        round=1,
-        attempt=0,
+        asked=replace(asked(is_repair=True), round=1),
         digest=DIGEST,
         contributors=(A, B, C),
         statistics=None,
-        is_repair=True,
         bytes_received=8000,
     )
     effects = outer.average_finished(repaired, 16.0)

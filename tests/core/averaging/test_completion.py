@@ -11,7 +11,7 @@ from adloco_p2p.core.model.averages import Average, CancelAverage
 from adloco_p2p.core.model.events import AverageDecided, Effect, Send
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from tests.core.averaging.test_outer_round import INSTANCE, A, B, C, D, E, averaging, failure
+from tests.core.averaging.test_outer_round import INSTANCE, A, B, C, D, E, asked, averaging, failure
 
 DECISION, OTHER = Digest("8" * 64), Digest("9" * 64)
 
@@ -19,7 +19,7 @@ DECISION, OTHER = Digest("8" * 64), Digest("9" * 64)
 def decided(*peers: PeerId, decision: Digest = DECISION) -> OuterRound:
     """The round of the first peer, whose attempt of all has decided at 12 s."""
     outer = averaging(*peers, adaptive_timeout=AdaptiveTimeout())
-    assert outer.average_decided(AverageDecided(instance=INSTANCE, round=0, attempt=0, decision=decision)) == []
+    assert outer.average_decided(AverageDecided(asked=asked(), decision=decision)) == []
     return outer
 
 
@@ -111,7 +111,7 @@ def test_an_attempt_without_a_contributor_is_not_completed() -> None:
     for peer in (B, C, D):
         outer.received(peer, report(E, decision=None), 14.2)
     assert [peer for peer, _ in led(outer).weights] == [A, B, C, D]
-    outer.average_decided(AverageDecided(instance=INSTANCE, round=0, attempt=1, decision=DECISION))
+    outer.average_decided(AverageDecided(asked=asked(attempt=1), decision=DECISION))
     outer.average_failed(failure(attempt=1, suspects=(D,)), 20.0)
     for peer in (B, C):
         outer.received(peer, report(D, attempt=1), 20.2)
@@ -135,7 +135,7 @@ def test_a_host_follows_a_leader_that_completes_what_it_has_decided() -> None:
 def test_a_host_that_cannot_complete_it_says_so_and_goes_on(own: Digest | None) -> None:
     outer = averaging(C, A, B, D, adaptive_timeout=AdaptiveTimeout())
     if own is not None:
-        outer.average_decided(AverageDecided(instance=INSTANCE, round=0, attempt=0, decision=own))
+        outer.average_decided(AverageDecided(asked=asked(), decision=own))
     effects = outer.received(A, start(A, B, C, completes=DECISION), 15.0)
     assert outer.phase is Phase.AVERAGING and outer.attempts.current.number == 0
     assert not any(isinstance(effect, (Average, CancelAverage)) for effect in effects)
@@ -146,10 +146,10 @@ def test_a_host_that_cannot_complete_it_says_so_and_goes_on(own: Digest | None) 
 def test_a_decision_of_an_attempt_that_is_over_is_no_news() -> None:
     outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
     outer.average_failed(failure(attempt=0, suspects=(D,)), 14.0)
-    outer.average_decided(AverageDecided(instance=INSTANCE, round=0, attempt=0, decision=DECISION))
+    outer.average_decided(AverageDecided(asked=asked(), decision=DECISION))
     assert outer.attempts.decision is None
     for peer in (B, C):
         outer.received(peer, report(D, decision=None), 14.2)
     assert led(outer).completes is None
-    outer.average_decided(AverageDecided(instance=INSTANCE, round=0, attempt=0, decision=DECISION))
+    outer.average_decided(AverageDecided(asked=asked(), decision=DECISION))
     assert outer.attempts.decision is None

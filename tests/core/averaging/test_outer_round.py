@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -103,11 +104,17 @@ def inner_result(outer: OuterRound) -> InnerResult:
     )
 
 
-def finished(outer: OuterRound, *peers: PeerId) -> AverageFinished:
+def asked(*, attempt: int = 0, is_repair: bool = False) -> Average | RepairAverage:
+    """What the end of an attempt, or of a repair, answers."""
+    fields: dict[str, Any] = {"instance": INSTANCE, "round": 0, "attempt": attempt, "key": DIGEST, "timeout_seconds": 60.0}
+    if is_repair:
+        return RepairAverage(digest=DIGEST, contributors=(), from_peers=(), **fields)
+    return Average(plan=DIGEST, weights=(), steps=(), **fields)
+
+
+def finished(outer: OuterRound, *peers: PeerId, attempt: int = 0, is_repair: bool = False) -> AverageFinished:
     return AverageFinished(
-        instance=INSTANCE,
-        round=outer.round,
-        attempt=0,
+        asked=replace(asked(attempt=attempt, is_repair=is_repair), round=outer.round),
         digest=DIGEST,
         contributors=peers,
         statistics=PseudoGradientStatistics(own_sqnorm=1.0, inner_product=1.0, averaged_sqnorm=1.0),
@@ -129,8 +136,8 @@ def has(effects: Sequence[Effect], kind: type) -> bool:
     return any(isinstance(effect, kind) for effect in effects)
 
 
-def failure(*, attempt: int, suspects: tuple[PeerId, ...]) -> AverageFailed:
-    return AverageFailed(instance=INSTANCE, round=0, attempt=attempt, reason="nothing came", suspects=suspects)
+def failure(*, attempt: int, suspects: tuple[PeerId, ...], is_repair: bool = False) -> AverageFailed:
+    return AverageFailed(asked=asked(attempt=attempt, is_repair=is_repair), reason="nothing came", suspects=suspects)
 
 
 def test_an_attempt_without_others_does_not_count_for_the_adaptive_timeout() -> None:
@@ -386,7 +393,7 @@ def test_what_the_retry_measured_of_the_uplink_stands_above_what_was_cut_off(ret
     cut_off = replace(failure(attempt=0, suspects=(B,)), upload_bytes_per_second=1e3, vector_bytes=400)
     outer.average_failed(cut_off, 14.0)
     outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, C)), 15.0)
-    done = replace(finished(outer, A, B, C), attempt=1, upload_bytes_per_second=retry)
+    done = replace(finished(outer, A, B, C, attempt=1), upload_bytes_per_second=retry)
     outer.average_finished(done, 16.0)
     assert (outer.upload_bytes_per_second, outer.vector_bytes) == (uplink, 400)
 
@@ -428,7 +435,7 @@ def test_failed_attempts_do_not_lengthen_the_adaptive_timeout() -> None:
     outer = averaging(B, A, C, adaptive_timeout=adaptive_timeout)
     outer.average_failed(failure(attempt=0, suspects=(C,)), 70.0)
     outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B)), 71.0)
-    outer.average_finished(replace(finished(outer, A, B), attempt=1), 73.0)
+    outer.average_finished(finished(outer, A, B, attempt=1), 73.0)
     assert list(adaptive_timeout.waits) == [2.0]
 
 
@@ -533,7 +540,7 @@ def test_an_average_that_one_host_claims_is_not_fetched_and_a_fetched_one_gives_
     assert not has(outer.received(B, vote(outer, B, A, B, C, D), 13.0), RepairAverage)
     assert not has(outer.received(C, vote(outer, C, A, B, C, D), 13.0), RepairAverage), "two of four are no majority"
     assert has(outer.received(D, vote(outer, D, A, B, C, D), 13.0), RepairAverage)
-    effects = outer.average_finished(replace(finished(outer, A, B, C, D), is_repair=True), 14.0)
+    effects = outer.average_finished(finished(outer, A, B, C, D, is_repair=True), 14.0)
     assert has(effects, ApplyOuter) and not outer.has_voted
     [answer] = outer.received(B, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=()), 15.0)
     assert isinstance(answer, Send) and isinstance(answer.message, AverageDigest)
@@ -604,7 +611,7 @@ def until_void(outer: OuterRound, effects: list[Effect], now: float) -> tuple[fl
         if has(effects, RepairAverage):
             repairs += 1
             now += 1.0
-            effects = outer.average_failed(replace(failure(attempt=0, suspects=(B,)), is_repair=True), now)
+            effects = outer.average_failed(failure(attempt=0, suspects=(B,), is_repair=True), now)
         else:
             assert outer.next_deadline is not None
             now = outer.next_deadline
@@ -738,7 +745,7 @@ def test_the_end_of_what_was_given_up_is_not_taken_for_that_of_the_repair() -> N
     assert outer.average_failed(failure(attempt=0, suspects=(A,)), 12.2) == []
     assert outer.average_finished(finished(outer, A, B), 12.2) == []
     assert outer.phase is Phase.REPAIRING
-    outer.average_finished(replace(finished(outer, A, C), attempt=1, is_repair=True), 12.3)
+    outer.average_finished(finished(outer, A, C, attempt=1, is_repair=True), 12.3)
     assert outer.phase is Phase.APPLYING
 
 
@@ -754,7 +761,7 @@ def test_a_failed_donor_is_asked_again_after_a_pause() -> None:
     outer = averaging(B, A, C, adaptive_timeout=AdaptiveTimeout())
     for peer in (A, C):
         outer.received(peer, vote(outer, peer, A, C, attempt=1), 12.1)
-    outer.average_failed(replace(failure(attempt=1, suspects=(A, C)), is_repair=True), 15.0)
+    outer.average_failed(failure(attempt=1, suspects=(A, C), is_repair=True), 15.0)
     assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
     effects = outer.tick(outer.next_deadline)
     assert [effect.from_peers for effect in effects if isinstance(effect, RepairAverage)] == [(A, C)]

@@ -18,6 +18,7 @@ from adloco_p2p.core.model.plan import RosterChange
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
+from tests.core.averaging.test_outer_round import asked
 from tests.core.peer.story import PEER0, PEER1, PEER2, Story, rules
 from tests.core.peer.test_peer_churn import CAPACITY, INSTANCE, NEWS, Scripted, _cadence, _entry, _report, _result
 
@@ -69,7 +70,7 @@ def test_inner_steps_of_an_earlier_epoch_end_without_consequence() -> None:
 
 def test_an_average_that_ends_after_its_round_does_not_end_the_round_again() -> None:
     story = Story(rules=rules(rounds=4))
-    late, machine = AverageFailed(instance=INSTANCE, round=0, attempt=0, reason="late"), story.machine(PEER0)
+    late, machine = AverageFailed(asked=asked(), reason="late"), story.machine(PEER0)
     story.at(2.0, lambda: machine.feed(late, machine.process))  # type: ignore[arg-type]
     rounds = story.play().rounds_logged(PEER0)
     assert rounds == sorted(set(rounds))

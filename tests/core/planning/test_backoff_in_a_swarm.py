@@ -42,9 +42,7 @@ class FailingWorld(World):
             self._honest_join(machine, process, effect, contribution)
             return
         suspects = () if machine.peer == self.faulty else (self.faulty,)
-        failed = AverageFailed(
-            instance=effect.instance, round=effect.round, attempt=effect.attempt, reason="failed", suspects=suspects
-        )
+        failed = AverageFailed(asked=effect, reason="failed", suspects=suspects)
         self.queue.after(0.5, machine.feed, failed, process)
 
     @property

@@ -11,6 +11,7 @@ from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.swarm.allreduce.averager import Averager
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from benchmarks.unplanned import unplanned
 from tests.swarm.averaging_peers import key_of, until
 
@@ -42,8 +43,8 @@ class Decided:
 
 def averager_with(attempt: Any) -> Any:
     """Without a network; `told` are the notes to other members."""
-    p2p: Any = SimpleNamespace(peer_id=SimpleNamespace(to_base58=lambda: ME))
-    averager: Any = Averager(p2p, sign=lambda *_: "", verify=lambda *_: True, on_evidence=lambda _: None)
+    endpoint = Endpoint(SimpleNamespace(peer_id=ME))
+    averager: Any = Averager(endpoint, sign=lambda *_: "", verify=lambda *_: True, on_evidence=lambda _: None)
     averager._around, averager.told = SimpleNamespace(own_peer=ME), []
     averager._attempts.running[attempt.spec.key] = attempt
     averager._attempts._ended[attempt.spec.key] = None

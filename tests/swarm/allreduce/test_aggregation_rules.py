@@ -43,7 +43,7 @@ def results_of(results: Sequence[Averaged | BaseException]) -> list[Averaged]:
     """They are the same bytes, of one decision."""
     first, *others = averaged(results)
     for result in others:
-        assert (result.digest, result.left_out) == (first.digest, first.left_out)
+        assert (result.finished.digest, result.finished.left_out) == (first.finished.digest, first.finished.left_out)
         assert torch.equal(result.vector.view(torch.int32), first.vector.view(torch.int32))
     return [first, *others]
 
@@ -61,8 +61,8 @@ def test_every_host_has_the_bytes_that_one_process_would_make(peers: Peers, rule
     in_memory = aggregate(vectors, weights, (1,) * 4, rule=rule_named(rule), codec=codec_named(codec))
     difference = float((results[0].vector - in_memory.vector).norm() / in_memory.vector.norm())
     assert difference < (0.02 if codec_named(codec).needs_feedback else 1e-6), "a mean's blocks begin where its parts do"
-    assert results[0].contributors == tuple(sorted(names))
-    assert results[0].left_out == tuple(sorted(list(names)[host] for host in in_memory.decision.left_out))
+    assert results[0].finished.contributors == tuple(sorted(names))
+    assert results[0].finished.left_out == tuple(sorted(list(names)[host] for host in in_memory.decision.left_out))
     for result, statistics, residual in zip(results, in_memory.statistics, in_memory.residuals, strict=True):
         if statistics is not None:
             assert measured(result).own_sqnorm == pytest.approx(statistics.own_sqnorm, rel=1e-12)
@@ -104,7 +104,8 @@ def test_a_liar_among_five_moves_the_robust_average_little(peers: Peers, attack:
             (result, *_) = results_of(peers.average(f"{attack} {rule}", vectors, (1,) * 5))
         distances[rule] = float((result.vector - mean).norm() / mean.norm())
     assert distances["robust"] < 0.3 and distances["robust"] < 0.8 * distances["mean"]
-    assert result.left_out == (() if attack == "x1000" else (peers[2].peer_id,)), "x1000 is the honest direction: it is clipped"
+    left_out = () if attack == "x1000" else (peers[2].peer_id,)  # x1000 is the honest direction: it is clipped
+    assert result.finished.left_out == left_out
 
 
 @pytest.mark.parametrize("codec", [codec.name for codec in CODECS if codec.needs_feedback])
@@ -114,7 +115,7 @@ def test_the_own_vector_comes_back_to_a_host_that_was_left_out(peers: Peers, cod
     vectors[3] *= -1.0
     with peers.using(aggregation="robust", codec=codec):
         results = results_of(peers.average(f"left out {codec}", vectors, (1,) * 4))
-    assert results[0].left_out == (peers[3].peer_id,)
+    assert results[0].finished.left_out == (peers[3].peer_id,)
     assert torch.equal(residual_of(results[3]), vectors[3])
     coder = codec_named(codec)
     assert torch.equal(residual_of(results[0]), vectors[0] - coder.decode(coder.encode(vectors[0])))
@@ -130,7 +131,7 @@ def test_planned_steps_are_part_of_the_decision(peers: Peers) -> None:
             results = results_of(peers.average(f"steps {steps}", vectors, (1, 1, 1), steps=steps))
         expected = aggregate(vectors, (1, 1, 1), steps, rule=rule_named("clip"), codec=codec_named("float32"))
         assert torch.allclose(results[0].vector, expected.vector, rtol=1e-4, atol=1e-5)
-        digests.add(results[0].digest)
+        digests.add(results[0].finished.digest)
     assert len(digests) == 2
 
 
@@ -149,10 +150,10 @@ def test_a_repair_knows_who_was_left_out_from_the_result_itself(peers: Peers) ->
         results = results_of(peers.average("fetched", vectors, (1,) * 4))
         peers[0].averager.forget(key_of("fetched"))
         fetched = peers.run(peers[0].repair("fetched", results[0], [peers[1]], vector=vectors[0]))
-    assert fetched.left_out == (peers[1].peer_id,)
+    assert fetched.finished.left_out == (peers[1].peer_id,)
     assert torch.equal(fetched.vector, results[0].vector)
     assert torch.equal(residual_of(fetched), residual_of(results[0]))
-    assert fetched.statistics is None, "they follow from the Gram matrix, which is gone"
+    assert fetched.finished.statistics is None, "they follow from the Gram matrix, which is gone"
 
 
 # --- what goes wrong before the decision ---------------------------------------------------------------------------------

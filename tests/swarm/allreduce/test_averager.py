@@ -34,7 +34,7 @@ def dumb_mean(vectors: list[torch.Tensor], weights: tuple[int, ...]) -> torch.Te
 def assert_same_bytes(results: Sequence[Averaged | BaseException]) -> Averaged:
     first, *others = averaged(results)
     for result in others:
-        assert result.digest == first.digest
+        assert result.finished.digest == first.finished.digest
         assert torch.equal(result.vector.view(torch.int32), first.vector.view(torch.int32))
         assert measured(result).averaged_sqnorm == measured(first).averaged_sqnorm
     return first
@@ -60,14 +60,14 @@ def test_every_host_gets_the_same_weighted_mean(peers: Peers, size: int, weights
     result = assert_same_bytes(results)
     assert torch.allclose(result.vector.double(), dumb_mean(given, weights), rtol=1e-6, atol=1e-6)
     assert all(torch.equal(vector, before) for vector, before in zip(vectors, given, strict=True))
-    assert result.contributors == tuple(sorted(peer for peer, weight in peers.weights(*weights) if weight))
+    assert result.finished.contributors == tuple(sorted(peer for peer, weight in peers.weights(*weights) if weight))
 
 
 def test_a_repetition_gives_the_same_bits(peers: Peers) -> None:
     vectors, weights = vectors_of(4, 30_000), (3, 5, 7, 11)
     first = assert_same_bytes(peers.average("repeat 1", vectors, weights))
     second = assert_same_bytes(peers.average("repeat 2", vectors, weights))
-    assert first.digest == second.digest
+    assert first.finished.digest == second.finished.digest
     assert torch.equal(first.vector, second.vector)
 
 
@@ -105,7 +105,7 @@ def test_lossy_codecs_give_the_same_bytes_and_their_own_statistics(
         statistics_of = mean if coder.returns_mean else ideal
         assert measured(result).inner_product == pytest.approx(float(own.double() @ statistics_of), rel=1e-9)
         least = 2 / 3 * (coder.num_bytes(50_003) + coder.mean_codec.num_bytes(50_003))
-        assert result.bytes_received <= 1.1 * least + 10_000, "parts of 4 KiB, and what their hashes and pledges take"
+        assert result.finished.bytes_received <= 1.1 * least + 10_000, "parts of 4 KiB, and what their hashes and pledges take"
 
 
 def test_statistics_are_those_of_the_vectors(peers: Peers) -> None:
@@ -123,8 +123,8 @@ def test_traffic_is_the_least_a_butterfly_needs(peers: Peers) -> None:
     size, n = 400_000, 4
     for result in averaged(peers.average("traffic", vectors_of(n, size), (1,) * n)):
         least = 2 * (n - 1) / n * 4 * size
-        assert result.bytes_received == pytest.approx(least, rel=0.02)
-        assert result.bytes_sent <= 1.02 * least
+        assert result.finished.bytes_received == pytest.approx(least, rel=0.02)
+        assert result.finished.bytes_sent <= 1.02 * least
 
 
 def test_shares_place_the_reduction(peers: Peers) -> None:
@@ -133,8 +133,8 @@ def test_shares_place_the_reduction(peers: Peers) -> None:
     results = averaged(peers.average("shares", vectors, weights, shares=(1.0, 3.0, 0.0)))
     result = assert_same_bytes(results)
     assert torch.allclose(result.vector.double(), dumb_mean(vectors, weights), rtol=1e-6, atol=1e-6)
-    assert results[2].bytes_sent == pytest.approx(4 * 300_000, rel=0.03), "parts of 4 KiB, and their hashes"
-    assert results[2].bytes_received == pytest.approx(4 * 300_000, rel=0.02)
+    assert results[2].finished.bytes_sent == pytest.approx(4 * 300_000, rel=0.03), "parts of 4 KiB, and their hashes"
+    assert results[2].finished.bytes_received == pytest.approx(4 * 300_000, rel=0.02)
 
 
 def test_two_averages_at_the_same_time_do_not_meet(peers: Peers) -> None:
@@ -158,7 +158,7 @@ def test_a_peer_alone_gets_its_own_vector(peers: Peers) -> None:
     vectors = vectors_of(1, 10_000)
     (result,) = averaged(peers.average("alone", vectors, (5,)))
     assert torch.equal(result.vector, vectors[0])
-    assert (result.bytes_sent, result.bytes_received) == (0, 0)
+    assert (result.finished.bytes_sent, result.finished.bytes_received) == (0, 0)
 
 
 def test_a_late_receiver_is_still_served(peers: Peers) -> None:
@@ -173,12 +173,12 @@ def test_a_lost_result_is_fetched_from_those_who_hold_it(peers: Peers, monkeypat
     vectors, weights = vectors_of(3, 100_000), (1, 2, 3)
     results = averaged(peers.average("repair", vectors, weights))
     peers[0].averager.forget(key_of("repair"))
-    contributors = results[0].contributors
+    contributors = results[0].finished.contributors
     repaired = peers.run(peers[0].repair("repair", results[0], peers.list[:3], vector=vectors[0]))
     assert_same_bytes([results[1], repaired])
-    assert repaired.contributors == contributors
+    assert repaired.finished.contributors == contributors
     assert measured(repaired).inner_product == pytest.approx(measured(results[0]).inner_product, rel=1e-12)
-    assert repaired.bytes_received == pytest.approx(400_000, rel=0.05)  # every part once, from whichever donor
+    assert repaired.finished.bytes_received == pytest.approx(400_000, rel=0.05)  # every part once, from whichever donor
 
 
 def test_a_repair_that_nobody_can_serve_fails(peers: Peers) -> None:

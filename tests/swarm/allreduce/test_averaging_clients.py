@@ -10,13 +10,14 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from adloco_p2p.core.averaging.reduction_shares import reduction_shares
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.averager import Averager
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from tests.swarm.averaging_peers import LIMITS, Peer, signing
 
 
 async def start(known: list[str], *, is_client: bool) -> Peer:
     listening = {"host_maddrs": None, "no_listen": True, "dht_mode": "client"} if is_client else {}
     p2p = await P2P.create(initial_peers=known, startup_timeout=240, **listening)
-    averager = Averager(p2p, part_bytes=4096, limits=LIMITS, **signing(p2p))
+    averager = Averager(Endpoint(p2p), part_bytes=4096, limits=LIMITS, **signing(p2p))
     await averager.start()
     return Peer(p2p, averager)
 
@@ -37,9 +38,9 @@ def test_two_clients_and_one_that_can_be_dialled_average_together() -> None:
                 for index, peer in enumerate(peers)
             ]
             results: list[Averaged] = await asyncio.gather(*calls)
-            assert len({result.digest for result in results}) == 1
+            assert len({result.finished.digest for result in results}) == 1
             assert torch.allclose(results[2].vector, torch.tensor((0 * 1 + 1 * 2 + 2 * 3) / 6))
-            assert all(len(result.contributors) == 3 for result in results)
+            assert all(len(result.finished.contributors) == 3 for result in results)
         finally:
             for peer in peers:
                 await peer.averager.stop()

@@ -15,6 +15,7 @@ from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, Purpose, failure
 from adloco_p2p.swarm.allreduce.result_exchange import RESULT_KIND
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES, FramedStream, FrameKind, StreamLost, open_stream
 from adloco_p2p.swarm.transport.stream_acceptor import StreamLimits
 from benchmarks.unplanned import unplanned
@@ -62,7 +63,7 @@ def assert_still_works(peers: Peers, who: tuple[int, ...], *, name: str = "after
         return await asyncio.gather(*(peers[index].average(name, members, torch.full((5_000,), float(index))) for index in who))
 
     results = peers.run(again())
-    assert len({result.digest for result in results}) == 1
+    assert len({result.finished.digest for result in results}) == 1
     assert torch.allclose(results[0].vector, torch.tensor(sum(who) / len(who)))
 
 
@@ -146,7 +147,7 @@ def test_a_member_that_comes_late_is_waited_for(peers: Peers) -> None:
         assert not any(task.done() for task in early)
         return await asyncio.gather(*early, average(2))
 
-    assert len({result.digest for result in peers.run(come_later())}) == 1
+    assert len({result.finished.digest for result in peers.run(come_later())}) == 1
 
 
 def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
@@ -191,7 +192,7 @@ def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
     results = averaged(peers.average("visited", vectors, (1, 1, 1), meanwhile=everything))
     assert torch.allclose(results[0].vector, torch.stack(vectors).mean(0), atol=1e-6)
     unvisited = averaged(peers.average("unvisited", vectors, (1, 1, 1)))
-    assert results[0].digest == unvisited[0].digest
+    assert results[0].finished.digest == unvisited[0].finished.digest
     peers.run(until(lambda: stranger.peer_id not in target.averager._places.taken))
 
 
@@ -200,7 +201,7 @@ def test_streams_of_strangers_get_few_places_and_little_patience(peers: Peers, m
     averager, member, stranger = peers[0].averager, peers[1], peers[3]
     monkeypatch.setattr(averager, "_limits", replace(LIMITS, stranger_seconds=0.3))
     monkeypatch.setattr(averager._places, "limits", StreamLimits(in_all=99, per_peer=9, strangers=3, per_stranger=2))
-    monkeypatch.setattr(averager._acceptor, "_members", lambda: {peers[0].peer_id, peers[1].peer_id, peers[2].peer_id})
+    monkeypatch.setattr(averager._endpoint, "members", lambda: {peers[0].peer_id, peers[1].peer_id, peers[2].peer_id})
     hello = Hello(purpose=Purpose.AVERAGE, key=key_of("never begun")).encode()
 
     async def knock(peer: Peer) -> FramedStream:
@@ -224,7 +225,7 @@ def test_streams_of_strangers_get_few_places_and_little_patience(peers: Peers, m
 
 def test_a_note_of_a_stranger_about_an_average_to_come_is_not_kept(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     averager, notes = peers[0].averager, peers[0].averager._attempts.early_notes
-    monkeypatch.setattr(averager._acceptor, "_members", lambda: {peers[0].peer_id, peers[1].peer_id})
+    monkeypatch.setattr(averager._endpoint, "members", lambda: {peers[0].peer_id, peers[1].peer_id})
 
     async def tell(peer: Peer) -> FramedStream:
         stream = await open_stream(peer.p2p, peers[0].peer_id, HANDLER, timeout_seconds=TIMEOUT_SECONDS)
@@ -357,7 +358,7 @@ def test_a_stream_that_was_kept_was_silent_by_right(peers: Peers) -> None:
         return [*await asyncio.gather(early, average(1))]
 
     peers.average("before", vectors_of(2, 5_000), (1, 1))
-    assert len({result.digest for result in peers.run(average_after_a_long_round())}) == 1
+    assert len({result.finished.digest for result in peers.run(average_after_a_long_round())}) == 1
 
 
 @pytest.mark.parametrize("way", ["cancel", "stop"])
@@ -416,7 +417,7 @@ def test_a_used_key_is_not_served_again(peers: Peers) -> None:
     """Replay: a member opens a stream for an average that has ended."""
     peers.average("replayed", vectors_of(2, 1_000), (1, 1))
     peers.run(peers[0].averager.settled())  # until then it takes what comes for a second stream of the same member
-    twin = Averager(peers[1].p2p, part_bytes=4096, limits=LIMITS, **signing(peers[1].p2p))
+    twin = Averager(Endpoint(peers[1].p2p), part_bytes=4096, limits=LIMITS, **signing(peers[1].p2p))
 
     async def replay() -> None:
         await peers[1].averager.stop()
@@ -451,8 +452,8 @@ def test_pace_governs_every_byte(peers: Peers) -> None:
 
     async def paced() -> Averaged:
         await peers[0].averager.stop()
-        averager = Averager(peers[0].p2p, part_bytes=1 << 20, limits=LIMITS, pace=pace, **signing(peers[0].p2p))
-        other = Averager(peers[1].p2p, part_bytes=1 << 20, limits=LIMITS, **signing(peers[1].p2p))
+        averager = Averager(Endpoint(peers[0].p2p, pace=pace), part_bytes=1 << 20, limits=LIMITS, **signing(peers[0].p2p))
+        other = Averager(Endpoint(peers[1].p2p), part_bytes=1 << 20, limits=LIMITS, **signing(peers[1].p2p))
         await peers[1].averager.stop()
         await averager.start()
         await other.start()
@@ -474,5 +475,5 @@ def test_pace_governs_every_byte(peers: Peers) -> None:
     result = peers.run(paced())
     assert sum(pace.sent) == 4 * 700_000  # half of the vector to the other, and the mean of the other half
     assert max(pace.sent) <= pace.up_piece_bytes
-    assert result.bytes_sent <= 1.01 * sum(pace.sent)
+    assert result.finished.bytes_sent <= 1.01 * sum(pace.sent)
     assert sum(pace.sent) <= sum(pace.taken) <= 1.01 * sum(pace.sent)  # as much comes back, in frames

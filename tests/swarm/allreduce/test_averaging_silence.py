@@ -34,7 +34,7 @@ def test_a_silence_that_ended_makes_the_peer_wait_longer_for_the_next_one() -> N
             await until(lambda: averager._around.stall_detector.limit_seconds > LIMITS.stall_seconds)
             return [*await asyncio.gather(early, average(1))]
 
-        assert len({result.digest for result in peers.run(pause_in_the_middle())}) == 1
+        assert len({result.finished.digest for result in peers.run(pause_in_the_middle())}) == 1
 
 
 async def _loop() -> asyncio.AbstractEventLoop:

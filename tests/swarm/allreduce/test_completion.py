@@ -230,8 +230,8 @@ def test_between_peers_parts_with_the_dead_member_are_made_again_and_a_liar_is_p
         evidence = list(peers.evidence)
         left = [thing for thing in gc.get_objects() if type(thing) is AttemptState and thing.me != VICTIM]
     assert left == [], "buffers do not wait for the garbage collector"
-    assert len({result.digest for result in results}) == 1
-    assert all(result.contributors == names and result.statistics is None for result in results)
+    assert len({result.finished.digest for result in results}) == 1
+    assert all(result.finished.contributors == names and result.finished.statistics is None for result in results)
     assert not_shown == []
     of_liar = {place for place, item in enumerate(evidence) if isinstance(item, WrongSum)}
     assert bool(of_liar) == (reducer == LIAR) and len(of_liar) == len(evidence)

@@ -228,7 +228,7 @@ def test_honest_hosts_prove_nothing_against_each_other(peers: Peers, rule: str, 
         results = peers.average(f"honest {rule} {codec}", alike(4), (1, 2, 3, 1))
         for peer in peers.list:
             peers.run(peer.averager._receipts.settled())
-    assert len({result.digest for result in results if isinstance(result, Averaged)}) == 1
+    assert len({result.finished.digest for result in results if isinstance(result, Averaged)}) == 1
     assert peers.evidence == []
 
 
@@ -367,7 +367,7 @@ def test_a_reducer_that_gives_two_members_two_results_is_proven_a_liar(peers: Pe
         monkeypatch.setattr(peer.averager._receipts, "_random", chosen)
     results = peers.average("two results", alike(4), (1,) * 4)
     assert all(isinstance(result, Averaged) for result in results), results
-    digests = [result.digest for result in results]  # type: ignore[union-attr]
+    digests = [result.finished.digest for result in results]  # type: ignore[union-attr]
     assert digests[0] == digests[1] == digests[2] != digests[3]
     for peer in peers.list:
         peers.run(peer.averager._receipts.settled())

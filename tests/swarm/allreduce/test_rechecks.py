@@ -61,7 +61,7 @@ def average(peers: Peers, name: str, *, more: Mapping[str, Any] | None = None, *
         for peer in peers.list:
             peers.run(peer.averager.settled())
     assert all(isinstance(result, Averaged) for result in results), results
-    assert len({result.digest for result in results}) == 1  # type: ignore[union-attr]
+    assert len({result.finished.digest for result in results}) == 1  # type: ignore[union-attr]
     return results  # type: ignore[return-value]
 
 
@@ -160,7 +160,7 @@ def test_what_is_kept_is_what_was_sent_and_no_copy_of_it(peers: Peers, monkeypat
             peers.run(peer.averager.settled())
             assert isinstance(result, Averaged)
             (settled,) = peer.averager._rechecks._held.values()
-            held = peer.averager._results.find(result.digest)
+            held = peer.averager._results.find(result.finished.digest)
             assert held is not None and len(settled.own) == settled.spec.num_parts
             assert {address(part) for part in settled.own} <= set(made)
             lies_in = vector.data_ptr() <= address(settled.own[0]) < vector.data_ptr() + vector.nbytes

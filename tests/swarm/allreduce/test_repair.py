@@ -41,14 +41,14 @@ def test_a_donor_that_cuts_the_parts_wrongly_spoils_nobody_elses(peers: Peers) -
     """The hashes of its index are the true ones, the lengths are not."""
     result = averaged(peers, "lied about")
     store = peers[1].averager._results._store
-    held = store.find(result.digest)
+    held = store.find(result.finished.digest)
     assert held is not None
     (first, one), (second, two), *others = held.parts
     store._results[key_of("lied about")] = replace(held, parts=((first + 4, one), (second - 4, two), *others))
     with pytest.raises(AveragingError) as failed:
         repair(peers, "lied about", result, 1)
     assert failed.value.suspects == (peers[1].peer_id,)
-    assert repair(peers, "lied about", result, 1, 2).digest == result.digest  # its index came first
+    assert repair(peers, "lied about", result, 1, 2).finished.digest == result.finished.digest  # its index came first
 
 
 def test_a_second_try_fetches_what_the_first_one_lacks(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,21 +67,21 @@ def test_a_second_try_fetches_what_the_first_one_lacks(peers: Peers, monkeypatch
         patched.setattr(chunk_fetcher, "PAUSE_SECONDS", 0.01)
         with pytest.raises(AveragingError, match="the line broke"):
             repair(peers, "interrupted", result, 1)
-    held = peers[1].averager._results.find(result.digest)
+    held = peers[1].averager._results.find(result.finished.digest)
     assert held is not None
     kept = sum(num_bytes for num_bytes, _ in held.parts[:5])
     again = repair(peers, "interrupted", result, 1)
-    assert again.digest == result.digest
-    assert again.bytes_received == pytest.approx(4 * SIZE - kept, rel=0.02) and kept > 0.05 * 4 * SIZE
+    assert again.finished.digest == result.finished.digest
+    assert again.finished.bytes_received == pytest.approx(4 * SIZE - kept, rel=0.02) and kept > 0.05 * 4 * SIZE
 
 
 def test_statistics_are_this_peers_own_or_none(peers: Peers) -> None:
     result = averaged(peers, "mine")
-    assert repair(peers, "mine", result, 1, 2).statistics is None
+    assert repair(peers, "mine", result, 1, 2).finished.statistics is None
     peers[0].averager.forget(key_of("mine"))
-    restored = repair(peers, "mine", result, 1, 2, vector=vectors_of(3, SIZE, seed=len("mine"))[0]).statistics
-    assert restored is not None and result.statistics is not None
-    assert restored.own_sqnorm == pytest.approx(result.statistics.own_sqnorm, rel=1e-12)
+    restored = repair(peers, "mine", result, 1, 2, vector=vectors_of(3, SIZE, seed=len("mine"))[0]).finished.statistics
+    assert restored is not None and result.finished.statistics is not None
+    assert restored.own_sqnorm == pytest.approx(result.finished.statistics.own_sqnorm, rel=1e-12)
 
 
 @pytest.mark.parametrize("codec", ["int4", "sign", "topk2"])
@@ -128,15 +128,15 @@ def test_a_donor_whose_stream_broke_is_asked_again_at_once(peers: Peers, monkeyp
         if num_breaks == 1:
             next(iter(server._downloads)).abort()
 
-    monkeypatch.setattr(server, "_pace", _Fault(100_000, break_once))
-    assert repair(peers, "a broken line", result, 1).digest == result.digest
+    monkeypatch.setattr(server._endpoint, "pace", _Fault(100_000, break_once))
+    assert repair(peers, "a broken line", result, 1).finished.digest == result.finished.digest
     assert num_breaks > 1
 
 
 def test_a_quick_donor_takes_over_from_one_that_is_stuck(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     result = averaged(peers, "one is stuck")
-    monkeypatch.setattr(peers[1].averager._results._server, "_pace", _Fault(10_000, asyncio.Event().wait))
-    assert repair(peers, "one is stuck", result, 1, 2).digest == result.digest
+    monkeypatch.setattr(peers[1].averager._results._server._endpoint, "pace", _Fault(10_000, asyncio.Event().wait))
+    assert repair(peers, "one is stuck", result, 1, 2).finished.digest == result.finished.digest
 
 
 def test_memory_that_a_repair_reads_is_not_written_to(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,12 +144,12 @@ def test_memory_that_a_repair_reads_is_not_written_to(peers: Peers, monkeypatch:
     with peers.using(codec="float16"):
         result = averaged(peers, "forgotten while served")
         averager = peers[1].averager
-        held = averager._results.find(result.digest)
+        held = averager._results.find(result.finished.digest)
         assert held is not None
 
         async def forget() -> None:
             averager.forget(key_of("forgotten while served"))
 
-        monkeypatch.setattr(averager._results._server, "_pace", _Fault(0, forget))
-        assert repair(peers, "forgotten while served", result, 1).digest == result.digest
+        monkeypatch.setattr(averager._results._server._endpoint, "pace", _Fault(0, forget))
+        assert repair(peers, "forgotten while served", result, 1).finished.digest == result.finished.digest
         assert averager._results._store.new_buffer(held.encoded.nbytes) is not held.encoded

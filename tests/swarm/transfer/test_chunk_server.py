@@ -12,6 +12,7 @@ from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
 from adloco_p2p.swarm.transfer.download import Download
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.framed_stream import FrameKind, StreamLost, open_stream
 from adloco_p2p.swarm.transport.held import encode_held
 from tests.swarm.patience import PATIENCE_SECONDS
@@ -28,11 +29,14 @@ async def find(root: Digest) -> Blob | None:
 def test_any_bytes_are_a_blob(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_hosts(tmp_path, 2) as (fetcher, donor):
-            server = ChunkServer(donor.p2p, "text", find)
+            server = ChunkServer(Endpoint(donor.p2p), "text", find)
             await server.start()
             room = [bytearray(len(chunk)) for chunk in CHUNKS]
             download = Download(blob_root(INDEX), lambda _: [memoryview(chunk) for chunk in room], max_chunks=2)
-            assert await ChunkFetcher(fetcher.p2p, "text").fetch(download, [donor.me], timeout_seconds=PATIENCE_SECONDS) == {}
+            problems = await ChunkFetcher(Endpoint(fetcher.p2p), "text").fetch(
+                download, [donor.me], timeout_seconds=PATIENCE_SECONDS
+            )
+            assert problems == {}
             assert room == CHUNKS
             assert download.index is not None and download.index.head == b"any head"
 
@@ -43,7 +47,7 @@ def test_any_bytes_are_a_blob(tmp_path: Path) -> None:
 def test_a_fetcher_that_asks_for_what_does_not_exist_is_dropped_and_its_place_is_free(tmp_path: Path, wants: bytes) -> None:
     async def scenario() -> None:
         async with started_hosts(tmp_path, 2) as (stranger, donor):
-            server = ChunkServer(donor.p2p, "text", find)
+            server = ChunkServer(Endpoint(donor.p2p), "text", find)
             await server.start()
             stream = await open_stream(stranger.p2p, donor.me, handler_name("text"), timeout_seconds=PATIENCE_SECONDS)
             stream.send(FrameKind.HELLO, bytes.fromhex(blob_root(INDEX)))

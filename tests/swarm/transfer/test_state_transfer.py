@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from adloco_p2p.core.model.events import FetchState
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import StateTransferFailed
 from adloco_p2p.numerics.digest import state_chunks, state_digest, state_index
@@ -18,6 +19,7 @@ from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transfer.state_transfer import KIND, StateFetcher, StateServer
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES, FrameKind, open_stream
 from adloco_p2p.swarm.transport.rate_limiter import OVERHEAD, RateLimiter
 from adloco_p2p.swarm.transport.traffic import Traffic
@@ -66,7 +68,7 @@ async def swarm(workdir, num_donors):
         outer, momentum, root = _state()
         servers = []
         for host in hosts[1:]:
-            server = StateServer(host.p2p, pace=CountingPace())
+            server = StateServer(Endpoint(host.p2p, pace=CountingPace()))
             server.offer(INSTANCE, ROUND, root, outer.clone(), momentum.clone())
             await server.start()
             stack.push_async_callback(server.stop)
@@ -77,10 +79,10 @@ async def swarm(workdir, num_donors):
 async def _fetch(
     host, root, donors, target, *, instance=INSTANCE, round_number=ROUND, timeout_seconds=PATIENCE_SECONDS, server=None, **more
 ):
-    fetcher = StateFetcher(host.p2p, server or StateServer(host.p2p), silence_seconds=PATIENCE_SECONDS)
-    await fetcher.fetch(
-        instance, round_number, root, donors, outer=target[0], momentum=target[1], timeout_seconds=timeout_seconds, **more
-    )
+    endpoint = Endpoint(host.p2p)
+    fetcher = StateFetcher(endpoint, server or StateServer(endpoint), silence_seconds=PATIENCE_SECONDS)
+    asked = FetchState(instance=instance, round=round_number, digest=root, from_peers=tuple(donors))
+    await fetcher.fetch(asked, *target, timeout_seconds=timeout_seconds, **more)
 
 
 def _empty():
@@ -110,7 +112,7 @@ def test_the_state_arrives_whole_from_several_donors(tmp_path):
             assert seen == sorted(seen)
             assert torch.equal(target[0], outer)
             assert torch.equal(target[1], momentum)
-            uploads = [server._server._pace.num_bytes for server in servers]
+            uploads = [server._server._endpoint.pace.num_bytes for server in servers]
             assert 8 * NUM_PARAMETERS <= sum(uploads) <= 2 * 8 * NUM_PARAMETERS  # no chunk is asked of more than two
 
     asyncio.run(scenario())
@@ -134,7 +136,7 @@ def test_joiners_serve_each_other_what_they_have_verified(tmp_path):
                 if verified:
                     has_some.set()
 
-            server._server._pace = CountingPace(after_bytes=5 << 20, do=stall)
+            server._server._endpoint.pace = CountingPace(after_bytes=5 << 20, do=stall)
             targets = _empty(), _empty()
 
             async def join_first():
@@ -148,7 +150,7 @@ def test_joiners_serve_each_other_what_they_have_verified(tmp_path):
                 await has_some.wait()
                 goes_on.set()
             assert all(torch.equal(target[0], outer) and torch.equal(target[1], momentum) for target in targets)
-            assert [one._server._pace.num_bytes for one in (server, passing, full)] == [8 * NUM_PARAMETERS] * 2 + [0]
+            assert [one._server._endpoint.pace.num_bytes for one in (server, passing, full)] == [8 * NUM_PARAMETERS] * 2 + [0]
 
     asyncio.run(scenario())
 
@@ -161,8 +163,8 @@ def test_lying_dying_and_silent_donors_hold_nobody_up(tmp_path):
             async def die():
                 os.kill(donors[1].p2p._child.pid, signal.SIGKILL)
 
-            dying._server._pace = CountingPace(after_bytes=1 << 19, do=die)
-            silent._server._pace = CountingPace(after_bytes=1 << 19, do=asyncio.Event().wait)
+            dying._server._endpoint.pace = CountingPace(after_bytes=1 << 19, do=die)
+            silent._server._endpoint.pace = CountingPace(after_bytes=1 << 19, do=asyncio.Event().wait)
             target = _empty()
             await _fetch(joiner, root, [donor.me for donor in donors], target)
             assert torch.equal(target[0], outer)
@@ -231,12 +233,12 @@ def test_a_member_that_took_a_part_elsewhere_counts_as_served(tmp_path, is_membe
 
     async def scenario():
         async with swarm(tmp_path, 1) as ((joiner, donor), (server,), (outer, _, root)):
-            server._server._acceptor._members = lambda: {donor.me} | ({joiner.me} if is_member else set())
+            server._server._endpoint.members = lambda: {donor.me} | ({joiner.me} if is_member else set())
             noted = []
             server.on_served = lambda *served: noted.append(served)
             target = outer.clone(), torch.zeros(NUM_PARAMETERS)  # as other joiners have passed it on
             await _fetch(joiner, root, [donor.me], target)
-            assert server._server._pace.num_bytes == 4 * NUM_PARAMETERS
+            assert server._server._endpoint.pace.num_bytes == 4 * NUM_PARAMETERS
             await until(lambda: server._server.num_served_now == 0)
             assert noted == [(INSTANCE, ROUND, joiner.me)] * is_member
 
@@ -257,7 +259,7 @@ def test_a_download_is_passed_on_while_another_one_of_that_root_ends():
     """Two instances share a state, as after a fork."""
 
     async def scenario():
-        server = StateServer(SimpleNamespace(peer_id="us"))
+        server = StateServer(Endpoint(SimpleNamespace(peer_id="us")))
         lasting, _ = await _half_download()
         ending, _ = await _half_download()
         with server.passing_on(lasting):
@@ -276,7 +278,7 @@ def test_what_is_passed_on_ends_with_a_download_that_fails(tmp_path, comes_whole
 
     async def scenario():
         async with started_hosts(tmp_path, 2) as (joiner, passing):
-            server = StateServer(passing.p2p)
+            server = StateServer(Endpoint(passing.p2p))
             await server.start()
             download, chunks = await _half_download()
             with server.passing_on(download):
@@ -330,7 +332,7 @@ def test_a_broken_transfer_goes_on_where_it_was(tmp_path):
                 await until(lambda: any(bool(part.any()) for part in target))  # a chunk is in its place, whichever came first
                 os.kill(first.p2p._child.pid, signal.SIGKILL)
 
-            dying._server._pace = CountingPace(after_bytes=4 << 20, do=die)
+            dying._server._endpoint.pace = CountingPace(after_bytes=4 << 20, do=die)
             target = _empty()
             with pytest.raises(StateTransferFailed):
                 await _fetch(joiner, root, [first.me], target)
@@ -340,7 +342,7 @@ def test_a_broken_transfer_goes_on_where_it_was(tmp_path):
             await _fetch(joiner, root, [second.me], target)
             assert torch.equal(target[0], outer)
             assert torch.equal(target[1], momentum)
-            assert good._server._pace.num_bytes == sum(missing)
+            assert good._server._endpoint.pace.num_bytes == sum(missing)
 
     asyncio.run(scenario())
 
@@ -377,7 +379,7 @@ def test_a_busy_donor_is_asked_again(tmp_path, monkeypatch):
                 is_serving.set()
                 await may_go_on.wait()
 
-            server._server._pace = CountingPace(after_bytes=1, do=hold)
+            server._server._endpoint.pace = CountingPace(after_bytes=1, do=hold)
             first_target, second_target = _empty(), _empty()
             first = asyncio.create_task(_fetch(one, root, [donor.me], first_target))
             await is_serving.wait()
@@ -396,7 +398,7 @@ def test_a_download_of_a_stranger_yields_to_a_member(tmp_path, monkeypatch):
 
     async def scenario():
         async with swarm(tmp_path, 2) as ((stranger, member, donor), (_, server), (outer, _, root)):
-            server._server._acceptor._members = lambda: {donor.me, member.me}
+            server._server._endpoint.members = lambda: {donor.me, member.me}
             server._server._max_downloads = 1
             is_serving, may_go_on = asyncio.Event(), asyncio.Event()
 
@@ -404,7 +406,7 @@ def test_a_download_of_a_stranger_yields_to_a_member(tmp_path, monkeypatch):
                 is_serving.set()
                 await may_go_on.wait()
 
-            server._server._pace = CountingPace(after_bytes=1, do=hold)
+            server._server._endpoint.pace = CountingPace(after_bytes=1, do=hold)
             idle_target, target = _empty(), _empty()
             idle = asyncio.create_task(_fetch(stranger, root, [donor.me], idle_target))
             await is_serving.wait()
@@ -443,7 +445,7 @@ def test_uploads_keep_to_the_cap(tmp_path):
     async def scenario():
         async with swarm(tmp_path, 1) as ((joiner, donor), (server,), (_, _, root)):
             rate = 8.0 * (1 << 20)
-            server._server._pace = RateLimiter(Traffic(), up_bytes_per_second=int(rate))
+            server._server._endpoint.pace = RateLimiter(Traffic(), up_bytes_per_second=int(rate))
             started = time.monotonic()
             await _fetch(joiner, root, [donor.me], _empty())
             assert time.monotonic() - started >= OVERHEAD * (8 * NUM_PARAMETERS - (1 << 20)) / rate - 0.01

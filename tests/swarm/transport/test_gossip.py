@@ -2,6 +2,7 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
 from adloco_p2p.swarm.transport import gossip, inbox
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import MESSAGE_BURST, STRANGER_MESSAGE_BURST, AdlocoGossip, GossipWire
 from adloco_p2p.swarm.transport.inbox import MAX_STRANGER_MESSAGES, MEMBER_MESSAGES
 from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES
@@ -56,9 +58,8 @@ async def wires(workdir, *runs, manifest=None):
         for host, run in zip(hosts, runs, strict=True):
             ears = Ears()
             wire = GossipWire(
-                host.p2p,
+                Endpoint(host.p2p),
                 run=run,
-                me=host.me,
                 kinds=KINDS,
                 on_message=ears.on_message,
                 on_refused=ears.on_refused,
@@ -129,11 +130,11 @@ def test_a_lost_peer_is_no_error(tmp_path):
     asyncio.run(scenario())
 
 
-def _lone_wire(**changes):
+def _lone_wire(members=frozenset, **changes):
     ears = Ears()
-    options: dict[str, Any] = {"run": RUN, "me": "me", "kinds": KINDS}
+    options: dict[str, Any] = {"run": RUN, "kinds": KINDS}
     options |= {"on_message": ears.on_message, "on_refused": ears.on_refused}
-    return GossipWire(None, **(options | changes))
+    return GossipWire(Endpoint(SimpleNamespace(peer_id="me"), members=members), **(options | changes))
 
 
 def _envelope(**changes):

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
 from adloco_p2p.storage.journal import MAX_RECORD_BYTES
 from adloco_p2p.swarm.transport import gossip, pieces
+from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.pieces import (
     MAX_PAYLOAD_BYTES,
@@ -62,13 +64,13 @@ class Clock:
         return self.now
 
 
-def wire(**changes):
+def wire(members=frozenset, **changes):
     async def on_message(*_):
         raise AssertionError("nobody reads here")
 
-    options: dict[str, Any] = {"run": RUN, "me": "me", "kinds": MESSAGE_KINDS}
+    options: dict[str, Any] = {"run": RUN, "kinds": MESSAGE_KINDS}
     options |= {"on_message": on_message, "on_refused": lambda *_: None}
-    return GossipWire(None, **(options | changes))
+    return GossipWire(Endpoint(SimpleNamespace(peer_id="me"), members=members), **(options | changes))
 
 
 # --- honest ----------------------------------------------------------------------------------------------------------
@@ -96,9 +98,8 @@ def test_a_joiner_gets_entries_of_many_hosts_over_the_real_wire(tmp_path, monkey
                     await inbox.put(message)
 
                 end = GossipWire(
-                    host.p2p,
+                    Endpoint(host.p2p),
                     run=RUN,
-                    me=host.me,
                     kinds=MESSAGE_KINDS,
                     on_message=on_message,
                     on_refused=lambda peer, reason: refused.append(reason),
@@ -182,7 +183,8 @@ def test_a_sender_paces_pieces_by_what_their_receiver_counts(monkeypatch):
             return answers[-1] is None
 
     nothing: Any = None
-    sender = Sender(None, run=RUN, me=ALICE, kinds=MESSAGE_KINDS, on_message=nothing, on_refused=nothing)
+    end = Endpoint(SimpleNamespace(peer_id=ALICE))
+    sender = Sender(end, run=RUN, kinds=MESSAGE_KINDS, on_message=nothing, on_refused=nothing)
     receiver._to_remote.try_take(ALICE, 1.0, 1.0)  # it asked for the message
     assert asyncio.run(sender._send_envelopes(BOB, sent)), answers
     assert answers == [None] * 12
