@@ -6,6 +6,11 @@ python -m benchmarks.islands report               the table from both, into docs
 One instance over all hosts, against one per island, merged now and then and at the end. Every row has as many samples as fit
 the same emulated time, so that each ends with its learning rate decayed. Core, training and averaging are the product's
 (`benchmarks/method/world.py`); machine and links are stated (`benchmarks/method/clock.py`).
+
+Planned, before there was a run of the guarded row or of the row without a border, and with one seed of one island alone:
+does the second island pay at all (one instance without a border, and each way to bridge it, minus one island alone); do
+instances as the product has them, forked and guarded, pay beside one instance over all; do merges that are not in the product
+pay beside the best H of one instance. All other comparisons are exploratory.
 """
 
 import argparse
@@ -152,6 +157,7 @@ def arms(hosts: int) -> list[Arm]:
         apart(2),
         together("float32", 128, momentum=0.7, clock="float32"),
         apart(0, warm_up=4, is_guarded=True),
+        together("int8, no border", 16, clock="int8, no border"),
     ]
 
 
