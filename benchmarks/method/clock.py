@@ -145,6 +145,7 @@ def _islands(hosts: int) -> tuple[Profile, ...]:
         replace(base, name=f"islands of {hosts}, float32", payload_bytes=4 * 150e6),
         replace(base, name=f"islands of {hosts}, int8, merges too", state_bytes=base.payload_bytes),
         replace(base, name=f"islands of {hosts}, int8, sums inside", islands=replace(base.islands, sums_inside=True)),
+        replace(base, name=f"islands of {hosts}, int8, no border", islands=None),
     )
 
 

@@ -93,6 +93,15 @@ def test_the_readme_has_the_figures_of_the_larger_models() -> None:
     assert f"| {ours} | a linear batch ramp without any statistics: {ramp}. DiLoCo: {fixed} |" in README.read_text()
 
 
+@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.name)
+def test_every_interval_in_the_text_of_a_page_stands_in_one_of_its_tables(page: Path) -> None:
+    """Or the opposite does: where a table subtracts, the text says by how much one is higher, or lower."""
+    text = page.read_text()
+    known = {interval.lstrip("-") for row in TABLE_ROW.findall(text) for interval in INTERVAL.findall(row)}
+    found = {interval.lstrip("-") for interval in INTERVAL.findall(TABLE_ROW.sub("", text))}
+    assert not found - known
+
+
 @pytest.mark.parametrize("page", [DOCS / "results.md", README], ids=lambda page: page.name)
 def test_every_interval_on_a_first_page_stands_in_a_table(page: Path) -> None:
     tables = "\n".join(row for path in RESULTS.glob("*.md") for row in TABLE_ROW.findall(path.read_text()))
