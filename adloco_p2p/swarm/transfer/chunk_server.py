@@ -17,8 +17,8 @@ from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLim
 from adloco_p2p.swarm.transport.traffic import Meter
 
 MAX_DOWNLOADS = 4
-"""Downloads that run at the same time; further fetchers are asked to come back. Members come first: where one needs a place, the
-oldest download of a peer without a seat ends, ..."""
+"""Downloads that run at the same time; further fetchers are asked to come back. Members come first: where one needs a place,
+the oldest download of a peer without a seat ends, ..."""
 TURN_SECONDS = 120.0
 """... or else the oldest that has lasted so long. Its fetcher keeps what it has, and takes turns with those that wait: a few
 members that read slowly, for ever, would otherwise keep all others from the state."""

@@ -69,9 +69,11 @@ def test_a_peer_that_claims_absurd_speed_does_not_take_the_whole_batch() -> None
     assert plan.expected_seconds >= 8 * min(batches.values()) / 10.0
 
 
-def test_a_peer_that_claims_to_stand_still_does_not_make_the_swarm_expect_an_endless_round() -> None:
-    honest = run(LARGE, num_peers=4, until=4)[-1].expected_seconds
-    assert run(LARGE, num_peers=4, until=4, say=claiming(1e-30))[-1].expected_seconds <= 2 * honest
+@pytest.mark.parametrize(("share", "factor"), [("speed", 2.0), ("capped", 16.0), ("equal", 16.0)])
+def test_a_peer_that_claims_to_stand_still_does_not_make_the_swarm_expect_an_endless_round(share: Any, factor: float) -> None:
+    rules = replace(LARGE, work=replace(LARGE.work, share=share))
+    honest = run(rules, num_peers=4, until=4)[-1].expected_seconds
+    assert honest < run(rules, num_peers=4, until=4, say=claiming(1e-30))[-1].expected_seconds <= factor * honest
 
 
 # --- statistics ------------------------------------------------------------------------------------------------------
