@@ -295,15 +295,19 @@ class Lifecycle:
         plan, boundary = self._book.get(opened), opened + 1
         if plan is None or self.last_round != opened or not self._book.has_others(self._book.newest, gone):
             return False
-        sole = [instance for instance in self._book.mine(plan) if not self._book.successors(instance, opened, gone)]
-        is_undecided = boundary not in self._book.plans and bool(sole)
-        return is_undecided or any(self._is_unserved(instance, boundary) for instance in sole)
+        lacking = [instance for instance in self._book.mine(plan) if not self._is_held(instance, opened)]
+        is_undecided = boundary not in self._book.plans and bool(lacking)
+        return is_undecided or any(self._is_unserved(instance, boundary) for instance in lacking)
 
     def _is_unserved(self, instance: InstanceId, boundary: int) -> bool:
-        """No successor has it: the statement of another peer, true or not, lets this one go from nobody."""
-        successors = self._book.successors(instance, boundary, self._state.gone)
-        served = self._state.known(instance).served
-        return bool(successors) and not any((boundary, peer) in served for peer in successors)
+        has_successors = bool(self._book.successors(instance, boundary, self._state.gone))
+        return has_successors and not self._is_held(instance, boundary)
+
+    def _is_held(self, instance: InstanceId, number: int) -> bool:
+        """More than half of the others that host it by the plan of this round have it, by their reports or their downloads: the
+        statement of a minority, true or not, lets this peer go from nobody."""
+        served = {peer for boundary, peer in self._state.known(instance).served if boundary > self._state.opened}
+        return self._book.is_held(instance, number, self._state.gone, served=served)
 
     def _hand_over(self, now: float) -> list[Effect]:
         self._enter(HANDOVERS[self.stage])
@@ -436,7 +440,7 @@ def last_before_handover(book: PlanBook, opened: int, reported: Collection[int],
     that this peer has reported."""
     plan = book.get(opened)
     mine = book.mine(plan) if plan is not None else []
-    is_sole = any(not book.successors(instance, opened, gone) for instance in mine)
+    is_sole = any(not book.is_held(instance, opened, gone) for instance in mine)
     if not is_sole or not book.has_others(book.newest, gone):
         return opened
     return max(reported, default=opened - 1) + 2

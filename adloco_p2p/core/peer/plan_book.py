@@ -142,6 +142,14 @@ class PlanBook:
         hosts = [share.peer for item in (plan.instances if plan else ()) if item.instance == instance for share in item.hosts]
         return [peer for peer in hosts if peer != self.me and peer not in gone]
 
+    def is_held(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
+        """More than half of the other living hosts of the instance in this round had reported a state of it before, or are
+        among the `served`. A host that is still fetching it has none to give."""
+        successors = self.successors(instance, number, gone)
+        known = (states for (round, of), states in self._states.items() if of == instance and round < number)
+        reported = {peer for states in known for peer in states}
+        return is_majority(sum(peer in reported or peer in served for peer in successors), len(successors))
+
     def has_others(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:
         """Another peer of the roster is alive."""
         return any(roster_entry.peer != self.me and roster_entry.peer not in gone for roster_entry in plan.roster)

@@ -3,6 +3,7 @@
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
+from statistics import median_high
 
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
 from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan, SwitchMode
@@ -16,6 +17,9 @@ from adloco_p2p.core.planning.suspension import describe_suspensions, suspended
 from adloco_p2p.core.planning.switch_mode import granted_batch, plan_batch
 
 MAX_SECONDS = 1e30
+LONGEST_FACTOR = 16.0
+"""A round is expected to last at most this many times what the median host takes, whatever the slowest one claims: for so long
+the others would wait for one that claims to stand still. A machine that is slower yet misses averages, and rests."""
 FIRST_SHARE = 0.5
 """Of the work of a mean host: nobody waits for a newcomer whose state takes a quarter of the round (`core/peer/fetching.py`),
 and which is a third slower than the others."""
@@ -112,7 +116,12 @@ def place_hosts(
         for share in plan.hosts:
             if speeds.get(share.peer, 0.0) > 0.0:
                 seconds[share.peer].append(min(share.samples / speeds[share.peer], MAX_SECONDS))
-    return tuple(placed), min(max(fsum(times) for times in seconds.values()), MAX_SECONDS)
+    return tuple(placed), _expected_seconds([fsum(times) for times in seconds.values() if times])
+
+
+def _expected_seconds(times: Sequence[float]) -> float:
+    """Of a round, from those of its hosts whose speeds are known; 0 where none is."""
+    return min(max(times), LONGEST_FACTOR * median_high(times), MAX_SECONDS) if times else 0.0
 
 
 def _ready(

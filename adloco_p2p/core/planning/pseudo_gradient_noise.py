@@ -25,7 +25,7 @@ variation of the steps), which outweighs the noise where H is large. docs/result
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, fsum, sqrt
+from math import ceil, fsum, inf, sqrt
 from statistics import median
 
 from adloco_p2p.core.model.gradient_statistics import NoiseSample, PseudoGradientStatistics
@@ -35,11 +35,11 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.words import plural
 
 MIN_ROBUST_HOSTS = 4
-"""From this many hosts on, outliers are clipped or trimmed; with fewer, a liar cannot be identified."""
+"""From this many hosts on, outliers are left out or trimmed; with fewer, a liar cannot be identified."""
 OUTLIER_FACTOR = 4.0
-"""A squared norm counts for at most this many times what the median host shows."""
+"""An update that alone shows this many times the noise that the median one shows is left out."""
 BATCH_CLAIM_FACTOR = 2
-"""A host's batch counts for at most this many times the planned effective batch of the whole instance."""
+"""A host's batch counts for at most this many times the planned one."""
 STEP_CLAIM_FACTOR = 2
 """A host's inner steps count for at most this many times those that the newest plan gives it."""
 
@@ -66,10 +66,11 @@ def pool_pseudo_gradients(
     """The noise of the round, or none, and why.
 
     Contributors are those that more than half of the reports name. Those of them that did not report are taken to be like the
-    mean of the others, so a lost report costs precision and adds no bias. One liar among four or more: its squared norm of a
-    step is clipped to OUTLIER_FACTOR times the median host's (the larger of the bounds for pure signal and for pure noise at
-    its number of samples), its inner product to what Cauchy-Schwarz allows, its batch and its steps to twice the planned ones,
-    and the norm of the average is a median.
+    mean of the others, so a lost report costs precision and adds no bias. So are, of four or more, claims that stand out, a
+    quarter at most of each kind: numbers of steps that do not compare, and updates by which alone the noise would be more than
+    OUTLIER_FACTOR times what it is by the median one. A host weighs at most as many samples as the newest plan gives it; its
+    batch and its steps count for at most twice the planned ones, its inner product for what Cauchy-Schwarz allows; and the norm
+    of the average is a median.
     """
     sets = Counter(claim.contributors for claim in claims.values())
     named, count = max(sets.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
@@ -90,47 +91,81 @@ def pool_pseudo_gradients(
     averaged = median(scalars.averaged_sqnorm for _, scalars in agreeing.values())
     num_hosts = named.bit_count()
     steps = _bounded_steps(inside, plan)
-    if min(steps) < 1 or max(steps) > MOST_STEP_SPREAD * min(steps):
-        return None, f"the hosts did too unequal numbers of steps, {min(steps)} to {max(steps)}"
-    contributions = _bounded(inside, steps, averaged, most_batch=BATCH_CLAIM_FACTOR * plan.effective_batch)
+    comparable = _comparable(steps)
+    if not comparable:
+        return None, f"the hosts did too unequal numbers of steps, {min(steps.values())} to {max(steps.values())}"
+    planned = {share.peer: (share.effective_batch, share.samples) for share in plan.hosts if share.samples > 0}
+    most = max(planned.values(), default=(plan.effective_batch, _MAX_COUNT))
+    bounded = [_bounded(*inside[peer], steps[peer], averaged, planned.get(peer, most)) for peer in comparable]
+    contributions = _without_outliers(bounded, averaged)
     sample = noise_of(contributions, averaged, num_hosts=num_hosts, round=round)
-    return sample, f"measured between the updates of {len(inside)} of {plural(num_hosts, 'host')}"
+    return sample, f"measured between the updates of {len(contributions)} of {plural(num_hosts, 'host')}"
 
 
 _Inside = Mapping[PeerId, tuple[InstanceReport, PseudoGradientStatistics]]
 
 
-def _bounded_steps(inside: _Inside, plan: InstancePlan) -> list[int]:
+def _bounded_steps(inside: _Inside, plan: InstancePlan) -> dict[PeerId, int]:
     planned = {share.peer: share.inner_steps for share in plan.hosts if share.inner_steps > 0}
-    most_planned = max(planned.values(), default=_MAX_COUNT)
-    return [min(claim.inner_steps, STEP_CLAIM_FACTOR * planned.get(peer, most_planned)) for peer, (claim, _) in inside.items()]
+    most = max(planned.values(), default=_MAX_COUNT)
+    return {peer: min(claim.inner_steps, STEP_CLAIM_FACTOR * planned.get(peer, most)) for peer, (claim, _) in inside.items()}
 
 
-def _bounded(inside: _Inside, steps: Sequence[int], averaged: float, *, most_batch: int) -> list[Contribution]:
-    batches = [min(claim.batch_samples, most_batch) for claim, _ in inside.values()]
-    samples = [
-        float(min(claim.samples, batch * count, _MAX_COUNT))
-        for (claim, _), batch, count in zip(inside.values(), batches, steps, strict=True)
-    ]
-    per_step = [scalars.own_sqnorm / (count * count) for (_, scalars), count in zip(inside.values(), steps, strict=True)]
-    clipped = _without_outliers(per_step, samples)
-    sqnorms = [sqnorm * count * count for sqnorm, count in zip(clipped, steps, strict=True)]
-    products = []
-    for (_, scalars), sqnorm in zip(inside.values(), sqnorms, strict=True):
-        bound = sqrt(sqnorm) * sqrt(averaged)
-        products.append(min(max(scalars.inner_product, -bound), bound))
+def _comparable(steps: Mapping[PeerId, int]) -> Sequence[PeerId]:
+    """The hosts whose numbers of steps compare: all, or all but the fewest that are farthest from the median one, as far as
+    these are a quarter; else none."""
+    middle = max(1, median(steps.values()))
+
+    def distance(peer: PeerId) -> tuple[float, PeerId]:
+        count = steps[peer]
+        return (max(count / middle, middle / count) if count else inf), peer
+
+    by_distance = sorted(steps, key=distance)
+    for num_dropped in range(len(steps) // MIN_ROBUST_HOSTS + 1):
+        kept = by_distance[: len(steps) - num_dropped]
+        counts = [steps[peer] for peer in kept]
+        if min(counts) >= 1 and max(counts) <= MOST_STEP_SPREAD * min(counts):
+            return sorted(kept)
+    return ()
+
+
+def _bounded(
+    claim: InstanceReport, scalars: PseudoGradientStatistics, steps: int, averaged: float, most: tuple[int, int]
+) -> Contribution:
+    """`most`: samples per inner step, and of a round, that the newest plan gives the host."""
+    batch, samples = most
+    bound = sqrt(scalars.own_sqnorm) * sqrt(averaged)
+    return Contribution(
+        steps=steps,
+        batch=min(claim.batch_samples, BATCH_CLAIM_FACTOR * batch),
+        samples=float(min(claim.samples, samples)),
+        sqnorm=scalars.own_sqnorm,
+        product=min(max(scalars.inner_product, -bound), bound),
+    )
+
+
+def _without_outliers(contributions: Sequence[Contribution], averaged: float) -> Sequence[Contribution]:
+    """Of four or more without those, a quarter at most, by which alone the noise would be more than OUTLIER_FACTOR times what
+    it is by the median one."""
+    if len(contributions) < MIN_ROBUST_HOSTS:
+        return contributions
+    noise = _noise_by_each(contributions, averaged)
+    most = OUTLIER_FACTOR * median(noise)
+    highest = sorted(range(len(noise)), key=lambda place: (-noise[place], place))[: len(noise) // MIN_ROBUST_HOSTS]
+    dropped = {place for place in highest if noise[place] > most}
+    return [item for place, item in enumerate(contributions) if place not in dropped]
+
+
+def _noise_by_each(contributions: Sequence[Contribution], averaged: float) -> list[float]:
+    """S / N by the residual of each alone."""
+    by_samples = _fractions([item.samples for item in contributions])
+    mean_steps = _dot(by_samples, [item.steps for item in contributions])
+    relative = [item.steps / mean_steps for item in contributions]
+    squared = _dot(by_samples, [r * r for r in relative])
     return [
-        Contribution(steps=count, batch=batch, samples=n, sqnorm=sqnorm, product=product)
-        for count, batch, n, sqnorm, product in zip(steps, batches, samples, sqnorms, products, strict=True)
+        (item.sqnorm / (r * r) - 2.0 * item.product / r + averaged) / (1.0 / w - 2.0 * r + squared)
+        for item, w, r in zip(contributions, by_samples, relative, strict=True)
     ]
-
-
-def _without_outliers(sqnorms: Sequence[float], samples: Sequence[float]) -> list[float]:
-    if len(sqnorms) < MIN_ROBUST_HOSTS:
-        return list(sqnorms)
-    signal = median(sqnorms)
-    noise = median(n * s for n, s in zip(samples, sqnorms, strict=True))
-    return [min(s, OUTLIER_FACTOR * max(signal, noise / n)) for n, s in zip(samples, sqnorms, strict=True)]
 
 
 def noise_of(contributions: Sequence[Contribution], averaged: float, *, num_hosts: int, round: int = 0) -> NoiseSample:

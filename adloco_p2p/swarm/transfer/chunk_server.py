@@ -15,8 +15,11 @@ from adloco_p2p.swarm.transport.held import encode_held
 from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces
 
 MAX_DOWNLOADS = 4
-"""Downloads that run at the same time; further fetchers are asked to come back. Members come first: the oldest download of a
-peer without a seat ends where a member needs its place."""
+"""Downloads that run at the same time; further fetchers are asked to come back. Members come first: where one needs a place,
+the oldest download of a peer without a seat ends, ..."""
+TURN_SECONDS = 120.0
+"""... or else the oldest that has lasted so long. Its fetcher keeps what it has, and takes turns with those that wait: a few
+members that read slowly, for ever, would otherwise keep all others from the state."""
 MAX_DOWNLOADS_PER_PEER = 1
 MAX_REQUESTS = 16
 MAX_REQUESTS_PER_PEER = 2
@@ -42,6 +45,15 @@ class Blob:
     """The chunks that are here; none: all of them."""
     source: object = None
     """The argument of `ChunkServer.drop` when the bytes are about to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A download that runs."""
+
+    blob: Blob
+    is_strangers: bool
+    begun_at: float
 
 
 class Allowance:
@@ -94,8 +106,8 @@ class ChunkServer:
         )
         """Of streams that have no download yet."""
         self._max_downloads, self._max_downloads_per_peer = max_downloads, max_downloads_per_peer
-        self._downloads: dict[FramedStream, tuple[Blob, bool]] = {}
-        """Streams of the downloads that run, oldest first -> the blob, and whether they are a stranger's."""
+        self._downloads: dict[FramedStream, _Running] = {}
+        """By their streams, oldest first."""
         self.num_served_now = 0
         """Streams that may still read a blob."""
         self.on_served: Callable[[Digest, PeerId], None] = lambda *_: None
@@ -110,7 +122,7 @@ class ChunkServer:
 
     def drop(self, source: object) -> None:
         """End the downloads of blobs that come from there."""
-        for stream in [stream for stream, (blob, _) in self._downloads.items() if blob.source is source]:
+        for stream in [stream for stream, running in self._downloads.items() if running.blob.source is source]:
             stream.abort()
 
     async def _serve_stream(self, stream: FramedStream) -> None:
@@ -133,13 +145,20 @@ class ChunkServer:
         if sum(running.peer == stream.peer for running in self._downloads) >= self._max_downloads_per_peer:
             return False
         if len(self._downloads) >= self._max_downloads:
-            yielding = next((running for running, (_, is_strangers) in self._downloads.items() if is_strangers), None)
+            yielding = self._yielding()
             if is_stranger or yielding is None:
                 return False
             del self._downloads[yielding]
             yielding.abort()
-        self._downloads[stream] = blob, is_stranger
+        self._downloads[stream] = _Running(blob, is_stranger, time.monotonic())
         return True
+
+    def _yielding(self) -> FramedStream | None:
+        """Whose download ends where a member needs its place."""
+        of_strangers = (stream for stream, running in self._downloads.items() if running.is_strangers)
+        begun_before = time.monotonic() - TURN_SECONDS
+        had_their_turn = (stream for stream, running in self._downloads.items() if running.begun_at <= begun_before)
+        return next(of_strangers, None) or next(had_their_turn, None)
 
     async def _serve(self, root: Digest, blob: Blob, stream: FramedStream) -> None:
         """Until the fetcher ends the stream."""

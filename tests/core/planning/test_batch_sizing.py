@@ -111,7 +111,8 @@ def test_unequal_samples_follow_the_general_noise_scale(gradients: list[list[flo
 def test_very_unequal_steps_fall_back_to_micro_batches() -> None:
     claims = claims_of(ACCEPTANCE_VECTORS, [8] * 4)
     claims = {name: replace(claim, half_batch=half_batch(trace=40.0, signal=1.0)) for name, claim in claims.items()}
-    claims[peer(0)] = replace(claims[peer(0)], inner_steps=3, samples=24)
+    for host in (peer(0), peer(1)):
+        claims[host] = replace(claims[host], inner_steps=3, samples=24)
     sample, why = pool_round(PLAN, 0, claims, BatchRules(), places=PLACES)
     assert sample is not None and sample.source == "micro_batch"
     assert "too unequal numbers of steps, 3 to 32, so it is measured between the halves of the batches of 4 hosts" in why

@@ -234,9 +234,16 @@ def pooled(steps: Sequence[int], *, planned: int = 64) -> tuple[NoiseSample | No
 
 
 def test_a_spread_beyond_the_bound_is_refused() -> None:
-    assert pooled([8, 16, 32, 8 * MOST_STEP_SPREAD])[0] is not None
-    sample, why = pooled([8, 16, 32, 8 * MOST_STEP_SPREAD + 1])
+    assert pooled([8, 32, 8 * MOST_STEP_SPREAD])[0] is not None
+    sample, why = pooled([8, 32, 8 * MOST_STEP_SPREAD + 1])
     assert sample is None and why == "the hosts did too unequal numbers of steps, 8 to 65"
+    assert pooled([3, 3, 32, 32])[0] is None and pooled([0, 0, 0, 32])[0] is None and pooled([0, 0])[0] is None
+
+
+@pytest.mark.parametrize("lie", [0, 1, 10**6])
+def test_one_of_four_that_claims_other_steps_is_left_out_and_the_others_are_measured(lie: int) -> None:
+    sample, why = pooled([16, 16, lie, 16], planned=16 if lie < 16 else 128)
+    assert sample is not None and why == "measured between the updates of 3 of 4 hosts"
 
 
 def test_a_host_that_claims_absurd_steps_counts_for_twice_the_planned_ones() -> None:

@@ -62,3 +62,27 @@ def test_a_fetcher_that_asks_for_what_does_not_exist_is_dropped_and_its_place_is
             stream.abort()
 
     asyncio.run(scenario())
+
+
+def test_a_member_that_keeps_its_place_for_ever_yields_it_to_another_one_after_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with started_hosts(tmp_path, 3) as (idle, fetcher, donor):
+            server = ChunkServer(donor.p2p, "text", find, members=lambda: {idle.me, fetcher.me, donor.me}, max_downloads=1)
+            await server.start()
+            stream = await open_stream(idle.p2p, donor.me, handler_name("text"), timeout_seconds=PATIENCE_SECONDS)
+            stream.send(FrameKind.HELLO, bytes.fromhex(blob_root(INDEX)))
+            await stream.receive(FrameKind.HELLO_REPLY)
+            room = [bytearray(len(chunk)) for chunk in CHUNKS]
+            download = Download(blob_root(INDEX), lambda _: [memoryview(chunk) for chunk in room], max_chunks=2)
+            problems = await ChunkFetcher(fetcher.p2p, "text").fetch(download, [donor.me], timeout_seconds=1.0)
+            assert "busy with 1 downloads" in problems[donor.me] and not stream.is_lost
+            monkeypatch.setattr("adloco_p2p.swarm.transfer.chunk_server.TURN_SECONDS", 0.0)
+            assert await ChunkFetcher(fetcher.p2p, "text").fetch(download, [donor.me], timeout_seconds=PATIENCE_SECONDS) == {}
+            assert room == CHUNKS
+            await stream.until_closed(PATIENCE_SECONDS)
+            assert stream.is_lost
+            stream.abort()
+
+    asyncio.run(scenario())
