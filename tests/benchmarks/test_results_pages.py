@@ -12,6 +12,7 @@ from benchmarks.method.report import Record, rewrite, write
 from benchmarks.method.store import read_records, records_by_key
 from benchmarks.robustness import report as robustness
 from benchmarks.text_runs import Runs
+from benchmarks.wan import grid, grid_tables
 
 ROOT = Path(__file__).parents[2]
 DOCS, README = ROOT / "docs", ROOT / "README.md"
@@ -48,6 +49,12 @@ def test_the_tables_of_bytes_follow_from_their_records(tmp_path: Path) -> None:
     states = outer_state.table(records_of(outer_state.KEPT))
     rewrite(page, {"presets": presets.table(records_of(presets.KEPT)), "states": states})
     assert page.read_text() == (RESULTS / "bytes.md").read_text()
+
+
+def test_the_tables_of_the_grid_follow_from_its_records(tmp_path: Path) -> None:
+    page, records = Path(shutil.copy(RESULTS / "time.md", tmp_path)), records_of(grid.KEPT)
+    rewrite(page, {"grid": grid_tables.utilisation_table(records), "wire": grid_tables.bytes_table(records)})
+    assert page.read_text() == (RESULTS / "time.md").read_text()
 
 
 def test_the_tables_of_muon_follow_from_their_records(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ class Attempts:
     def _uplinks(self, peers: Sequence[PeerId]) -> list[float]:
         """Bytes per second; 0: unknown."""
         seats = {entry.peer: entry for entry in self._plan.roster}
-        return [seats[peer].capacity.upload_bytes_per_second if peer in seats else 0.0 for peer in peers]
+        return [seats[peer].uplink if peer in seats else 0.0 for peer in peers]
 
     def _inspected(self) -> tuple[PeerId, ...]:
         named = {complaint.reducer for complaint in self._plan.instance(self._instance).complaints}

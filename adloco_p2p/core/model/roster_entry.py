@@ -46,7 +46,8 @@ class RosterEntry:
     speeds: Annotated[tuple[NonNegative, ...], MaxLen(8)] = ()
     """The last measured speeds, oldest first; their median shares the work."""
     uplinks: Annotated[tuple[NonNegative, ...], MaxLen(8)] = ()
-    """The last measured uplinks in bytes per second, oldest first; the fastest decides in how many averages it is."""
+    """The last measured uplinks in bytes per second, oldest first; the fastest decides in how many averages it is, their median
+    how much it reduces."""
     last_report: Count | None = None
     """The last round this peer reported."""
     probation: Count = 0
@@ -62,6 +63,12 @@ class RosterEntry:
     def speed(self) -> float:
         """Samples per second; 0 where it is not known."""
         return float(median(self.speeds)) if self.speeds else 0.0
+
+    @property
+    def uplink(self) -> float:
+        """Bytes per second, the median of those measured of late: single ones are off by up to a half on busy machines. As
+        reported where none is remembered; 0 where it is not known."""
+        return float(median(self.uplinks)) if self.uplinks else self.capacity.upload_bytes_per_second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

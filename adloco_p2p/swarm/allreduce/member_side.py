@@ -119,11 +119,13 @@ class MemberSide:
         stream.max_control_bytes += num_held_bytes(len(at.spec.shards[member]))
         stream.sink = sink
         stream.send(FrameKind.HELLO, self._hello(lane))
+        begun = self._loop.time()
         if at.own is not None:
             at.end.spawn(self._send_own(at.own, stream, sink, member, parts), member=member)
         if at.own is not None and lane == 0:
             at.end.spawn(self._send_commitment(stream, member), member=member)
         reply = HelloReply.decode(await stream.receive(FrameKind.HELLO_REPLY))
+        waited = 0.0 if at.spec.is_retry else self._loop.time() - begun  # own parts followed the hello at once
         if reply.status == "refused":
             raise AveragingError(f"{at.peer(member)} refused: {reply.reason}", suspects=(at.peer(member),))
         if reply.status == "failed":
@@ -134,7 +136,7 @@ class MemberSide:
             held = decode_held(await stream.receive(FrameKind.HELD), len(at.spec.shards[member]))
             self._held_by(member).set_result(held)
         if at.own is not None:
-            self.uplink.note(await stream.receive(FrameKind.THROUGHPUT), parts)
+            self.uplink.note(await stream.receive(FrameKind.THROUGHPUT), parts, waited_seconds=waited)
         if lane == 0:
             at.commitments.take_all(member, await stream.receive(FrameKind.PLEDGES))
         if lane == 0 and at.spec.needs_gram:

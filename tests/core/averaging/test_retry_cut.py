@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.attempt import Attempt, Attempts
 from adloco_p2p.core.averaging.host_views import HostViews
@@ -48,6 +50,14 @@ def test_the_shares_of_a_retry_are_those_of_the_first_attempt() -> None:
     retry = average_of(plan, (1, 2), number=2)
     assert retry.shares == first.shares[1:3]
     assert retry.lost == (LostShare(0, first.shares[0]), LostShare(2, first.shares[3]))
+
+
+def test_shares_follow_the_median_of_the_last_measured_uplinks() -> None:
+    """One measurement that is off does not make equal links unequal."""
+    plan = plan_with((1e6, 1e6, 4e6, 1e6))
+    seats = [replace(entry, uplinks=(1e6, 1e6, entry.capacity.upload_bytes_per_second)) for entry in plan.roster]
+    first = average_of(replace(plan, roster=tuple(seats)), (0, 1, 2, 3), number=0)
+    assert first.shares == pytest.approx((0.25,) * 4)
 
 
 def test_equal_shares_stay_equal() -> None:

@@ -1,0 +1,30 @@
+"""A cell of the grid of `benchmarks.wan.grid`, and what all cells have in common."""
+
+from dataclasses import dataclass
+from typing import Any
+
+PEERS = 4
+PARAMETERS = 30.8e6
+STEP_TOKENS, STEP_SAMPLES = 2048, 4
+"""Of one peer, in one inner step."""
+STEP_SECONDS = 0.0255
+"""Median of their records, forward, backward and optimizer: 25.1 to 26.6 ms."""
+DELAY_MS = 12.5
+"""Of one leg: 50 ms there and back. Theirs stood in one data centre."""
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    preset: str
+    overlap: str
+    inner_steps: int
+    mbit: float
+    """As stated; the links of the laboratory are `scale` times slower."""
+    scale: int = 10
+    """By which values and links are divided."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.preset}-{self.overlap}-h{self.inner_steps}-{self.mbit:g}mbit-{self.scale}"
