@@ -24,7 +24,7 @@ class PeerConfig:
     deterministic: bool = False
     """Bit-identical repetition on the same machine and thread count, at some cost in speed on GPUs."""
     memory_fraction: Annotated[float, Gt(0), Le(1)] = 0.85
-    """Part of each GPU's memory that training may use."""
+    """Part of each GPU's memory that training may use, of what other programs leave when the node starts."""
     memory_budget_bytes: Annotated[int, Ge(1 << 20)] = 2 << 30
     """On a CPU, or an Apple GPU: bytes that one micro-batch may need for its activations and gradients."""
     activation_checkpointing: bool = False

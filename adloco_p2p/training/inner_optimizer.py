@@ -7,9 +7,15 @@
 | `muon` | 4 for matrices, 8 for the rest | torch's Muon for the matrices of blocks, AdamW for embeddings, head, vectors |
 """
 
+import os
+import shutil
+import sysconfig
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -116,7 +122,7 @@ class _Stepped:
                     group["lr"] = learning_rate
             for piece, parameter in part.pieces:
                 parameter.grad = gradient[piece].view(parameter.shape)
-            if part.is_compiled and gradient.device.type == "cpu":  # there it would need a C++ compiler on every machine
+            if part.is_compiled and not can_compile(gradient.device):
                 with _eager():
                     part.optimizer.step()
             else:
@@ -124,6 +130,15 @@ class _Stepped:
             for _, parameter in part.pieces:
                 parameter.grad = None
         self._steps += 1
+
+
+@cache
+def can_compile(device: torch.device) -> bool:
+    """Whether torch.compile works for it without more than the packages of the node: on a CPU it would need a C++ compiler on
+    every machine; Triton, which it uses for GPUs, builds its launchers with a C compiler and Python's headers."""
+    compilers = (os.environ.get("CC", ""), "cc", "gcc", "clang")
+    has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
+    return device.type == "cuda" and find_spec("triton") is not None and has_headers and any(map(shutil.which, compilers))
 
 
 _STANCE = threading.Lock()
