@@ -106,15 +106,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden, targets, *parameters = ctx.saved_tensors
         of_hidden = torch.empty_like(hidden)
         of_parameters: list[torch.Tensor] = []
-        for first in range(0, len(targets), ctx.size):
-            part = slice(first, first + ctx.size)
-            piece = hidden[part].detach().requires_grad_()
-            with torch.enable_grad(), torch.autocast(hidden.device.type, **ctx.autocast):
-                losses = _losses(ctx.logits_of(piece), targets[part])
-            of_hidden[part], *found = torch.autograd.grad(losses, [piece, *parameters], of_losses[part])
-            if of_parameters:
-                for total, gradient in zip(of_parameters, found, strict=True):
-                    total.add_(gradient)
-            else:
-                of_parameters = found
+        with torch.autocast(hidden.device.type, **ctx.autocast):  # one for all chunks: it casts the head once
+            for first in range(0, len(targets), ctx.size):
+                part = slice(first, first + ctx.size)
+                piece = hidden[part].detach().requires_grad_()
+                with torch.enable_grad():
+                    losses = _losses(ctx.logits_of(piece), targets[part])
+                of_hidden[part], *found = torch.autograd.grad(losses, [piece, *parameters], of_losses[part])
+                if of_parameters:
+                    for total, gradient in zip(of_parameters, found, strict=True):
+                        total.add_(gradient)
+                else:
+                    of_parameters = found
         return of_hidden, None, None, None, *of_parameters

@@ -14,6 +14,7 @@ from adloco_p2p.numerics.grad_stats import half_products, sum_dtype
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
 from adloco_p2p.training.chunked_loss import chunk_values, chunked_cross_entropy, head_of, hidden_states
 from adloco_p2p.training.plugins import Loss
+from adloco_p2p.training.row_documents import known_documents
 
 
 class ModelShell:
@@ -144,7 +145,10 @@ class ModelShell:
         # The one shift. Moving the labels keeps the logits whole; slicing them would copy the largest tensor of all.
         end = batch.labels.new_full((batch.num_samples, 1), IGNORED_LABEL)
         targets = torch.cat([batch.labels[:, 1:], end], dim=1)  # [n, L]
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16):
+        with (
+            torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16),
+            known_documents(is_one_a_row=batch.positions is None),
+        ):
             if self._logits_of is not None:
                 hidden = hidden_states(self.module, batch)
                 return chunked_cross_entropy(hidden.flatten(0, 1), targets.view(-1), self._logits_of, self._head).view(
