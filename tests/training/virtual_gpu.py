@@ -1,8 +1,8 @@
-"""GPUs that compute on the processor, for tests: whatever mixes memory of the device and of the host raises, as on a GPU.
+"""GPUs that compute on the processor, for tests: a mix of device and host memory raises an error, as on a GPU.
 
 A tensor of a virtual GPU is a `DeviceTensor`: Python sees it on `cuda:N` or `mps:0`, torch's C++ on `meta:N`, whose backward
-needs no driver, and its values are an ordinary tensor on the CPU, on which every operation is performed. What makes the host
-wait for the device is counted. Not modelled: kernels of a GPU's own, autocast, the memory of the device, and time: every
+needs no driver, and its values are an ordinary tensor on the CPU, on which every operation is performed. Waits of the
+host for the device are counted. Not modelled: kernels of a GPU's own, autocast, the memory of the device, and time: every
 operation ends before the next one begins.
 """
 
