@@ -30,6 +30,9 @@ class PeerConfig:
     activation_checkpointing: bool = False
     """Keep of a block's activations its input only and compute the others again: far less memory, a third more time, the same
     gradients bit for bit."""
+    compile: bool = False
+    """On a GPU: compute with the model compiled by torch.compile, for faster inner steps; compiling takes up to minutes, at the
+    start and at the first rows of another kind. Needs Triton, a C compiler and Python's headers."""
     max_micro_batch: PositiveInt = 1024
     """The probe never tries a larger micro-batch, in samples."""
     max_instances: PositiveInt = 8

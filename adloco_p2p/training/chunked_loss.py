@@ -62,11 +62,17 @@ def head_of(module: transformers.PreTrainedModel) -> LogitsOf | None:
     return logits_of if is_equal else None
 
 
+def body_of(module: transformers.PreTrainedModel) -> torch.nn.Module:
+    """The model below its head."""
+    plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
+    body: torch.nn.Module = plain.base_model
+    return body
+
+
 def hidden_states(module: transformers.PreTrainedModel, rows: Batch) -> torch.Tensor:
     """The input of the head: [n, L, D]."""
-    plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
     # positions that restart, and no attention mask: transformers then keeps attention inside of each document
-    output = plain.base_model(input_ids=rows.input_ids, position_ids=rows.positions, use_cache=False)
+    output = body_of(module)(input_ids=rows.input_ids, position_ids=rows.positions, use_cache=False)
     hidden: torch.Tensor = output.last_hidden_state
     return hidden
 

@@ -7,15 +7,9 @@
 | `muon` | 4 for matrices, 8 for the rest | torch's Muon for the matrices of blocks, AdamW for embeddings, head, vectors |
 """
 
-import os
-import shutil
-import sysconfig
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -23,6 +17,7 @@ import torch
 from adloco_p2p.config.run_config import InnerConfig
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import Layout
+from adloco_p2p.training.compiling import can_compile
 
 State = dict[str, torch.Tensor]
 """Flat tensors on the device, by their names in a checkpoint."""
@@ -130,15 +125,6 @@ class _Stepped:
             for _, parameter in part.pieces:
                 parameter.grad = None
         self._steps += 1
-
-
-@cache
-def can_compile(device: torch.device) -> bool:
-    """Whether torch.compile works for it without more than the packages of the node: on a CPU it would need a C++ compiler on
-    every machine; Triton, which it uses for GPUs, builds its launchers with a C compiler and Python's headers."""
-    compilers = (os.environ.get("CC", ""), "cc", "gcc", "clang")
-    has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
-    return device.type == "cuda" and find_spec("triton") is not None and has_headers and any(map(shutil.which, compilers))
 
 
 _STANCE = threading.Lock()

@@ -3,26 +3,33 @@ forward, and where these lie on a GPU the host waits for all that the GPU has to
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from threading import local
 
 import torch
 from transformers import masking_utils
 
-_IS_ONE_A_ROW: ContextVar[bool] = ContextVar("one document a row", default=False)
+
+class _Known(local):
+    """Of the thread; a context variable is nothing that torch.compile can trace."""
+
+    is_one_a_row = False
+
+
+_KNOWN = _Known()
 _look = masking_utils.find_packed_sequence_indices
 
 
 def _documents(position_ids: torch.Tensor) -> torch.Tensor | None:
     """As transformers has it: the number of each token's document [n, L]; none where every row is one."""
-    return None if _IS_ONE_A_ROW.get() else _look(position_ids)
+    return None if _KNOWN.is_one_a_row else _look(position_ids)
 
 
 @contextmanager
 def known_documents(*, is_one_a_row: bool) -> Iterator[None]:
     """Forwards of this thread inside do not look, if every row is one document."""
     masking_utils.find_packed_sequence_indices = _documents
-    before = _IS_ONE_A_ROW.set(is_one_a_row)
+    before, _KNOWN.is_one_a_row = _KNOWN.is_one_a_row, is_one_a_row
     try:
         yield
     finally:
-        _IS_ONE_A_ROW.reset(before)
+        _KNOWN.is_one_a_row = before

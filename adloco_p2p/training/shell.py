@@ -12,7 +12,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_products, sum_dtype
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
-from adloco_p2p.training.chunked_loss import chunk_values, chunked_cross_entropy, head_of, hidden_states
+from adloco_p2p.training.chunked_loss import body_of, chunk_values, chunked_cross_entropy, head_of, hidden_states
 from adloco_p2p.training.plugins import Loss
 from adloco_p2p.training.row_documents import known_documents
 
@@ -72,6 +72,11 @@ class ModelShell:
                 f"activation_checkpointing: {self.module.config.model_type} does not support it; leave it off", code="E209"
             ) from error
         self._recomputes = True
+
+    def compile(self, *, backend: str = "inductor") -> None:
+        """From now on compute with the model below its head compiled. Rows of a second size have it compiled once more, for
+        all sizes."""
+        body_of(self.module).compile(backend=backend)
 
     def _accumulate_in_place(self) -> None:
         for parameter, (_, view) in zip(self.parameters, self.layout.views(self.gradient), strict=True):

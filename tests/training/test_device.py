@@ -11,8 +11,8 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.doctor import machine_checks
 from adloco_p2p.runtime.doctor.machine_checks import check_gpu
+from adloco_p2p.training.compiling import can_compile, check_can_compile
 from adloco_p2p.training.device import configure_devices, memory_bytes, select_devices
-from adloco_p2p.training.inner_optimizer import can_compile
 from tests.training.virtual_gpu import virtual_gpus
 
 AUTO = PeerConfig()
@@ -109,9 +109,9 @@ def test_training_takes_its_part_of_what_other_programs_leave(monkeypatch: pytes
 
 def test_kernels_are_compiled_only_where_the_tools_are(monkeypatch: pytest.MonkeyPatch) -> None:
     has: set[str] = {"triton", "gcc"}
-    monkeypatch.setattr("adloco_p2p.training.inner_optimizer.find_spec", lambda name: name if name in has else None)
-    monkeypatch.setattr("adloco_p2p.training.inner_optimizer.shutil.which", lambda name: name if name in has else None)
-    monkeypatch.setattr("adloco_p2p.training.inner_optimizer.Path.exists", lambda path: path.name in has)
+    monkeypatch.setattr("adloco_p2p.training.compiling.find_spec", lambda name: name if name in has else None)
+    monkeypatch.setattr("adloco_p2p.training.compiling.shutil.which", lambda name: name if name in has else None)
+    monkeypatch.setattr("adloco_p2p.training.compiling.Path.exists", lambda path: path.name in has)
     found = []
     for more in ((), ("Python.h",), ("cc",)):
         has |= set(more)
@@ -119,6 +119,9 @@ def test_kernels_are_compiled_only_where_the_tools_are(monkeypatch: pytest.Monke
         found.append(can_compile(torch.device("cuda", 0)))
     has.discard("triton")
     assert found == [False, True, True] and not can_compile(torch.device("cpu"))
+    with pytest.raises(ConfigError, match="compile: true is for GPUs, and this peer trains on cpu"):
+        check_can_compile(torch.device("cpu"))
     can_compile.cache_clear()
-    assert not can_compile(torch.device("cuda", 0))
+    with pytest.raises(ConfigError, match="apt install gcc python3-dev"):
+        check_can_compile(torch.device("cuda", 0))
     can_compile.cache_clear()
