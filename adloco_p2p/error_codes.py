@@ -36,6 +36,13 @@ ERROR_CODES = {
         "Start again with the same command. Report it together with the support bundle that the message names;"
         " `adloco-peer bundle --workdir DIR` writes a new one.",
     ),
+    "E102": ErrorCode(
+        "a GPU failed",
+        "The GPU's driver reports an error, after which a process cannot use what it had there. The state on the disk is that"
+        " of the last checkpoint.",
+        "Start again with the same command. Where it comes back, `sudo dmesg | grep Xid` names the fault: heat, power, memory"
+        " or the driver; other programs on the card may take its memory (`nvidia-smi`).",
+    ),
     # --- 2: the user's -----------------------------------------------------------------------------------------------
     "E200": ErrorCode(
         "the command line is not understood",
@@ -422,9 +429,12 @@ ERROR_CODES = {
         "In the checkout: `pip install -c constraints.txt .`.",
     ),
     "E522": ErrorCode(
-        "there is a GPU, but torch does not see it",
-        "The driver is too old for the installed torch, the CPU build of torch is installed, or the container got no GPU.",
-        "`nvidia-smi` must work; then `pip install --force-reinstall torch`; in a container, start it with `--gpus all`.",
+        "there is a GPU, but torch cannot use it",
+        "The driver is too old for the installed torch, the CPU build of torch is installed, the container got no GPU, or the"
+        " card is older than those that this torch was built for.",
+        "`nvidia-smi` must work, and shows the newest CUDA that the driver serves: where that of `torch.version.cuda` has"
+        " a larger first number, update the driver, or install a torch for an older CUDA. With the CPU build:"
+        " `pip install --force-reinstall torch`. In a container: start it with `--gpus all`.",
     ),
     "E523": ErrorCode(
         "little memory",

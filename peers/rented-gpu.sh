@@ -7,7 +7,7 @@
 #   ADLOCO_ANNOUNCE   address that others reach the peer at (default: from the provider's variables, below)
 #   ADLOCO_GRACE      seconds that the round may go on for after SIGTERM (default 25: spot machines give 30)
 #   ADLOCO_SET        further settings, separated by spaces, such as "max_instances=2 upload_bytes_per_second=0"
-#   ADLOCO_PER_GPU    1: one peer per GPU that nvidia-smi lists, the others on the next ports (default 0)
+#   ADLOCO_PER_GPU    1: one peer per GPU of CUDA_VISIBLE_DEVICES, or that nvidia-smi lists, on ports in a row (default 0)
 #   ADLOCO_SOURCE     what pip installs where adloco-peer is missing (default: the checkout that this script lies in)
 #
 # RunPod and Vast.ai map a port that the template opens and say where in variables of the machine: RUNPOD_PUBLIC_IP and
@@ -21,7 +21,7 @@ workdir=${ADLOCO_WORKDIR:-/workspace/adloco}
 if ! command -v adloco-peer > /dev/null; then
   source=${ADLOCO_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
   [ -x "$workdir.venv/bin/python" ] || python3 -m venv "$workdir.venv"
-  "$workdir.venv/bin/pip" install --quiet --disable-pip-version-check -c "$source/constraints.txt" "$source"
+  "$workdir.venv/bin/pip" install --quiet --disable-pip-version-check -c "$source/constraints.txt" "${source}[gpu,finetune]"
   PATH=$workdir.venv/bin:$PATH
 fi
 
@@ -39,7 +39,9 @@ announced() { # PORT -> the address of the peer that listens there
 
 gpus=1
 if [ "${ADLOCO_PER_GPU:-0}" = 1 ]; then
-  gpus=$(nvidia-smi --list-gpus | wc -l)
+  IFS=, read -ra visible <<< "${CUDA_VISIBLE_DEVICES:-}"
+  gpus=${#visible[@]}
+  [ "$gpus" -gt 0 ] || gpus=$(nvidia-smi --list-gpus | grep -c ^GPU)
 fi
 read -ra peers <<< "$ADLOCO_PEERS"
 read -ra settings <<< "${ADLOCO_SET:-}"

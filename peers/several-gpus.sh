@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # One peer per GPU: bash peers/several-gpus.sh DIR [arguments of `adloco-peer join` except --workdir]
 #
+# Of the GPUs that CUDA_VISIBLE_DEVICES names where it is set, else of all.
 # Each gets its own directory DIR/gpu-N, so its own identity, and a free port, or the one that ADLOCO_PORT_N names; others reach
 # it at ADLOCO_ANNOUNCE_N where that is set. Its output goes to DIR/gpu-N.log. A peer that crashes, or loses the network, is
 # started again after ADLOCO_RESTART_SECONDS (10), each time twice as long up to ten minutes, and as at first where it ran for
@@ -18,7 +19,9 @@ if ! command -v nvidia-smi > /dev/null; then
   exit 2
 fi
 mkdir -p "$directory"
-gpus=$(nvidia-smi --list-gpus | wc -l)
+IFS=, read -ra visible <<< "${CUDA_VISIBLE_DEVICES:-}"
+gpus=${#visible[@]}
+[ "$gpus" -gt 0 ] || gpus=$(nvidia-smi --list-gpus | grep -c ^GPU) # the parts of a GPU that MIG makes have lines of their own
 
 # One GPU's peer, until it is done, cannot start, or SIGTERM comes.
 keep_up() {

@@ -55,10 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # ours: everything that has a cause and a remedy is above
         if isinstance(error.__cause__, KeyboardInterrupt):  # so extensions call Ctrl-C that comes while they are loaded
             return _stopped()
-        from adloco_p2p.commands.support import describe_crash
+        from adloco_p2p.commands.support import crash_code, describe_crash
 
         words = describe_crash(error, vars(arguments).get("workdir"))
-        _report(AdlocoError.code, (words,), as_json=vars(arguments).get("json", False))
+        _report(crash_code(error), (words,), as_json=vars(arguments).get("json", False))
         return AdlocoError.exit_code
 
 

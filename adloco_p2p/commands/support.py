@@ -10,7 +10,7 @@ from pathlib import Path
 
 from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.error_codes import ERROR_CODES, explained
-from adloco_p2p.errors import ConfigError, StorageError
+from adloco_p2p.errors import AdlocoError, ConfigError, StorageError
 
 NEAR_CODES = 3
 """So many codes are offered in place of one that there is not."""
@@ -72,6 +72,13 @@ def bundle(arguments: argparse.Namespace) -> int:
     else:
         say(f"{path}: without keys, tokens and addresses; look at it before you pass it on")
     return 0
+
+
+def crash_code(error: Exception) -> str:
+    """Of an unexpected error: a fault of the program, unless a GPU's driver reports it, at whichever call comes next. Torch
+    raises some of these as plain RuntimeErrors, too."""
+    is_gpus = isinstance(error, RuntimeError) and str(error).startswith(("CUDA error", "HIP error", "cuDNN error"))
+    return "E102" if is_gpus else AdlocoError.code
 
 
 def describe_crash(error: BaseException, workdir: Path | None) -> str:

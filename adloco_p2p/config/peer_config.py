@@ -24,12 +24,15 @@ class PeerConfig:
     deterministic: bool = False
     """Bit-identical repetition on the same machine and thread count, at some cost in speed on GPUs."""
     memory_fraction: Annotated[float, Gt(0), Le(1)] = 0.85
-    """Part of each GPU's memory that training may use."""
+    """Part of each GPU's memory that training may use, of what other programs leave when the node starts."""
     memory_budget_bytes: Annotated[int, Ge(1 << 20)] = 2 << 30
     """On a CPU, or an Apple GPU: bytes that one micro-batch may need for its activations and gradients."""
     activation_checkpointing: bool = False
     """Keep of a block's activations its input only and compute the others again: far less memory, a third more time, the same
     gradients bit for bit."""
+    compile: bool = False
+    """On a GPU: compute with the model compiled by torch.compile, for faster inner steps; compiling takes up to minutes, at the
+    start and at the first rows of another kind. Needs Triton, a C compiler and Python's headers."""
     max_micro_batch: PositiveInt = 1024
     """The probe never tries a larger micro-batch, in samples."""
     max_instances: PositiveInt = 8

@@ -47,8 +47,9 @@ class Batch:
         return self._each(torch.Tensor.pin_memory)
 
     def to(self, device: torch.device) -> "Batch":
-        """On a device: without waiting for the copy where the rows are pinned, without any where they are there already."""
-        return self._each(lambda rows: rows.to(device, non_blocking=True))
+        """On a device: without waiting for the copy where the rows are pinned, without any where they are there already. Only
+        CUDA's allocator keeps rows that their reader has let go until they are copied."""
+        return self._each(lambda rows: rows.to(device, non_blocking=device.type == "cuda"))
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
         positions = None if self.positions is None else change(self.positions)

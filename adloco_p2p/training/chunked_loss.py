@@ -62,11 +62,17 @@ def head_of(module: transformers.PreTrainedModel) -> LogitsOf | None:
     return logits_of if is_equal else None
 
 
+def body_of(module: transformers.PreTrainedModel) -> torch.nn.Module:
+    """The model below its head."""
+    plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
+    body: torch.nn.Module = plain.base_model
+    return body
+
+
 def hidden_states(module: transformers.PreTrainedModel, rows: Batch) -> torch.Tensor:
     """The input of the head: [n, L, D]."""
-    plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
     # positions that restart, and no attention mask: transformers then keeps attention inside of each document
-    output = plain.base_model(input_ids=rows.input_ids, position_ids=rows.positions, use_cache=False)
+    output = body_of(module)(input_ids=rows.input_ids, position_ids=rows.positions, use_cache=False)
     hidden: torch.Tensor = output.last_hidden_state
     return hidden
 
@@ -106,15 +112,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden, targets, *parameters = ctx.saved_tensors
         of_hidden = torch.empty_like(hidden)
         of_parameters: list[torch.Tensor] = []
-        for first in range(0, len(targets), ctx.size):
-            part = slice(first, first + ctx.size)
-            piece = hidden[part].detach().requires_grad_()
-            with torch.enable_grad(), torch.autocast(hidden.device.type, **ctx.autocast):
-                losses = _losses(ctx.logits_of(piece), targets[part])
-            of_hidden[part], *found = torch.autograd.grad(losses, [piece, *parameters], of_losses[part])
-            if of_parameters:
-                for total, gradient in zip(of_parameters, found, strict=True):
-                    total.add_(gradient)
-            else:
-                of_parameters = found
+        with torch.autocast(hidden.device.type, **ctx.autocast):  # one for all chunks: it casts the head once
+            for first in range(0, len(targets), ctx.size):
+                part = slice(first, first + ctx.size)
+                piece = hidden[part].detach().requires_grad_()
+                with torch.enable_grad():
+                    losses = _losses(ctx.logits_of(piece), targets[part])
+                of_hidden[part], *found = torch.autograd.grad(losses, [piece, *parameters], of_losses[part])
+                if of_parameters:
+                    for total, gradient in zip(of_parameters, found, strict=True):
+                        total.add_(gradient)
+                else:
+                    of_parameters = found
         return of_hidden, None, None, None, *of_parameters

@@ -1,5 +1,6 @@
 """The devices of a machine, and torch's settings for them."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,16 +11,20 @@ import torch
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.errors import ConfigError
 
+_ROUNDED_MB = 16
+"""Pinned blocks up to this size, those of rows, are rounded up, so that others use them again."""
+
 
 def select_devices(peer_config: PeerConfig) -> dict[str, torch.device]:
-    """The devices that `device` names, by their names, the first one first; `auto`: all GPUs, or else the processor. Raises
-    ConfigError for one that this machine lacks.
+    """The devices that `device` names, by their names, the first one first; `auto`: all GPUs that torch can compute on, or else
+    the processor. Raises ConfigError for one that this machine lacks.
 
     Torch sees one processor: `cpu:0` and `cpu:1` are the same device, for which a peer keeps two of everything.
     """
     names = peer_config.devices
     if names == ("auto",):
-        names = tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        names = tuple(f"cuda:{index}" for index in range(count) if _has_kernels(index))
         names = names or (("mps",) if torch.backends.mps.is_available() else ("cpu",))
     selected: dict[str, torch.device] = {}
     for name in names:
@@ -50,13 +55,42 @@ def _device(name: str) -> torch.device:
             raise ConfigError("device: 'mps' asked for, but torch sees no Apple GPU; use auto or cpu", code="E210")
         case "cuda":
             index = device.index or 0
-            if index < torch.cuda.device_count():
+            if torch.cuda.is_available() and index < torch.cuda.device_count() and _has_kernels(index):
                 return torch.device("cuda", index)
-            raise ConfigError(
-                f"device: {name!r} asked for, but torch sees {torch.cuda.device_count()} CUDA devices; use auto or cpu",
-                code="E210",
-            )
+            problem = gpu_problem() or f"torch sees {torch.cuda.device_count()} CUDA devices"
+            raise ConfigError(f"device: {name!r} asked for, but {problem}; use auto or cpu", code="E210")
     raise ConfigError(f"device: {name!r} is not supported; use auto, cpu, mps, cuda or cuda:N", code="E210")
+
+
+def gpu_problem() -> str:
+    """What keeps torch from GPUs of NVIDIA or AMD, in a phrase: no driver, an old one, a card that it was not built for. Empty
+    where it can use all that it sees."""
+    if torch.cuda.is_available():
+        cards = []
+        for index in range(torch.cuda.device_count()):
+            if not _has_kernels(index):
+                major, minor = torch.cuda.get_device_capability(index)
+                cards.append(f"{torch.cuda.get_device_name(index)} (compute capability {major}.{minor})")
+        return f"torch {torch.__version__} was not built for {', '.join(cards)}" if cards else ""
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:  # the latter from the CPU build
+        return f"torch {torch.__version__} reports: {' '.join(str(error).split())[:200]}"
+    return f"torch {torch.__version__} finds no GPU"
+
+
+def _has_kernels(index: int) -> bool:
+    """Whether this torch was built for the card: for its generation up to its own version, or with code that the driver
+    translates."""
+    if torch.version.hip is not None:  # its generations have names
+        return True
+    capability = torch.cuda.get_device_capability(index)
+    for built in torch.cuda.get_arch_list():  # such as sm_86, sm_90a, compute_120
+        kind, _, number = built.partition("_")
+        version = divmod(int(number.rstrip("af")), 10)
+        if version <= capability and (kind == "compute" or version[0] == capability[0]):
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +143,25 @@ def configure_devices(peer_config: PeerConfig) -> dict[str, torch.device]:
     for device in devices.values():
         if device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = peer_config.tf32
-            torch.cuda.set_per_process_memory_fraction(peer_config.memory_fraction, device)
+            _limit_memory(device, peer_config.memory_fraction)
+            _keep_pinned_sizes()
     return devices
+
+
+def _limit_memory(device: torch.device, fraction: float) -> None:
+    """To a part of the memory that other programs leave: drivers that move what does not fit to main memory, as in WSL, would
+    make training many times slower instead of reporting it; and libraries need some, which torch does not count."""
+    free, total = torch.cuda.mem_get_info(device)
+    torch.cuda.set_per_process_memory_fraction(fraction * free / total, device)
+
+
+def _keep_pinned_sizes() -> None:
+    """Otherwise torch takes the next power of two of bytes for a pinned vector, up to twice as many as it needs. An allocator
+    that the environment configures is left as it is."""
+    if {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
+        return
+    with contextlib.suppress(AttributeError, RuntimeError):  # an older torch
+        torch._C._accelerator_setAllocatorSettings(f"pinned_max_round_threshold_mb:{_ROUNDED_MB}")
 
 
 def memory_bytes() -> int | None:
@@ -119,4 +170,5 @@ def memory_bytes() -> int | None:
         own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return None
-    return own + sum(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0  # the driver counts those that torch cannot use, too
+    return own + sum(torch.cuda.get_device_properties(index).total_memory for index in range(count))

@@ -21,6 +21,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.adapters import draw_adapter_
+from adloco_p2p.training.compiling import check_can_compile
 from adloco_p2p.training.data_parallel import Team
 from adloco_p2p.training.device import configure_devices, is_bfloat16
 from adloco_p2p.training.device_shell import DeviceShell, draws_chance, own_randomness
@@ -73,6 +74,9 @@ class Hosting(HostedInstances):
         shell = ModelShell(module, device=device, is_bfloat16=is_half, loss=loss)
         if self._peer_config.activation_checkpointing:
             shell.recompute_activations()
+        if self._peer_config.compile:
+            check_can_compile(device)
+            shell.compile()
         return shell
 
     def _check_chance(self) -> None:

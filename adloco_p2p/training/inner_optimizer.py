@@ -17,6 +17,7 @@ import torch
 from adloco_p2p.config.run_config import InnerConfig
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import Layout
+from adloco_p2p.training.compiling import can_compile
 
 State = dict[str, torch.Tensor]
 """Flat tensors on the device, by their names in a checkpoint."""
@@ -116,7 +117,7 @@ class _Stepped:
                     group["lr"] = learning_rate
             for piece, parameter in part.pieces:
                 parameter.grad = gradient[piece].view(parameter.shape)
-            if part.is_compiled and gradient.device.type == "cpu":  # there it would need a C++ compiler on every machine
+            if part.is_compiled and not can_compile(gradient.device):
                 with _eager():
                     part.optimizer.step()
             else:

@@ -15,6 +15,15 @@ NewOptimizer = Callable[[torch.Tensor], InnerOptimizer]
 """The run's inner optimizer, with zero state, for local parameters [P]."""
 
 
+def pinned(vector: torch.Tensor) -> torch.Tensor:
+    """In page-locked memory, from which a GPU copies faster; as it is where it is there already, or where the system gives no
+    more of that memory, which WSL limits to a part of the machine's."""
+    try:
+        return vector.pin_memory()
+    except RuntimeError:
+        return vector
+
+
 class Instance:
     """Parameters and optimizers of one instance, as flat vectors of P elements: fp32, and where the run sets it (`outer.state`)
     bf16 for outer parameters and momentum, at half their bytes.
@@ -62,14 +71,17 @@ class Instance:
         for vector in (outer, momentum):
             assert vector.dtype in (torch.float32, torch.bfloat16) and vector.device.type == "cpu" and vector.ndim == 1
         assert outer.shape == momentum.shape
-        self.outer = outer.pin_memory() if self._device.type == "cuda" else outer  # no copy of one that is pinned already
+        self.outer = pinned(outer) if self._device.type == "cuda" else outer
         self.momentum = momentum
         self._digests = digests
 
     def new_outer(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Vectors without values that the next outer parameters and momentum are written into."""
-        is_pinned = self._device.type == "cuda"
-        return torch.empty_like(self.outer, pin_memory=is_pinned), torch.empty_like(self.momentum)
+        try:
+            outer = torch.empty_like(self.outer, pin_memory=self.outer.is_pinned())
+        except RuntimeError:  # as in `pinned`
+            outer = torch.empty_like(self.outer)
+        return outer, torch.empty_like(self.momentum)
 
     @property
     def digests(self) -> tuple[Digest, Digest]:

@@ -12,8 +12,9 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_products, sum_dtype
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
-from adloco_p2p.training.chunked_loss import chunk_values, chunked_cross_entropy, head_of, hidden_states
+from adloco_p2p.training.chunked_loss import body_of, chunk_values, chunked_cross_entropy, head_of, hidden_states
 from adloco_p2p.training.plugins import Loss
+from adloco_p2p.training.row_documents import known_documents
 
 
 class ModelShell:
@@ -71,6 +72,11 @@ class ModelShell:
                 f"activation_checkpointing: {self.module.config.model_type} does not support it; leave it off", code="E209"
             ) from error
         self._recomputes = True
+
+    def compile(self, *, backend: str = "inductor") -> None:
+        """From now on compute with the model below its head compiled. Rows of a second size have it compiled once more, for
+        all sizes."""
+        body_of(self.module).compile(backend=backend)
 
     def _accumulate_in_place(self) -> None:
         for parameter, (_, view) in zip(self.parameters, self.layout.views(self.gradient), strict=True):
@@ -144,7 +150,10 @@ class ModelShell:
         # The one shift. Moving the labels keeps the logits whole; slicing them would copy the largest tensor of all.
         end = batch.labels.new_full((batch.num_samples, 1), IGNORED_LABEL)
         targets = torch.cat([batch.labels[:, 1:], end], dim=1)  # [n, L]
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16):
+        with (
+            torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16),
+            known_documents(is_one_a_row=batch.positions is None),
+        ):
             if self._logits_of is not None:
                 hidden = hidden_states(self.module, batch)
                 return chunked_cross_entropy(hidden.flatten(0, 1), targets.view(-1), self._logits_of, self._head).view(

@@ -149,6 +149,16 @@ def test_several_gpus_are_several_peers_that_end_together(tmp_path: Path) -> Non
         assert ended == "ended"
 
 
+@pytest.mark.parametrize(("visible", "number"), [("", 2), ("3,0,2", 3)])
+def test_parts_of_a_gpu_are_no_gpus_and_hidden_ones_are_not_counted(visible: str, number: int, tmp_path: Path) -> None:
+    listed = "echo 'GPU 0: H100'; echo '  MIG 1g.10gb Device  0: (UUID: MIG-a)'; echo 'GPU 1: H100'"
+    put_in_path(tmp_path / "bin", "nvidia-smi", listed)
+    path = put_in_path(tmp_path / "bin", "adloco-peer", "exit 0")
+    peers = ["--initial-peers", "adloco://abc"]
+    ended = run(["bash", PEERS / "several-gpus.sh", tmp_path / "gpus", *peers], PATH=path, CUDA_VISIBLE_DEVICES=visible)
+    assert ended.returncode == 0 and ended.stdout.startswith(f"{number} peers"), ended
+
+
 def test_of_several_peers_one_that_crashes_starts_again_and_one_that_cannot_start_does_not(tmp_path: Path) -> None:
     put_in_path(tmp_path / "bin", "nvidia-smi", "echo GPU 0; echo GPU 1")
     script = 'case "$*" in *cuda:0*) exit 2 ;; esac; [ -e "$SEEN" ] && { echo done; exit 0; }; touch "$SEEN"; exit 1'

@@ -119,6 +119,18 @@ def test_a_crash_is_one_line_and_one_bundle(
     assert "IndexError" in everything_in(bundle)["crash.txt"]  # the last crash is still told
 
 
+def test_an_error_of_a_gpu_is_no_fault_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def report(arguments: object) -> int:
+        raise RuntimeError("CUDA error: unspecified launch failure\nSearch for `cudaErrorLaunchFailure'")
+
+    monkeypatch.setattr(inspect, "report", report)
+    assert main(["report", "--workdir", str(tmp_path / "new"), "--output", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("adloco-peer: E102: RuntimeError: CUDA error: unspecified launch failure") and "dmesg" in said
+
+
 def test_a_crash_where_nothing_can_be_written_shows_the_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

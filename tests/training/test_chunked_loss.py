@@ -1,9 +1,11 @@
 """Losses and gradients of some tokens at a time equal those of all logits, for every architecture."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from adloco_p2p.config.run_config import Scalar
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
@@ -40,6 +42,24 @@ def shell_of(architecture: dict[str, Scalar], *, is_bfloat16: bool = False) -> M
     model = replace(RUN.model, architecture=architecture)
     module = build_model(model, vocab_size=VOCAB_SIZE, sequence_length=LENGTH, seed=3)
     return ModelShell(module, device=torch.device("cpu"), is_bfloat16=is_bfloat16)
+
+
+def test_the_head_is_cast_once_for_all_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", 2)
+    monkeypatch.setattr(chunked_loss, "CHUNK_VALUES", 40 * VOCAB_SIZE)
+    shell = shell_of(LLAMA, is_bfloat16=True)
+    losses = shell.token_losses(rows_of("cast", 0, 5))
+    casts = []
+
+    class Casts(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            is_heads = func == torch.ops.aten._to_copy.default and args[0].shape == (VOCAB_SIZE, 32)
+            casts.extend([kwargs["dtype"]] if is_heads else [])
+            return func(*args, **(kwargs or {}))
+
+    with Casts():
+        losses.sum().backward()
+    assert casts.count(torch.bfloat16) == 1, "four chunks"
 
 
 def packed() -> Batch:

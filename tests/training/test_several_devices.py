@@ -17,7 +17,6 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.training.data_parallel import Team
-from adloco_p2p.training.device import select_devices
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.instance import Instance
 from tests.runtime.fakes import Calls, FakeAverage, FakeCheckpoints, FakeNetwork
@@ -134,20 +133,6 @@ def test_a_processor_named_twice_does_not_share_its_chance() -> None:
         hosting(run, peer=BOTH)
     assert hosting(run).micro_batch_limit  # one of them is fine
     assert RUN.model.architecture == ARCHITECTURE
-
-
-def test_auto_is_every_gpu_or_else_apples_or_else_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    auto = PeerConfig()
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert select_devices(auto) == {"cpu": torch.device("cpu")}
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert select_devices(auto) == {"mps:0": torch.device("mps", 0)}
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert select_devices(auto) == {"cuda:0": torch.device("cuda", 0), "cuda:1": torch.device("cuda", 1)}
-    assert list(select_devices(replace(auto, device=("cuda:1", "mps", "cpu")))) == ["cuda:1", "mps:0", "cpu"]
-    with pytest.raises(ConfigError, match="cuda:0 is named twice"):
-        select_devices(replace(auto, device=("cuda", "cuda:0")))
 
 
 # --- one instance on several devices -----------------------------------------------------------------------------------

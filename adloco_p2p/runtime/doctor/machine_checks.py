@@ -17,7 +17,7 @@ from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.workdir import Holder, holder_of
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config, has_open_port, is_free
-from adloco_p2p.training.device import memory_of, select_devices
+from adloco_p2p.training.device import gpu_problem, memory_of, select_devices
 from adloco_p2p.training.memory_need import PROCESS_BYTES
 from adloco_p2p.views.check_report import CheckResult
 
@@ -82,13 +82,16 @@ def check_gpu(config: PeerConfig) -> CheckResult:
     except ConfigError as error:
         return CheckResult(check="GPU", outcome="failed", found=str(error), code=error.code)
     if all(device.type == "cpu" for device in devices.values()):
-        if NVIDIA.exists() and not torch.cuda.is_available():
-            found = f"the driver is there (version {driver_version() or 'unknown'}), torch {torch.__version__} sees no GPU"
+        version = driver_version()
+        if (version or NVIDIA.exists()) and (problem := gpu_problem()):
+            found = f"the driver is there (version {version or 'unknown'}), but {problem}"
             return CheckResult(check="GPU", outcome="warning", found=found, code="E522")
         return CheckResult(check="GPU", outcome="ok", found=f"none in use; the node trains on the CPU ({', '.join(devices)})")
-    cards = [
-        f"{item.name} {item.model}, {_gib(item.free_bytes)} of {_gib(item.total_bytes)} free" for item in memory_of(devices)
-    ]
+    try:
+        memories = memory_of(devices)
+    except RuntimeError as error:  # the driver's: another program has the GPU for itself, or it has failed
+        return CheckResult(check="GPU", outcome="failed", found=" ".join(str(error).split())[:200], code="E522")
+    cards = [f"{item.name} {item.model}, {_gib(item.free_bytes)} of {_gib(item.total_bytes)} free" for item in memories]
     driver = driver_version()
     computing = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
     versions = f" ({computing}" + (f", driver {driver})" if driver else ")") if torch.cuda.is_available() else ""
