@@ -223,6 +223,12 @@ def test_files_of_another_kind(write_shards: WriteShards, private_cache: Path) -
     assert "cannot be read as parquet" in problem_of(run, private_cache)
 
 
+def test_empty_files(tmp_path: Path, private_cache: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    run = run_over(source="json", path=str(tmp_path / "*.jsonl"))
+    assert "cannot be read as json: its files are empty; give such files" in problem_of(run, private_cache)
+
+
 def test_files_that_are_not_utf8_are_named_with_the_line(tmp_path: Path, private_cache: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.txt").write_bytes(b"plain\nna\xefve\n" if number else b"plain\n")
