@@ -151,6 +151,11 @@ class DataConfig:
         """The mixture in the order in which all peers read it: that of the manifest, whatever the author's file has."""
         return dict(sorted(self.mixture.items()))
 
+    @property
+    def keeps_texts_apart(self) -> bool:
+        """Whether rows hold several texts that do not read each other."""
+        return self.attention == "document" or self.messages_column is not None or self.prompt_column is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerConfig:

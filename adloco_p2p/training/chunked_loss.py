@@ -35,10 +35,10 @@ def chunk_values(head: torch.nn.Module) -> int:
 
 def head_of(module: transformers.PreTrainedModel) -> LogitsOf | None:
     """The function from last hidden states to logits, to be called with some of the states. None where the vocabulary is small,
-    or where the model's own logits differ from the function's."""
+    where the model has no separate part below its head, or where its own logits differ from the function's."""
     head = module.get_output_embeddings()
     config = module.config.get_text_config()
-    if head is None or config.vocab_size < LARGE_VOCABULARY:
+    if head is None or config.vocab_size < LARGE_VOCABULARY or _body(module) is None:
         return None
 
     def logits_of(hidden: torch.Tensor) -> torch.Tensor:
@@ -62,11 +62,16 @@ def head_of(module: transformers.PreTrainedModel) -> LogitsOf | None:
     return logits_of if is_equal else None
 
 
+def _body(module: transformers.PreTrainedModel) -> Any:
+    """The model below its head; none where its class does not name that part (Llama 4 without its vision part)."""
+    plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
+    return None if plain.base_model is plain else plain.base_model
+
+
 def hidden_states(module: transformers.PreTrainedModel, rows: Batch) -> torch.Tensor:
     """The input of the head: [n, L, D]."""
-    plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
     # positions that restart, and no attention mask: transformers then keeps attention inside of each document
-    output = plain.base_model(input_ids=rows.input_ids, position_ids=rows.positions, use_cache=False)
+    output = _body(module)(input_ids=rows.input_ids, position_ids=rows.positions, use_cache=False)
     hidden: torch.Tensor = output.last_hidden_state
     return hidden
 

@@ -42,6 +42,14 @@ def shell_of(architecture: dict[str, Scalar], *, is_bfloat16: bool = False) -> M
     return ModelShell(module, device=torch.device("cpu"), is_bfloat16=is_bfloat16)
 
 
+def test_a_model_without_a_part_below_its_head_has_whole_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", 2)
+    shell = shell_of(LLAMA)
+    assert chunked_loss.head_of(shell.module) is not None
+    monkeypatch.setattr(type(shell.module), "base_model_prefix", "language_model")  # as of Llama 4's text model
+    assert chunked_loss.head_of(shell.module) is None
+
+
 def packed() -> Batch:
     """Padding, a prompt that is not learned, and two documents in a row."""
     rows = rows_of("chunked", 0, 5, is_padded=True)
