@@ -248,9 +248,12 @@ def test_too_few_rows(write_shards: WriteShards, private_cache: Path) -> None:
     assert "training rows of 4096 tokens, and batch.initial_batch is 3" in problem
 
 
-def test_no_heldout_document(write_shards: WriteShards, private_cache: Path) -> None:
+def test_no_heldout_document(write_shards: WriteShards, private_cache: Path, tmp_path: Path) -> None:
     run = run_over(source="json", path=write_shards("json"), heldout_fraction=1e-6)
     assert "data.heldout_fraction: 1e-06" in problem_of(run, private_cache)
+    (tmp_path / "book.txt").write_text("lines without an empty one between them\n" * 90)
+    single = problem_of(run_over(source="text", path=str(tmp_path / "book.txt")), private_cache)
+    assert "documents (empty lines part those of a file), raise it, or name files in data.heldout_path" in single
 
 
 @pytest.mark.parametrize("streaming", [False, True])
