@@ -156,8 +156,8 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
             save_adapter(model, run.model, output / ADAPTER_DIRECTORY)
         plain = merged(model) if run.model.lora.rank else cast("transformers.PreTrainedModel", model)
         plain = plain.to(stored_dtype(saved.sources.model) if dtype is None else getattr(torch, dtype))
-        if plain.generation_config is not None:
-            plain.generation_config.eos_token_id = end_tokens(plain, tokenizer.end_of_document)
+        if (settings := _generation_settings(plain)) is not None:
+            settings.eos_token_id = end_tokens(plain, tokenizer.end_of_document)
         plain.save_pretrained(output)
         tokenizer.save(output)
         record = {"run": run.digest, "name": run.name, "round": saved.round, "instance": chosen}
@@ -168,8 +168,14 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
 
 def end_tokens(model: "transformers.PreTrainedModel", end_of_document: int) -> int | list[int]:
     """The ids that end a text: those that a pretrained model came with, which may be several; otherwise the tokenizer's."""
-    known = model.generation_config.eos_token_id if model.generation_config is not None else None
+    settings = _generation_settings(model)
+    known = settings.eos_token_id if settings is not None else None
     return end_of_document if known is None else known
+
+
+def _generation_settings(model: "transformers.PreTrainedModel") -> "transformers.GenerationConfig | None":
+    """None for a model of a plugin that transformers cannot generate with."""
+    return getattr(model, "generation_config", None)
 
 
 def generate(arguments: argparse.Namespace) -> int:

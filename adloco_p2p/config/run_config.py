@@ -22,7 +22,7 @@ from adloco_p2p.core.model.rules import (
 from adloco_p2p.core.model.scalars import Digest, Fraction, InstanceId
 from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
@@ -150,6 +150,11 @@ class DataConfig:
     def data_sets(self) -> dict[str, float]:
         """The mixture in the order in which all peers read it: that of the manifest, whatever the author's file has."""
         return dict(sorted(self.mixture.items()))
+
+    @property
+    def keeps_texts_apart(self) -> bool:
+        """Whether rows hold several texts that do not read each other."""
+        return self.attention == "document" or self.messages_column is not None or self.prompt_column is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ than a row loses its end; one in which nothing is left to learn is skipped. All 
 """
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from adloco_p2p.data.chat_template import ChatTemplate, Example, messages_of
 from adloco_p2p.data.packing import ExampleRows, smallest_dtype
 from adloco_p2p.data.source import columns_of, text_of
 from adloco_p2p.data.tokenizer import Tokenizer
+from adloco_p2p.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
 
 
 class ExampleReader:
@@ -25,6 +29,11 @@ class ExampleReader:
         self._data = data
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer) if data.messages_column is not None else None
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens of a row that the model reads."""
+        return self._data.sequence_length
 
     def identity(self, row: Mapping[str, object]) -> str:
         """Decides the side of the held-out split."""
@@ -39,7 +48,7 @@ class ExampleReader:
             example = self._completion(row)
         if example is None:
             return None
-        length = self._data.sequence_length
+        length = self.sequence_length
         is_learned = example.is_learned[:length].copy()
         is_learned[:1] = False  # nothing predicts a document's first token
         return Example(ids=example.ids[:length], is_learned=is_learned) if is_learned.any() else None
@@ -58,11 +67,21 @@ class ExampleReader:
 
 
 def examples_of(dataset: Any, reader: ExampleReader) -> Iterator[tuple[str, Example]]:
-    """Identity and example of each row of an indexed data set that has something to learn, in its order."""
+    """Identity and example of each row of an indexed data set that has something to learn, in its order; the others are
+    counted in the log. Raises ConfigError, with the number of the row, for a cell of another kind."""
+    num_rows = num_skipped = 0
     for row in dataset:
-        example = reader.read(row)
+        num_rows += 1
+        try:
+            example = reader.read(row)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (row {num_rows})", code=error.code) from error
         if example is not None:
             yield reader.identity(row), example
+        else:
+            num_skipped += 1
+    if num_skipped:
+        _LOG.warning("%d of %d rows have nothing to learn within %d tokens", num_skipped, num_rows, reader.sequence_length)
 
 
 def pack_examples(examples: Iterable[Example], *, sequence_length: int, vocab_size: int, padding: int) -> ExampleRows:

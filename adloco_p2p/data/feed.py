@@ -202,9 +202,11 @@ def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:
             f"{run.batch.initial_batch}; give more text, or lower data.sequence_length or batch.initial_batch"
         )
     if rows.heldout.num_rows == 0:
+        unit = " (empty lines part those of a file)" if run.data.source == "text" else ""
+        named = {"hub": ", or name a split in data.heldout_split", "python": "", "plugin": ""}
         problems.append(
-            f"data.heldout_fraction: {run.data.heldout_fraction} of {where} is no document; raise it, give more documents, "
-            "or name a data.heldout_split of a hub data set"
+            f"data.heldout_fraction: {run.data.heldout_fraction} of {where} is no document; give more documents{unit}, raise it"
+            + named.get(run.data.source, ", or name files in data.heldout_path")
         )
     if problems:
         raise ConfigError(*problems, code="E207")

@@ -69,7 +69,7 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
         columns = dataset.column_names or list(
             next(iter(dataset), {})
         )  # a stream may learn its columns from its first row only
-    except (OSError, ValueError, datasets.exceptions.DatasetsError, *client_errors()) as error:
+    except (OSError, ValueError, StopIteration, datasets.exceptions.DatasetsError, *client_errors()) as error:
         raise ConfigError(_unreadable(data, split, error), code="E207") from error
     wanted = list(columns_of(data))
     if columns and (missing := [column for column in wanted if column not in columns]):
@@ -194,6 +194,8 @@ def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     if isinstance(cause, UnicodeDecodeError) and data.source in ("text", "json") and (places := _not_utf8(data)):
         return f"data.path: not UTF-8: {places}; convert such files, as by `iconv -f LATIN1 -t UTF-8 FILE > NEW`"
+    if isinstance(cause, StopIteration):
+        reason = "its files are empty"
     if data.source != "hub":
         return f"data.path: {data.path!r} cannot be read as {data.source}: {reason}; give such files, or change data.source"
     wanted = f"data.path: {data.path!r} (name {data.name!r}, revision {data.revision!r}, split {split!r})"

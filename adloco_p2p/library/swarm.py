@@ -26,7 +26,7 @@ from adloco_p2p.core.model.events import Stop
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Stamped
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.numerics.digest import tensor_digest
 from adloco_p2p.numerics.layout import gathered
 from adloco_p2p.runtime.adapters.embedding import Built, Embedding
@@ -146,6 +146,8 @@ class Swarm:
             )
         if isinstance(loss, torch.Tensor) and loss.numel() != 1:
             raise ConfigError(f"step(loss=...): {tuple(loss.shape)} values; accepted: one, the mean of the batch", code="E233")
+        if not isinstance(loss, torch.Tensor | numbers.Real):
+            raise ConfigError(f"step(loss={loss!r}): accepted: a number, or a tensor of one value", code="E233")
         engine = self._running
         return engine.step(samples=int(samples), tokens=samples if tokens is None else tokens, loss=loss)
 
@@ -241,7 +243,14 @@ class Swarm:
 
     def _run(self, work: Coroutine[Any, Any, Stop], workdir: Workdir) -> None:
         try:
-            self.is_finished = asyncio.run(self._noting_task(work)).is_finished
+            stop = asyncio.run(self._noting_task(work))
+            if stop.is_finished and self._engine is not None and not self._engine.hosted:
+                raise SwarmError(
+                    f"the run was over when this peer came to it, and {workdir.path} holds no model of it; the peers that"
+                    " trained to its end, or kept it, have the model",
+                    code="E314",
+                )
+            self.is_finished = stop.is_finished
         except BaseException as error:  # raised again in the program's thread
             self._failure = error
         finally:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from adloco_p2p import decode
 from adloco_p2p.config.fields import differences
@@ -70,7 +71,7 @@ class Holder:
 
 @dataclass(slots=True, kw_only=True)
 class Workdir:
-    """An open working directory, locked against other processes until `close` or the end of this process."""
+    """An open working directory, locked until `close` or the end of this process."""
 
     path: Path
     run: RunConfig | None
@@ -138,7 +139,7 @@ class Workdir:
             return any(path.exists() and path.stat().st_size for path in files) or any(self.checkpoints_path.glob("*"))
 
     def close(self) -> None:
-        """Let other processes in."""
+        """Let others in."""
         self._lock.close()
 
     @property
@@ -176,9 +177,29 @@ class Workdir:
         return self.path / "checkpoints"
 
 
+_locks: WeakValueDictionary[tuple[int, int, int], FileIO] = WeakValueDictionary()
+"""The locks of this process, by its id and the file's device and inode. A record lock does not exclude its own process, and
+goes as soon as that process closes any other descriptor of the file: a held file is never opened again."""
+
+
+def _held_here(path: Path) -> FileIO | None:
+    """The lock, where this process holds it."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    file = _locks.get((os.getpid(), found.st_dev, found.st_ino))
+    return None if file is None or file.closed else file
+
+
 def _lock(path: Path) -> FileIO:
     """A record lock, which children do not inherit: a helper process that outlives a killed peer must not keep the
     directory locked. Raises OSError and StorageError."""
+    if _held_here(path) is not None:
+        raise StorageError(
+            f"{path.parent}: in use by this program already; end that use first, or choose another working directory",
+            code="E404",
+        )
     file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,6 +211,8 @@ def _lock(path: Path) -> FileIO:
             code="E404",
         ) from None
     _write_holder(file, None)
+    found = os.fstat(file.fileno())
+    _locks[os.getpid(), found.st_dev, found.st_ino] = file
     return file
 
 
@@ -206,6 +229,8 @@ def _read_holder(file: FileIO) -> Holder:
 def holder_of(path: Path) -> Holder | None:
     """The process that works in this directory now; none where there is none. Raises StorageError."""
     with reported(path):
+        if (mine := _held_here(path / "lock")) is not None:
+            return _read_holder(mine)
         try:
             file = (path / "lock").open("rb", buffering=0)
         except FileNotFoundError:

@@ -35,10 +35,10 @@ def chunk_values(head: torch.nn.Module) -> int:
 
 def head_of(module: transformers.PreTrainedModel) -> LogitsOf | None:
     """The function from last hidden states to logits, to be called with some of the states. None where the vocabulary is small,
-    or where the model's own logits differ from the function's."""
+    where the model has no separate part below its head, or where its own logits differ from the function's."""
     head = module.get_output_embeddings()
     config = module.config.get_text_config()
-    if head is None or config.vocab_size < LARGE_VOCABULARY:
+    if head is None or config.vocab_size < LARGE_VOCABULARY or body_of(module) is None:
         return None
 
     def logits_of(hidden: torch.Tensor) -> torch.Tensor:
@@ -62,11 +62,10 @@ def head_of(module: transformers.PreTrainedModel) -> LogitsOf | None:
     return logits_of if is_equal else None
 
 
-def body_of(module: transformers.PreTrainedModel) -> torch.nn.Module:
-    """The model below its head."""
+def body_of(module: transformers.PreTrainedModel) -> Any:
+    """The model below its head; none where its class does not name that part (Llama 4 without its vision part)."""
     plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
-    body: torch.nn.Module = plain.base_model
-    return body
+    return None if plain.base_model is plain else plain.base_model
 
 
 def hidden_states(module: transformers.PreTrainedModel, rows: Batch) -> torch.Tensor:

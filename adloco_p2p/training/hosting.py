@@ -33,7 +33,7 @@ from adloco_p2p.training.input_worker import InputWorker
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda
-from adloco_p2p.training.model import build_model
+from adloco_p2p.training.model import build_model, check_texts_apart
 from adloco_p2p.training.plugins import plugin_loss
 from adloco_p2p.training.progress import IsEnough, OnProgress, never_enough
 from adloco_p2p.training.sample_text import TEMPERATURE, TextCodec, continued
@@ -58,6 +58,8 @@ class Hosting(HostedInstances):
         self._codec = codec
         self._feed = InputWorker(feed, is_pinned=any(device.type == "cuda" for device in devices.values()))
         module = self._build_model(InstanceId(0))
+        if run.data.keeps_texts_apart:
+            check_texts_apart(module, run.model)
         copies = [*(copy.deepcopy(module) for _ in range(len(devices) - 1)), module]  # before one of them leaves the host
         self._shells = tuple(
             DeviceShell(name, self._shell_of(own, device)) for own, (name, device) in zip(copies, devices.items(), strict=True)

@@ -85,6 +85,49 @@ def _is_known(model_type: str, key: str, value: Scalar) -> bool:
     return bool(changed != plain.to_dict())
 
 
+def check_texts_apart(module: transformers.PreTrainedModel, model: ModelConfig) -> None:
+    """Raise ConfigError where texts of one row, each with positions from 0 on, read each other. Only some architectures of
+    `transformers` make their attention mask from the positions."""
+    setting, value = "model.architecture", module.config.model_type
+    if model.plugin:
+        setting, value = "model.plugin", model.plugin
+    elif model.pretrained is not None:
+        setting = f"model.pretrained: {model.pretrained}"
+    if _mixes_texts(module):
+        raise ConfigError(
+            f"{setting}: {value} lets a text read the text before it in its row, and this run keeps them apart, as"
+            " conversations, completions and data.attention=document do; accepted: an architecture that restarts with the"
+            " positions, such as llama, qwen3 or gemma3; or whole texts in data.text_column with data.attention=row",
+            code="E209",
+        )
+
+
+def _mixes_texts(module: transformers.PreTrainedModel) -> bool:
+    """Whether the second of two texts in a row has a gradient at the first one; exactly none where a mask is between them."""
+    length = 4
+    ids = torch.arange(2 * length).unsqueeze(0) % module.config.get_text_config().vocab_size
+    positions = torch.arange(length).repeat(2).unsqueeze(0)
+    embedded: list[torch.Tensor] = []
+
+    def keep(_module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+        embedded.append(output.detach().requires_grad_())
+        return embedded[-1]
+
+    try:
+        hook = module.get_input_embeddings().register_forward_hook(keep)
+    except NotImplementedError:  # a plugin's own class, which keeps texts apart itself (docs/plugins.md)
+        return False
+    was_training = module.training
+    module.eval()
+    with hook, torch.enable_grad():
+        logits = module(input_ids=ids, position_ids=positions, use_cache=False).logits
+    module.train(was_training)
+    if not embedded:
+        return False
+    (gradient,) = torch.autograd.grad(logits[:, length:].float().square().sum(), embedded[0], allow_unused=True)
+    return gradient is not None and bool(gradient[:, :length].any())
+
+
 def check_size(config: transformers.PretrainedConfig, memory_bytes: int | None) -> None:
     """Raise ConfigError where the model cannot be trained in so much memory, before any of it is allocated."""
     sizes = {name: value for name, value in config.to_dict().items() if type(value) is int}

@@ -159,7 +159,7 @@ class OwnLoop(HostedInstances):
 
     def wait(self, *, timeout_seconds: float | None = None) -> bool:
         """Until a round begins, whose start the parameters then are, or the node has ended: False; then they are those of the
-        last boundary. Raises what ended it, and TimeoutError."""
+        last boundary, also where the program has done a step since. Raises what ended it, and TimeoutError."""
         if self._ended is None:
             match self._handover.serve(timeout_seconds=timeout_seconds):
                 case _Round() as begun:
@@ -169,11 +169,11 @@ class OwnLoop(HostedInstances):
                     return True
                 case _Ended() as ended:
                     self._ended, self._round = ended, None
-                    if ended.outer is not None:
-                        scatter_(self._parameters, ended.outer)
         assert self._ended is not None
         if self._ended.error is not None:
             raise self._ended.error
+        if self._ended.outer is not None:
+            scatter_(self._parameters, self._ended.outer)
         return False
 
     def step(self, *, samples: int, tokens: int, loss: torch.Tensor | float) -> bool:

@@ -58,7 +58,7 @@ def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:
             trust_remote_code=False,
             use_safetensors=True,
             local_files_only=not is_hub_reachable(),
-            attn_implementation="sdpa",  # the repository's own choice could name a kernel to be fetched
+            attn_implementation=_attention(_config_of(model)),
         )
     except (OSError, ValueError) as error:
         raise _cannot_be_loaded(model, error) from error
@@ -69,8 +69,14 @@ def stored_dtype(model: ModelConfig) -> torch.dtype:
     """In which the pretrained weights lie; float32 where there are none."""
     if model.pretrained is None:
         return torch.float32
+    dtype = _config_of(model).dtype
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def _config_of(model: ModelConfig) -> Any:
+    """The configuration of the pretrained model, of whatever class of transformers. Raises ConfigError."""
     try:
-        config = transformers.AutoConfig.from_pretrained(
+        return transformers.AutoConfig.from_pretrained(
             model.pretrained,
             revision=model.revision or "main",
             trust_remote_code=False,
@@ -78,7 +84,13 @@ def stored_dtype(model: ModelConfig) -> torch.dtype:
         )
     except (OSError, ValueError) as error:
         raise _cannot_be_loaded(model, error) from error
-    return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
+
+
+def _attention(config: Any) -> str:
+    """Torch's own attention, or where the architecture cannot use it (Gemma 2, gpt-oss) the plain form. The repository's own
+    choice could name a kernel to be fetched."""
+    kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return "eager" if kind is not None and not kind._supports_sdpa else "sdpa"
 
 
 def weights_digest(model: ModelConfig) -> Digest:

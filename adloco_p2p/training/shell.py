@@ -76,7 +76,8 @@ class ModelShell:
     def compile(self, *, backend: str = "inductor") -> None:
         """From now on compute with the model below its head compiled. Rows of a second size have it compiled once more, for
         all sizes."""
-        body_of(self.module).compile(backend=backend)
+        body = body_of(self.module)
+        (self.module if body is None else body).compile(backend=backend)
 
     def _accumulate_in_place(self) -> None:
         for parameter, (_, view) in zip(self.parameters, self.layout.views(self.gradient), strict=True):

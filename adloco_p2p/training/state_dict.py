@@ -28,7 +28,8 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, safetensors.SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200]
+        is_pickle = isinstance(error, pickle.UnpicklingError)  # torch's words advise to run the code of the file
+        reason = "it holds other things than tensors" if is_pickle else " ".join(str(error).split())[:200]
         raise ConfigError(
             f"--weights {path}: no state dict can be read: {reason}; write one with torch.save(model.state_dict(), FILE)",
             code="E209",

@@ -77,7 +77,9 @@ def test_of_prompts_and_completions_the_completion_is_learned(tmp_path: Path, pr
     assert "so 1" in learned and "why" not in learned
 
 
-def test_conversations_are_learned_by_answers_and_long_ones_lose_their_end(tmp_path: Path, private_cache: Path) -> None:
+def test_conversations_are_learned_by_answers_and_long_ones_lose_their_end(
+    tmp_path: Path, private_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def talk(number: int, answer: str) -> dict[str, Any]:
         return {"messages": [{"role": "user", "content": f"q{number}"}, {"role": "assistant", "content": answer}]}
 
@@ -94,6 +96,17 @@ def test_conversations_are_learned_by_answers_and_long_ones_lose_their_end(tmp_p
     learned = "".join(learned_texts(feed))
     assert "answer 0" in learned and "long long" in learned and "q" not in learned and "never" not in learned
     assert all(text for text in learned_texts(feed)), "every row has something to learn"
+    assert "2 of 38 rows have nothing to learn within 64 tokens" in caplog.text
+
+
+def test_a_cell_of_another_kind_is_named_by_its_row(tmp_path: Path, private_cache: Path) -> None:
+    good = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    bad = {"messages": [{"role": "user", "content": None}, {"role": "assistant", "content": "a"}]}
+    run = run_over(source="json", path=write_rows(tmp_path / "a.jsonl", [good, good, bad]), messages_column="messages")
+    run = replace(run, tokenizer=TokenizerConfig(source=str(save_tokenizer(tmp_path / "tokenizer"))))
+    with pytest.raises(ConfigError, match=r"'content': None.* both texts \(row 3\)") as refused:
+        feed_of(run)
+    assert refused.value.code == "E207"
 
 
 def test_nothing_to_learn_is_refused(tmp_path: Path, private_cache: Path) -> None:

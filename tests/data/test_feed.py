@@ -223,6 +223,12 @@ def test_files_of_another_kind(write_shards: WriteShards, private_cache: Path) -
     assert "cannot be read as parquet" in problem_of(run, private_cache)
 
 
+def test_empty_files(tmp_path: Path, private_cache: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    run = run_over(source="json", path=str(tmp_path / "*.jsonl"))
+    assert "cannot be read as json: its files are empty; give such files" in problem_of(run, private_cache)
+
+
 def test_files_that_are_not_utf8_are_named_with_the_line(tmp_path: Path, private_cache: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.txt").write_bytes(b"plain\nna\xefve\n" if number else b"plain\n")
@@ -242,9 +248,12 @@ def test_too_few_rows(write_shards: WriteShards, private_cache: Path) -> None:
     assert "training rows of 4096 tokens, and batch.initial_batch is 3" in problem
 
 
-def test_no_heldout_document(write_shards: WriteShards, private_cache: Path) -> None:
+def test_no_heldout_document(write_shards: WriteShards, private_cache: Path, tmp_path: Path) -> None:
     run = run_over(source="json", path=write_shards("json"), heldout_fraction=1e-6)
     assert "data.heldout_fraction: 1e-06" in problem_of(run, private_cache)
+    (tmp_path / "book.txt").write_text("lines without an empty one between them\n" * 90)
+    single = problem_of(run_over(source="text", path=str(tmp_path / "book.txt")), private_cache)
+    assert "documents (empty lines part those of a file), raise it, or name files in data.heldout_path" in single
 
 
 @pytest.mark.parametrize("streaming", [False, True])

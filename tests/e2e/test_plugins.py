@@ -1,5 +1,5 @@
-"""A run with model, texts and loss of an installed package, between real processes. Needs minutes, so it is run by name:
-python -m pytest -m heavy tests/e2e/test_plugins.py"""
+"""A run with model, texts and loss of an installed package: alone, to its exported model, and between real processes. That
+needs minutes, so it is run by name: python -m pytest -m heavy tests/e2e/test_plugins.py"""
 
 import os
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from adloco_p2p.cli import main
 from adloco_p2p.swarm.p2p.identity import Identity
 from tests.plugins import install
 
@@ -60,3 +61,18 @@ def test_a_run_of_a_package_is_joined_by_those_who_have_it(tmp_path: Path) -> No
     finally:
         for process in processes:
             process.kill()
+
+
+def test_the_model_of_a_package_is_exported_and_writes_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
+    workdir, output = str(tmp_path / "peer"), tmp_path / "model"
+    short = [*SETTINGS.split(), "work.inner_steps=1", "work.rounds=1", "data.arguments.largest=20"]
+    start = ["start", "--offline", "--plain", "--workdir", workdir, "--peer-set", "num_threads=1", "max_micro_batch=8"]
+    assert main([*start, "--set", *short]) == 0
+    assert main(["export", "--workdir", workdir, "--output", str(output)]) == 0
+    assert (output / "model.safetensors").exists() and (output / "config.json").exists()
+    capsys.readouterr()
+    assert main(["generate", "--workdir", workdir, "--prompt", "1 + 1", "--max-new-tokens", "3"]) == 0
+    assert capsys.readouterr().out.startswith("1 + 1")

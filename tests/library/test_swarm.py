@@ -10,6 +10,12 @@ import pytest
 import torch
 
 import adloco_p2p
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.events import Stop
+from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.runtime.adapters.embedding import Embedding
+from adloco_p2p.storage.workdir import Workdir
 
 ALONE = {"name": "line", "work.rounds": 1, "work.inner_steps": 1, "batch.initial_batch": 4, "admission.probation_rounds": 0}
 MACHINE = {"num_threads": 1, "host_maddrs": ["/ip4/127.0.0.1/tcp/0"]}
@@ -45,10 +51,29 @@ def test_a_swarm_is_entered_once_and_a_step_belongs_inside(tmp_path: Path) -> No
     with swarm:
         with pytest.raises(adloco_p2p.AdlocoError, match="samples=0") as wrong:
             swarm.step(samples=0, loss=1.0)
+        for loss in ("1.0", None):
+            with pytest.raises(adloco_p2p.AdlocoError, match=f"loss={loss!r}.*accepted: a number"):
+                swarm.step(samples=4, loss=loss)  # type: ignore[arg-type]
+        with pytest.raises(adloco_p2p.AdlocoError, match="in use by this program"):
+            adloco_p2p.Swarm(ALONE, workdir=tmp_path, parameters=net.parameters(), name="line", peer=MACHINE).__enter__()
         assert not swarm.step(samples=4, loss=1.0) and swarm.is_finished
     with pytest.raises(adloco_p2p.AdlocoError, match="accepted: a new Swarm") as again:
         swarm.__enter__()
     assert {refused.value.code for refused in (early, wrong, again)} == {"E233"}
+
+
+def test_a_peer_that_comes_when_the_run_is_over_does_not_take_its_own_parameters_for_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def over(*, workdir: Workdir, run: RunConfig, config: PeerConfig, embedding: Embedding, **_: Any) -> Stop:
+        embedding.build(run, config, PeerId(adloco_p2p.peer_id(tmp_path)), workdir)
+        return Stop(reason="the run is complete", is_finished=True)
+
+    monkeypatch.setattr("adloco_p2p.library.swarm.start_run", over)
+    swarm = adloco_p2p.Swarm(ALONE, workdir=tmp_path, parameters=line().parameters(), name="line", peer=MACHINE)
+    with pytest.raises(adloco_p2p.AdlocoError, match="holds no model") as late, swarm:
+        pass
+    assert late.value.code == "E314" and not swarm.is_finished
 
 
 def test_a_program_loads_no_libraries_of_models() -> None:

@@ -12,7 +12,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.errors import ConfigError, StorageError
-from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.storage.workdir import Workdir, holder_of
 
 RUN = RunConfig()
 OTHER = replace(RUN, seed=7, work=WorkRules(inner_steps=64))
@@ -114,6 +114,20 @@ def test_a_second_process_is_refused_by_name_until_the_first_closes(tmp_path: Pa
     )
     workdir.close()
     assert tried(tmp_path) == "opened"
+
+
+def test_a_second_use_in_the_same_program_is_refused_and_lets_nobody_else_in(tmp_path: Path) -> None:
+    workdir = Workdir.open(tmp_path)
+    with pytest.raises(StorageError, match="in use by this program already") as refusal:
+        Workdir.open(tmp_path)
+    assert refusal.value.code == "E404"
+    workdir.enter("a phase")
+    holder = holder_of(tmp_path)
+    assert holder is not None and (holder.pid, holder.starting) == (os.getpid(), "a phase")
+    assert tried(tmp_path).startswith(f"{tmp_path}: in use by another adloco-peer (process {os.getpid()})")
+    workdir.close()
+    assert holder_of(tmp_path) is None
+    Workdir.open(tmp_path).close()
 
 
 def test_a_helper_that_outlives_a_killed_peer_does_not_hold_the_directory(tmp_path: Path) -> None:

@@ -62,6 +62,14 @@ def test_the_head_is_cast_once_for_all_chunks(monkeypatch: pytest.MonkeyPatch) -
     assert casts.count(torch.bfloat16) == 1, "four chunks"
 
 
+def test_a_model_without_a_part_below_its_head_has_whole_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", 2)
+    shell = shell_of(LLAMA)
+    assert chunked_loss.head_of(shell.module) is not None
+    monkeypatch.setattr(type(shell.module), "base_model_prefix", "language_model")  # as of Llama 4's text model
+    assert chunked_loss.head_of(shell.module) is None
+
+
 def packed() -> Batch:
     """Padding, a prompt that is not learned, and two documents in a row."""
     rows = rows_of("chunked", 0, 5, is_padded=True)

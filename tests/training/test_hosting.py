@@ -10,7 +10,7 @@ import torch
 from adloco_p2p.config.run_config import AveragingConfig, ModelConfig, RunConfig
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.rules import GuardRules, InstanceRules, MergeRules
-from adloco_p2p.errors import LocalProtocolError, StorageError
+from adloco_p2p.errors import ConfigError, LocalProtocolError, StorageError
 from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.instance import Instance
@@ -72,6 +72,23 @@ def test_digests_are_those_of_the_state_after_every_kind_of_end(run: RunConfig) 
     assert peer.rewind(ONE, seen[0][1]) and peer.digests(ONE) == seen[0] == state_digests(*peer.state(ONE))
     peer.adopt(ONE, *(vector.clone() + 1 for vector in peer.state(ONE)))
     assert peer.digests(ONE) == state_digests(*peer.state(ONE)) != seen[0]
+
+
+def test_conversations_are_refused_by_a_model_that_mixes_the_texts_of_a_row() -> None:
+    opt = ModelConfig(
+        architecture={
+            "model_type": "opt",
+            "hidden_size": 32,
+            "ffn_dim": 32,
+            "num_attention_heads": 2,
+            "word_embed_proj_dim": 32,
+        }
+    )
+    hosting(with_run(model=opt))
+    for data in (replace(RUN.data, attention="document"), replace(RUN.data, messages_column="messages")):
+        with pytest.raises(ConfigError, match="opt lets a text read"):
+            hosting(with_run(model=opt, data=data))
+        hosting(with_run(data=data))
 
 
 def test_dropout_differs_between_rounds() -> None:

@@ -14,9 +14,18 @@ from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.device import configure_devices, is_bfloat16, select_device
-from adloco_p2p.training.model import build_model, check_size
+from adloco_p2p.training.model import build_model, check_size, check_texts_apart
 from adloco_p2p.training.seeds import derived_seed, initial_seed
 from tests.training.small_run import ARCHITECTURE, with_run
+
+HEADS: dict[str, dict[str, Scalar]] = {
+    "llama": {"intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2},
+    "gpt2": {"num_attention_heads": 2},
+    "gemma2": {"intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16},
+    "qwen3": {"intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16},
+    "opt": {"ffn_dim": 32, "num_attention_heads": 2, "word_embed_proj_dim": 32},
+    "falcon": {"num_attention_heads": 2},
+}
 
 
 def build(seed: int = 1, **architecture: Scalar) -> Any:
@@ -101,6 +110,35 @@ def test_other_architectures_build_too() -> None:
     model = ModelConfig(architecture={"model_type": "gpt2", "n_embd": 32, "num_hidden_layers": 1, "n_head": 2})
     module = build_model(model, vocab_size=256, sequence_length=32, seed=1)
     assert module.config.max_position_embeddings == 32
+
+
+@pytest.mark.parametrize(
+    ("model_type", "is_apart"),
+    [("llama", True), ("gpt2", True), ("gemma2", True), ("qwen3", True), ("opt", False), ("falcon", False), ("mamba", False)],
+)
+def test_a_model_in_which_texts_of_a_row_read_each_other_is_refused_where_they_must_not(
+    model_type: str, is_apart: bool
+) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2}
+    model = ModelConfig(architecture={"model_type": model_type, **sizes, **HEADS.get(model_type, {})})
+    module = build_model(model, vocab_size=256, sequence_length=32, seed=1).train()
+    if is_apart:
+        check_texts_apart(module, model)
+    else:
+        with pytest.raises(
+            ConfigError, match=rf"model\.architecture: {model_type} lets a text read .*attention=row"
+        ) as refused:
+            check_texts_apart(module, model)
+        assert refused.value.code == "E209"
+    assert module.training and all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_a_pretrained_model_that_cannot_use_torchs_attention_gets_the_plain_one(tmp_path: Path) -> None:
+    model = ModelConfig(architecture={"model_type": "gemma2", "hidden_size": 32, "num_hidden_layers": 1, **HEADS["gemma2"]})
+    saved: Any = build_model(model, vocab_size=256, sequence_length=32, seed=1)
+    saved.save_pretrained(tmp_path)
+    loaded: Any = build_model(ModelConfig(pretrained=str(tmp_path)), vocab_size=256, sequence_length=32, seed=2)
+    assert torch.equal(flatten(loaded), flatten(saved)) and loaded.config._attn_implementation == "eager"
 
 
 def test_pretrained_weights_are_the_start(tmp_path: Path) -> None:

@@ -222,8 +222,12 @@ def test_the_parameters_are_those_of_the_last_boundary_at_the_end() -> None:
         with torch.no_grad():
             made.parameters[0].zero_()
         made.engine.close(None)
-        assert not made.engine.wait() and not made.engine.step(samples=1, tokens=1, loss=0.0)
-        assert gathered(made.parameters).tolist() == [1.0, 2.0, 3.0] and made.engine.round is None
+        assert not made.engine.wait() and made.engine.round is None
+        assert gathered(made.parameters).tolist() == [1.0, 2.0, 3.0]
+        with torch.no_grad():
+            made.parameters[0].zero_()  # a loop that steps before it asks
+        assert not made.engine.step(samples=1, tokens=1, loss=0.0)
+        assert gathered(made.parameters).tolist() == [1.0, 2.0, 3.0]
 
 
 def test_a_round_that_does_not_begin_in_time_is_a_timeout() -> None:

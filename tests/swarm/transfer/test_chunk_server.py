@@ -69,17 +69,19 @@ def test_a_member_that_keeps_its_place_for_ever_yields_it_to_another_one_after_i
 ) -> None:
     async def scenario() -> None:
         async with started_hosts(tmp_path, 3) as (idle, fetcher, donor):
-            server = ChunkServer(donor.p2p, "text", find, members=lambda: {idle.me, fetcher.me, donor.me}, max_downloads=1)
+            endpoint = Endpoint(donor.p2p, members=lambda: {idle.me, fetcher.me, donor.me})
+            server = ChunkServer(endpoint, "text", find, max_downloads=1)
             await server.start()
             stream = await open_stream(idle.p2p, donor.me, handler_name("text"), timeout_seconds=PATIENCE_SECONDS)
             stream.send(FrameKind.HELLO, bytes.fromhex(blob_root(INDEX)))
             await stream.receive(FrameKind.HELLO_REPLY)
             room = [bytearray(len(chunk)) for chunk in CHUNKS]
             download = Download(blob_root(INDEX), lambda _: [memoryview(chunk) for chunk in room], max_chunks=2)
-            problems = await ChunkFetcher(fetcher.p2p, "text").fetch(download, [donor.me], timeout_seconds=1.0)
+            chunks = ChunkFetcher(Endpoint(fetcher.p2p), "text")
+            problems = await chunks.fetch(download, [donor.me], timeout_seconds=1.0)
             assert "busy with 1 downloads" in problems[donor.me] and not stream.is_lost
             monkeypatch.setattr("adloco_p2p.swarm.transfer.chunk_server.TURN_SECONDS", 0.0)
-            assert await ChunkFetcher(fetcher.p2p, "text").fetch(download, [donor.me], timeout_seconds=PATIENCE_SECONDS) == {}
+            assert await chunks.fetch(download, [donor.me], timeout_seconds=PATIENCE_SECONDS) == {}
             assert room == CHUNKS
             await stream.until_closed(PATIENCE_SECONDS)
             assert stream.is_lost
