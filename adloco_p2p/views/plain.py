@@ -1,6 +1,7 @@
 """Lines for logs and pipes: one per finished round and instance, one per decision and warning. `name value` pairs in a fixed
 order, two spaces between them, so that the lines read well and cut well."""
 
+import re
 from collections.abc import Iterable
 from functools import singledispatch
 from typing import TextIO
@@ -44,8 +45,8 @@ class PlainView:
         if text is not None:
             print(text.rstrip(), file=self._stream, flush=True)
         joining = derived.joining(self._status)
-        if joining and joining != self._joining:
-            print(_joined("bench" if derived.bench_words(self._status) else "joining", joining), file=self._stream, flush=True)
+        if joining and _without_numbers(joining) != _without_numbers(self._joining):  # rounds pass; one line will do
+            print(_joined(derived.waiting_kind(self._status), joining), file=self._stream, flush=True)
         self._joining = joining
         slow = self._status.warnings.get(SLOW_PEER, "")
         if slow and not self._is_slow:  # the seconds change with every round; one line will do
@@ -57,6 +58,10 @@ class PlainView:
 
 
 # --- one function per event ------------------------------------------------------------------------------------------
+
+
+def _without_numbers(words: str) -> str:
+    return re.sub(r"\d+", "", words)
 
 
 def _joined(label: str, *pairs: str) -> str:
@@ -179,6 +184,10 @@ def _round_void(event: telemetry.RoundVoid, status: Status) -> str:
 def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> str | None:
     if not status.results:
         return None  # a newcomer begins with the state of others
+    if event.to_round < event.from_round:
+        return _joined(
+            "history", _at(status, event.to_round), f"the others' won: goes on here instead of at {event.from_round}"
+        )
     return _joined("behind", _at(status, event.to_round), f"goes on here instead of at {event.from_round}, with others' state")
 
 
