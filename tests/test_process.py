@@ -355,6 +355,11 @@ def test_a_verb_that_finds_no_node_names_how_the_run_of_the_directory_goes_on(
     keep_address(tmp_path, f"adloco://{RunConfig().digest},/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}")
     assert main(["pause", "--workdir", str(tmp_path)]) == 2
     assert f"its run goes on with: adloco-peer join --workdir {tmp_path}" in capsys.readouterr().err
+    command = f"adloco-peer start mine.yaml --workdir {tmp_path} --host-maddrs /ip4/0.0.0.0/tcp/31337"
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.keep_command(command)
+    assert main(["status", "--workdir", str(tmp_path)]) == 2
+    assert f"its run goes on with: {command}\n" in capsys.readouterr().err, "under its old address, which links name"
 
 
 def test_the_status_of_a_peer_that_ended_without_the_model_of_the_run_names_the_reason(

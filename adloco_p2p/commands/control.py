@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adloco_p2p.commands.console import say, say_json
-from adloco_p2p.commands.train import leads_to_others
+from adloco_p2p.commands.train import leads_to_others, shortest
 from adloco_p2p.control.api import API_VERSION
 from adloco_p2p.control.client import ControlClient, starting_status
 from adloco_p2p.core.model import telemetry
@@ -15,7 +15,7 @@ from adloco_p2p.core.model.commands import COMMANDS
 from adloco_p2p.core.model.telemetry import Finished, Resumed, Stamped, Started, Stopped
 from adloco_p2p.errors import NoNodeError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View, stamp
-from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_run
+from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_command, read_run
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.event_file import read_events
 from adloco_p2p.views.status import Status, replay
@@ -83,6 +83,8 @@ def _continuing(workdir: Path) -> str:
         return "its run is complete, as `adloco-peer status` shows"
     last = _last_status(workdir)
     why = f"the last one stopped: {last.stopping}; " if last is not None and last.state == "stopped" else ""
+    if command := read_command(workdir):
+        return f"{why}its run goes on with: {shortest(command, workdir)}"
     if leads_to_others(workdir):
         return f"{why}its run goes on with: adloco-peer join --workdir {workdir}"
     return f"{why}its run goes on with the command that started it"
