@@ -184,10 +184,6 @@ def _round_void(event: telemetry.RoundVoid, status: Status) -> str:
 def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> str | None:
     if not status.results:
         return None  # a newcomer begins with the state of others
-    if event.to_round < event.from_round:
-        return _joined(
-            "history", _at(status, event.to_round), f"the others' won: goes on here instead of at {event.from_round}"
-        )
     return _joined("behind", _at(status, event.to_round), f"goes on here instead of at {event.from_round}, with others' state")
 
 

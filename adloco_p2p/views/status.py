@@ -194,6 +194,8 @@ def _started(status: Status, event: telemetry.Started, time: float) -> Status:
 
 @fold.register
 def _plan(plan: telemetry.Plan, status: Status) -> Status:
+    if status.plans and plan.round <= status.plans[-1].round and plan.digest not in [known.digest for known in status.plans]:
+        status = _rewound(status, plan.round)
     others = {known.round: known for known in status.plans if known.round != plan.round}
     before = [known for known in others.values() if known.round < plan.round]
     for switch in _switches(before[-1], plan) if before else ():
@@ -355,15 +357,13 @@ def _out_of_memory(event: telemetry.OutOfMemory, status: Status) -> Status:
 def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> Status:
     if not status.results:
         return status  # a newcomer begins with the state of others: no trouble
-    if event.to_round < event.from_round:
-        message = f"the others' history won: they did rounds {event.to_round} to {event.from_round - 1} differently"
-        return _incident(_rewound(status, event.to_round), "fast-forwarded", message, round_=event.to_round)
-    message = f"this peer was behind: it went on from round {event.from_round} to {event.to_round} with the state of others"
+    way = "was behind: it went on" if event.to_round > event.from_round else "went back"
+    message = f"this peer {way} from round {event.from_round} to {event.to_round} with the state of others"
     return _incident(status, "fast-forwarded", message, round_=event.to_round)
 
 
 def _rewound(status: Status, boundary: int) -> Status:
-    """Without the rounds from the boundary on: they are not in the history that this peer follows now."""
+    """Without the rounds from the boundary on: the history that this peer follows now has other ones."""
     lives = {instance: replace(life, end=min(life.end, boundary)) for instance, life in status.lives.items()}
     return replace(
         status,

@@ -46,12 +46,6 @@ def test_a_joiner_prints_once_what_it_waits_for() -> None:
     assert stream.getvalue().splitlines()[1:] == ["joining   waiting to join; plans read up to round 0"]
 
 
-def test_a_history_that_lost_is_one_line() -> None:
-    event = {"event": "fast_forwarded", "time": START, "from_round": 182, "to_round": 141}
-    printed = line(stamped(event).event, replay(events(6)))
-    assert printed is not None and printed.startswith("history   round 141") and "the others' won" in printed
-
-
 def test_a_line_is_one_line() -> None:
     event = {"event": "warning", "time": 0.0, "key": "disk", "message": "disk\nnearly\x1bfull", "active": True}
     assert line(stamped(event).event, replay(events())) == "warning   disk: disk nearly?full"
