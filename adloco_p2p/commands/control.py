@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adloco_p2p.commands.console import say, say_json
-from adloco_p2p.commands.train import leads_to_others, shortest
+from adloco_p2p.commands.train import leads_to_others
 from adloco_p2p.control.api import API_VERSION
 from adloco_p2p.control.client import ControlClient, starting_status
 from adloco_p2p.core.model import telemetry
@@ -83,10 +83,9 @@ def _continuing(workdir: Path) -> str:
         return "its run is complete, as `adloco-peer status` shows"
     last = _last_status(workdir)
     why = f"the last one stopped: {last.stopping}; " if last is not None and last.state == "stopped" else ""
-    if command := read_command(workdir):
-        return f"{why}its run goes on with: {shortest(command, workdir)}"
-    if leads_to_others(workdir):
-        return f"{why}its run goes on with: adloco-peer join --workdir {workdir}"
+    command = read_command(workdir)
+    if command.startswith("adloco-peer start ") or leads_to_others(workdir):  # a link that is needed is not kept
+        return f"{why}its run goes on with: {command or f'adloco-peer join --workdir {workdir}'}"
     return f"{why}its run goes on with the command that started it"
 
 

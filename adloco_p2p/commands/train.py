@@ -71,9 +71,10 @@ def start(arguments: argparse.Namespace) -> int:
 
 
 def _keep_command(workdir: "Workdir", arguments: argparse.Namespace) -> None:
-    """For the next time, except that of a swarm's peer, which only `swarm` starts."""
+    """For the next time, without an invitation; except that of a swarm's peer, which only `swarm` starts."""
+    words = shlex.split(arguments.command_line)
     if getattr(arguments, "lifeline", None) is None:
-        workdir.keep_command(arguments.command_line)
+        workdir.keep_command(shlex.join(_without_links(words) if words[1] in ("join", "keep") else words))
 
 
 def _identified(run: RunConfig) -> RunConfig:
