@@ -63,7 +63,8 @@ ERROR_CODES = {
     "E203": ErrorCode(
         "the working directory belongs to another run",
         "A working directory is bound to one run, because its state means nothing in another one.",
-        "Name a new directory with `--workdir`, or take the settings of the run that lies there.",
+        "`adloco-peer start --workdir DIR` without CONFIG goes on with the run of the directory, whose length and learning rate"
+        " `adloco-peer command set` changes. Another run takes a new `--workdir`.",
     ),
     "E204": ErrorCode(
         "no run, or no checkpoint yet, in the working directory",

@@ -15,11 +15,12 @@ from adloco_p2p.cli import main, make_parser
 from adloco_p2p.cli.examples import EXAMPLES, FIRST
 from adloco_p2p.cli.parser import Parser
 from adloco_p2p.commands import trained_model
-from adloco_p2p.commands.train import _ended, shortest
+from adloco_p2p.commands.train import _ended, _keep_command, _run_config, shortest
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Stop
+from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.storage.admission_files import keep_address, read_address
-from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.storage.workdir import Workdir, read_command
 from adloco_p2p.swarm.p2p.identity import Identity
 
 ROOT = str(Path(__file__).parents[1])
@@ -85,10 +86,12 @@ def test_a_peer_goes_on_by_the_shortest_command_that_works(
     monkeypatch.chdir(tmp_path)
     arguments = make_parser().parse_args(words)
     arguments.command_line = shlex.join(["adloco-peer", *words])
-    assert shortest(arguments) == arguments.command_line  # as long as the directory does not know the run's address
+    assert (
+        shortest(arguments.command_line, arguments.workdir) == arguments.command_line
+    )  # as long as the directory does not know the run's address
     (tmp_path / "me").mkdir()
     keep_address(tmp_path / "me", LONG)
-    assert shortest(arguments) == left
+    assert shortest(arguments.command_line, arguments.workdir) == left
     assert make_parser().parse_args(shlex.split(left)[1:]).workdir == Path("me")
 
 
@@ -97,9 +100,9 @@ def test_the_link_stays_in_the_command_where_the_directory_knows_no_other_peer(t
     arguments = make_parser().parse_args(["join", "--initial-peers", LONG, "--workdir", str(tmp_path)])
     arguments.command_line = f"adloco-peer join --initial-peers {LONG} --workdir {tmp_path}"
     keep_address(tmp_path, f"adloco://{'a' * 64},/ip4/192.0.2.1/tcp/1/p2p/{me}")
-    assert shortest(arguments) == arguments.command_line
+    assert shortest(arguments.command_line, arguments.workdir) == arguments.command_line
     keep_address(tmp_path, f"{read_address(tmp_path)},/ip4/127.0.0.1/tcp/1/p2p/{other}")
-    assert shortest(arguments) == f"adloco-peer join --workdir {tmp_path}"
+    assert shortest(arguments.command_line, arguments.workdir) == f"adloco-peer join --workdir {tmp_path}"
 
 
 def test_a_joiner_without_a_link_goes_on_where_its_directory_has_one(
@@ -110,6 +113,35 @@ def test_a_joiner_without_a_link_goes_on_where_its_directory_has_one(
     keep_address(tmp_path, "adloco://cut")  # the link is what is read, and found to be cut
     assert main(["join", "--workdir", str(tmp_path)]) == 2
     assert "adloco://cut" in capsys.readouterr().err
+
+
+def test_start_without_a_configuration_goes_on_with_the_run_of_the_directory(tmp_path: Path) -> None:
+    mine = RunConfig(name="mine", work=WorkRules(samples=60_000))
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(mine)
+    start = ["start", "--workdir", str(tmp_path)]
+    assert _run_config(make_parser().parse_args(start)) == mine
+    for words in (["--rounds", "5"], ["--set", "name=other"]):
+        assert _run_config(make_parser().parse_args([*start, *words])).name != "mine", "another run is asked for, and refused"
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["start"], "adloco-peer start"),
+        (["join", "--initial-peers", LONG], "adloco-peer join"),
+        (["keep", f"--initial-peers={LONG}"], "adloco-peer keep"),
+        (["start", "--lifeline", "3"], ""),
+    ],
+)
+def test_the_directory_keeps_the_command_of_every_verb_but_not_that_of_a_swarms_peer(
+    words: list[str], kept: str, tmp_path: Path
+) -> None:
+    arguments = make_parser().parse_args([*words, "--workdir", str(tmp_path)])
+    arguments.command_line = shlex.join(["adloco-peer", *words])
+    with closing(Workdir.open(tmp_path)) as workdir:
+        _keep_command(workdir, arguments)
+    assert read_command(tmp_path) == kept, "without the link, which is a key"
 
 
 @pytest.mark.parametrize("verb", ["join", "keep"])

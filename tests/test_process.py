@@ -13,14 +13,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adloco_p2p.cli import EXIT_BROKEN_PIPE, WithFields, main
-from adloco_p2p.commands import control, signing, swarm, trained_model
+from adloco_p2p.commands import admission, control, signing, swarm, trained_model
 from adloco_p2p.commands.audit import read_ledger
 from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Resumed, Stamped, Stopped, to_line
@@ -353,6 +355,11 @@ def test_a_verb_that_finds_no_node_names_how_the_run_of_the_directory_goes_on(
     keep_address(tmp_path, f"adloco://{RunConfig().digest},/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}")
     assert main(["pause", "--workdir", str(tmp_path)]) == 2
     assert f"its run goes on with: adloco-peer join --workdir {tmp_path}" in capsys.readouterr().err
+    command = f"adloco-peer start mine.yaml --workdir {tmp_path} --host-maddrs /ip4/0.0.0.0/tcp/31337"
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.keep_command(command)
+    assert main(["status", "--workdir", str(tmp_path)]) == 2
+    assert f"its run goes on with: {command}\n" in capsys.readouterr().err, "under its old address, which links name"
 
 
 def test_the_status_of_a_peer_that_ended_without_the_model_of_the_run_names_the_reason(
@@ -366,19 +373,88 @@ def test_the_status_of_a_peer_that_ended_without_the_model_of_the_run_names_the_
     assert "the last one stopped: most others were not heard at the end; its run goes on with" in said
 
 
+def author_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch, **newest: Any) -> None:
+    """A signer's directory whose newest plan has these values."""
+    me = Identity.load_or_create(folder / "identity.key").peer_id
+    with closing(Workdir.open(folder)) as workdir:
+        workdir.adopt(replace(RunConfig(), author=me))
+    keep_address(folder, f"adloco://{'a' * 64},/ip4/127.0.0.1/tcp/1/p2p/{me}")
+    run, ledger = read_ledger(folder)
+    ledger.plans[-1] = replace(ledger.plans[-1], **newest)
+    for verbs in (admission, signing):
+        monkeypatch.setattr(verbs, "read_ledger", lambda workdir: (run, ledger))
+
+
 @pytest.mark.parametrize("words", [["invite"], ["ban", "1" * 46], ["command", "stop"], ["signers", "--add", "1" * 46]])
 def test_no_statement_is_signed_after_the_last_plan(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    me = Identity.load_or_create(tmp_path / "identity.key").peer_id
-    with closing(Workdir.open(tmp_path)) as workdir:
-        workdir.adopt(replace(RunConfig(), author=me))
-    keep_address(tmp_path, f"adloco://{'a' * 64},/ip4/127.0.0.1/tcp/1/p2p/{me}")
-    run, ledger = read_ledger(tmp_path)
-    ledger.plans[-1] = replace(ledger.plans[-1], is_last=True)
-    monkeypatch.setattr(signing, "read_ledger", lambda workdir: (run, ledger))
+    author_of_a_run(tmp_path, monkeypatch, is_last=True)
     assert main([*words, "--workdir", str(tmp_path)]) == 2
     assert "E234" in capsys.readouterr().err and not (tmp_path / "statements").exists()
+
+
+@pytest.mark.parametrize(
+    ("order", "value"),
+    [
+        ("stop", "--after-round=299"),
+        ("pause", "--from-round=30"),
+        ("set", "--rounds=300"),
+        ("set", "--samples=5000"),
+        ("set", "--from-round=30"),
+    ],
+)
+def test_an_order_for_what_is_over_is_refused_instead_of_taking_effect_at_once(
+    order: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author_of_a_run(tmp_path, monkeypatch, round=300, samples_before=5000)
+    rest = ["--learning-rate-factor=0.5"] if (order, value) == ("set", "--from-round=30") else []
+    assert main(["command", order, value, *rest, "--workdir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert value.replace("=", " ") in said and "accepted" in said and not (tmp_path / "statements").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["stop"], "the end of the run;"),
+        (["stop", "--after-round=400"], "the end of the run after round 400;"),
+        (["set", "--samples=6000"], "the change;"),
+    ],
+)
+def test_an_order_is_signed_and_left_to_the_node(
+    words: list[str], what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author_of_a_run(tmp_path, monkeypatch, round=300, samples_before=5000)
+    assert main(["command", *words, "--workdir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"signed: {what} a plan carries it after the node of this directory has started")
+    assert len(list((tmp_path / "statements").glob("*.json"))) == 1
+
+
+def test_links_alone_are_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    author_of_a_run(tmp_path, monkeypatch)
+    for words, number, about in (
+        ([], 1, "the link lets in everybody who has it: 8 seats"),
+        (["--each=2"], 2, "each link lets in"),
+    ):
+        assert main(["invite", *words, "--workdir", str(tmp_path)]) == 0
+        said = capsys.readouterr()
+        links = said.out.splitlines()
+        assert len(links) == number and all(link.startswith("adloco://") for link in links) and said.err.startswith(about)
+
+
+def test_a_keeper_is_listed_without_the_probation_that_it_never_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seat(peer: str, *, is_keeper: bool) -> RosterEntry:
+        capacity = Capacity(samples_per_second=1.0, micro_batch_limit=1, max_instances=1, is_keeper=is_keeper)
+        return RosterEntry(peer=PeerId(peer), joined_round=3, probation=8, standing=1, capacity=capacity)
+
+    author_of_a_run(tmp_path, monkeypatch, roster=(seat("K" * 52, is_keeper=True), seat("T" * 52, is_keeper=False)))
+    assert main(["members", "--workdir", str(tmp_path)]) == 0
+    keeper, newcomer = [line for line in capsys.readouterr().out.splitlines() if "since round" in line]
+    assert keeper.endswith("since round 3  keeper") and "on probation for 8 more reports" in newcomer
 
 
 def test_an_open_run_prints_its_link_to_every_peer_and_another_only_to_a_signer(
@@ -390,7 +466,8 @@ def test_an_open_run_prints_its_link_to_every_peer_and_another_only_to_a_signer(
             workdir.adopt(replace(run, author=PeerId("12D3KooW" + "1" * 44)))
         keep_address(tmp_path / name, f"adloco://{'a' * 64},/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}")
     assert main(["invite", "--workdir", str(tmp_path / "open")]) == 0
-    assert "adloco://" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert said.out.startswith("adloco://") and said.out.count("\n") == 1 and "no invitation" in said.err
     assert main(["invite", "--workdir", str(tmp_path / "closed")]) == 2
     assert "E222" in capsys.readouterr().err
 

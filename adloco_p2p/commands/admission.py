@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adloco_p2p.commands.audit import ban_fields, ban_lines, read_ledger
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import remark, say
 from adloco_p2p.commands.signing import Signer, peer_named, signer_of, state
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
@@ -26,7 +26,9 @@ def invite(arguments: argparse.Namespace) -> int:
     """Print links that let others in, or end an invitation."""
     if arguments.revoke is None and (run := read_run(arguments.workdir)) is not None and run.admission.kind == "open":
         address = _address(arguments.workdir)
-        say(json.dumps({"link": address}) if arguments.json else f"{address}\n# the run is open: it asks for no invitation")
+        say(json.dumps({"link": address}) if arguments.json else address)
+        if not arguments.json:
+            remark("the run is open: it asks for no invitation")
         return 0
     signer = signer_of(arguments.workdir)
     if arguments.revoke is not None:
@@ -47,7 +49,8 @@ def invite(arguments: argparse.Namespace) -> int:
     for link in links:
         say(link)
     end = until(last_round, work_at(signer.run.work, signer.ledger.plans[-1].course, signer.round))
-    say(f"# each lets in everybody who has it: {plural(seats, 'seat')} {end}")
+    which = "each link" if number > 1 else "the link"
+    remark(f"{which} lets in everybody who has it: {plural(seats, 'seat')} {end}")
     return 0
 
 
@@ -121,11 +124,13 @@ def members(arguments: argparse.Namespace) -> int:
 def _seat_words(seat: RosterEntry, plan: RoundPlan, ledger: Ledger) -> Sequence[str]:
     words = [seat.peer, f"since round {seat.joined_round}"]
     words += ["signer"] if seat.peer in plan.signers else []
-    words += ["keeper"] if seat.capacity.is_keeper else []
+    by = ledger.admissions.invited_by(seat.peer)
+    invited = [f"invitation {by[-8:]}"] if by is not None else []
+    if seat.capacity.is_keeper:  # its reports end no probation
+        return [*words, "keeper", *invited]
     words += [f"on probation for {seat.probation} more reports"] if seat.probation else []
     words += [f"weight {seat.standing / FULL_STANDING:.2f}"] if seat.standing < FULL_STANDING else []
-    by = ledger.admissions.invited_by(seat.peer)
-    return [*words, *([f"invitation {by[-8:]}"] if by is not None else [])]
+    return [*words, *invited]
 
 
 def _invited_by(text: str, signer: Signer) -> PeerId:

@@ -36,6 +36,12 @@ def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201
 
 
+def remark(text: str) -> None:
+    """What a person should know about a result: on stderr, so that a file or a pipe gets the result alone."""
+    make_way()
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
 OUTPUT_VERSION = 1
 """Of the documents that `--json` prints; grows with every change that a reader would misunderstand (`docs/json.md`)."""
 

@@ -15,7 +15,7 @@ from adloco_p2p.core.model.commands import COMMANDS
 from adloco_p2p.core.model.telemetry import Finished, Resumed, Stamped, Started, Stopped
 from adloco_p2p.errors import NoNodeError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View, stamp
-from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_run
+from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_command, read_run
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.event_file import read_events
 from adloco_p2p.views.status import Status, replay
@@ -83,8 +83,9 @@ def _continuing(workdir: Path) -> str:
         return "its run is complete, as `adloco-peer status` shows"
     last = _last_status(workdir)
     why = f"the last one stopped: {last.stopping}; " if last is not None and last.state == "stopped" else ""
-    if leads_to_others(workdir):
-        return f"{why}its run goes on with: adloco-peer join --workdir {workdir}"
+    command = read_command(workdir)
+    if command.startswith("adloco-peer start ") or leads_to_others(workdir):  # a link that is needed is not kept
+        return f"{why}its run goes on with: {command or f'adloco-peer join --workdir {workdir}'}"
     return f"{why}its run goes on with the command that started it"
 
 

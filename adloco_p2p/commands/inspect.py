@@ -15,6 +15,7 @@ from adloco_p2p.core.model.telemetry import Plan, Round, Stamped
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.disk import reported
+from adloco_p2p.views import units
 
 if TYPE_CHECKING:
     from adloco_p2p.training.device import DeviceMemory
@@ -248,11 +249,10 @@ def memory_need_of(run: RunConfig) -> "MemoryNeed":
 
 def _memory_line(need: "MemoryNeed") -> str:
     sizes = (need.device, need.device_more, need.host, need.download, need.process, need.checkpoint)
-    device, more, host, download, process, disk = (size / 1e9 for size in sizes)
+    device, more, host, download, process, disk = map(units.size, sizes)
     return (
-        f"  memory, activations aside: {device:.2f} GB on the device ({more:.2f} GB per further instance), {host:.2f} GB of"
-        f" main memory ({download:.2f} GB more while a joiner downloads a state) and {process:.2f} GB for the process;"
-        f" {disk:.2f} GB of disk per checkpoint"
+        f"  memory, activations aside: {device} on the device ({more} per further instance), {host} of main memory ({download}"
+        f" more while a joiner downloads a state) and {process} for the process; {disk} of disk per checkpoint"
     )
 
 
@@ -271,7 +271,7 @@ def _data_lines(run: RunConfig) -> list[str]:
 def _devices_line(devices: "Sequence[DeviceMemory]") -> str:
     """The devices of this machine; instances are spread over several."""
     each = [
-        f"{item.name} ({item.model}), {item.free_bytes / 1e9:.2f} of {item.total_bytes / 1e9:.2f} GB free" for item in devices
+        f"{item.name} ({item.model}), {units.size(item.free_bytes)} of {units.size(item.total_bytes)} free" for item in devices
     ]
     return f"  this machine: {'; '.join(each)}"
 

@@ -14,6 +14,7 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.signers import change_problem
 from adloco_p2p.core.model.course import Settings, is_paused_at
 from adloco_p2p.core.model.ledger_entry import NOBODY, Action, Statement
+from adloco_p2p.core.model.run_progress import samples_after
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.admission_files import keep_statement, read_statements
@@ -53,7 +54,7 @@ def signers(arguments: argparse.Namespace) -> int:
     made = _signed(signer, action, subject=peer)
     if problem := change_problem(made, signers=known, banned=signer.ledger.admissions.bans()):
         raise ConfigError(f"PEER {peer}: the statement {problem}; `adloco-peer signers` lists the signers", code="E200")
-    what = f"{peer} as a signer" if is_added else f"the removal of the signer {peer}, and the end of its invitations,"
+    what = f"{peer} as a signer" if is_added else f"the removal of the signer {peer}, and the end of its invitations"
     return _leave(signer, made, what=what, is_json=arguments.json)
 
 
@@ -64,20 +65,23 @@ def command(arguments: argparse.Namespace) -> int:
     match arguments.order:
         case "stop":
             _refuse_fragments(signer, "stop")
+            _refuse_past(signer, "--after-round", arguments.after_round)
             made = _signed(signer, "stop", round=arguments.after_round, reason=arguments.reason)
-            what = f"the end of the run {_when('after', arguments.after_round, signer)}"
-            what += ", once it is resumed," if is_paused else ""
+            what = f"the end of the run{_when('after', arguments.after_round, signer)}"
+            what += ", once it is resumed" if is_paused else ""
         case "pause":
+            _refuse_past(signer, "--from-round", arguments.from_round)
             made = _signed(signer, "pause", round=arguments.from_round, reason=arguments.reason)
-            what = f"the pause {_when('before', arguments.from_round, signer)}"
+            what = f"the pause{_when('before', arguments.from_round, signer)}"
         case "resume":
             made = _signed(signer, "resume", reason=arguments.reason)
             what = "the resumption"
         case _:
+            _refuse_past(signer, "--from-round", arguments.from_round)
             made = _signed(
                 signer, "change", round=arguments.from_round, settings=_settings(arguments, signer), reason=arguments.reason
             )
-            what = f"the change {_when('from', arguments.from_round, signer)}"
+            what = f"the change{_when('from', arguments.from_round, signer)}"
     return _leave(signer, made, what=what, is_json=arguments.json)
 
 
@@ -88,8 +92,14 @@ def _settings(arguments: argparse.Namespace, signer: Signer) -> Settings:
         _refuse_fragments(signer, "set --rounds, --samples")
     if arguments.rounds is not None and arguments.rounds <= signer.round:
         raise ConfigError(
-            f"--rounds {arguments.rounds}: the run is in round {signer.round}; more rounds than that are accepted, and"
-            " `command stop` ends the run",
+            f"--rounds {arguments.rounds}: it is the length of the whole run, which is in round {signer.round}; more than"
+            " that is accepted, and `command stop` ends the run",
+            code="E200",
+        )
+    if arguments.samples is not None and arguments.samples <= (given := samples_after(signer.ledger.plans[-1])):
+        raise ConfigError(
+            f"--samples {arguments.samples}: it is the length of the whole run, whose plans have given out {given:,} samples;"
+            " more than that is accepted, and `command stop` ends the run",
             code="E200",
         )
     return Settings(rounds=arguments.rounds, samples=arguments.samples, learning_rate_factor=arguments.learning_rate_factor)
@@ -105,8 +115,18 @@ def _refuse_fragments(signer: Signer, what: str) -> None:
         )
 
 
+def _refuse_past(signer: Signer, option: str, round: int) -> None:
+    """An order for a round that is agreed would take effect at once, and an end cannot be taken back. 0: no round is named."""
+    if 0 < round < signer.round:
+        raise ConfigError(
+            f"{option} {round}: round {signer.round} is agreed already; that or a later round is accepted, and without {option}"
+            " the order takes effect as soon as all peers can have it",
+            code="E200",
+        )
+
+
 def _when(word: str, round: int, signer: Signer) -> str:
-    return f"{word} round {round}" if round > signer.round + 1 else "as soon as all peers can have it"
+    return f" {word} round {round}" if round > signer.round + 1 else ""
 
 
 # --- for all verbs of signers ----------------------------------------------------------------------------------------
@@ -159,8 +179,8 @@ def _signed(
 def _leave(signer: Signer, made: Statement, *, what: str, is_json: bool) -> int:
     keep_statement(signer.workdir, made)
     is_running = holder_of(signer.workdir) is not None
-    when = "with the next plan" if is_running else "after the node of this directory has started"
-    words = f"{what} takes effect {when}; adloco-peer members --workdir {signer.workdir} shows it then"
+    carrier = "the next plan carries it" if is_running else "a plan carries it after the node of this directory has started"
+    words = f"signed: {what}; {carrier}, and adloco-peer members --workdir {signer.workdir} shows it then"
     if is_json:
         about = {"action": made.action, "subject": made.subject or None, "serial": made.serial}
         say_json({**about, "is_running": is_running, "words": words})

@@ -38,6 +38,7 @@ def start(arguments: argparse.Namespace) -> int:
 
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
         workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
+        _keep_command(workdir, arguments)
         if is_complete(arguments.workdir):
             return _say_complete(arguments.workdir, f": {run.work.length} are done")
         workdir.keep_to(is_offline=arguments.offline)
@@ -58,6 +59,13 @@ def start(arguments: argparse.Namespace) -> int:
             embedding = _embedding(arguments, workdir, config)
             stop = asyncio.run(start_run(embedding, run, initial_peers=arguments.initial_peers))
     return _ended(stop, arguments)
+
+
+def _keep_command(workdir: "Workdir", arguments: argparse.Namespace) -> None:
+    """For the next time, without an invitation; except that of a swarm's peer, which only `swarm` starts."""
+    words = shlex.split(arguments.command_line)
+    if getattr(arguments, "lifeline", None) is None:
+        workdir.keep_command(shlex.join(_without_links(words) if words[1] in ("join", "keep") else words))
 
 
 def _identified(run: RunConfig) -> RunConfig:
@@ -117,6 +125,7 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
         if is_complete(arguments.workdir):
             return _say_complete(arguments.workdir)
         workdir.keep_to(is_offline=False)
+        _keep_command(workdir, arguments)
         with collecting_nothing():
             from adloco_p2p.runtime.network_node import join_run
             from adloco_p2p.swarm.discovery.join import JoinTarget
@@ -193,14 +202,14 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
     elif stop.is_finished:
         say("done. This peer came when the run had ended and holds no model of it; peers that trained, or kept, can export it")
     else:
-        say(f"saved; continue with: {shortest(arguments)}")
+        say(f"saved; continue with: {shortest(arguments.command_line, arguments.workdir)}")
     return 0
 
 
-def shortest(arguments: argparse.Namespace) -> str:
+def shortest(command: str, workdir: Path) -> str:
     """The command that goes on: without the long link, where the directory holds it."""
-    words = shlex.split(arguments.command_line)
-    if arguments.verb in ("train:join", "train:keep") and leads_to_others(arguments.workdir):
+    words = shlex.split(command)
+    if words[1] in ("join", "keep") and leads_to_others(workdir):
         words = _without_links(words)
     return shlex.join(words)
 
@@ -268,6 +277,12 @@ def peer_config_of(arguments: argparse.Namespace) -> PeerConfig:
 
 
 def _run_config(arguments: argparse.Namespace) -> RunConfig:
+    """As asked for; where nothing is, the run that lies in the directory."""
+    if arguments.config is None and not arguments.set and arguments.rounds is None:
+        from adloco_p2p.storage.workdir import read_run
+
+        if (held := read_run(arguments.workdir)) is not None:
+            return held
     overrides = list(arguments.set)
     if arguments.rounds is not None:
         overrides.append(f"work.rounds={arguments.rounds}")

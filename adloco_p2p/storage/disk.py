@@ -42,7 +42,7 @@ def check_room(directory: Path, num_bytes: int, *, what: str) -> None:
     free = shutil.disk_usage(place).free
     if num_bytes > free + held:
         raise StorageError(
-            f"{directory}: {what} take {num_bytes / 1e9:,.2f} GB; {free / 1e9:,.2f} GB are free there; free some space, or"
+            f"{directory}: {what} take {num_bytes / 1e6:,.1f} MB; {free / 1e6:,.1f} MB are free there; free some space, or"
             " choose a --workdir on a larger disk",
             code="E420",
         )

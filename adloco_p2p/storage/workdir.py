@@ -2,6 +2,7 @@
 
 lock               held while the process lives; inside are its process id and, while it starts, what it does
 run.json           the run's configuration in canonical form; its SHA-256 is the run's id
+command.txt        the command with which the node started last
 manifest.bin       the same, signed by the run's author: what joiners are given
 identity.key       this peer's private key: its owner is this peer
 peers.json         where other peers were found last time
@@ -41,6 +42,8 @@ READY = "ready"
 """The phase of a founder that can train, until all founders can, begins with this."""
 ENDING = "ending, because the process that started it has ended"
 """The phase of a peer of a swarm whose parent was killed."""
+COMMAND = "command.txt"
+"""The command with which the node started last."""
 MANIFEST = "manifest.bin"
 """The signed configuration of a run that was begun on the network."""
 EXPORT_RECORD = "adloco_run.json"
@@ -110,10 +113,16 @@ class Workdir:
         elif self.run.digest != run.digest:
             listed = "\n".join(f"  {line}" for line in differences(self.run, run))
             raise ConfigError(
-                f"{self.path}: holds run {self.run.digest[:16]}, not run {run.digest[:16]};"
-                f" choose another working directory, or its settings (here: in the directory, there: asked for):\n{listed}",
+                f"{self.path}: holds run {self.run.digest[:16]}, not run {run.digest[:16]}"
+                f" (here: in the directory, there: asked for):\n{listed}",
                 code="E203",
             )
+
+    def keep_command(self, command: str) -> None:
+        """For `read_command`. Raises StorageError."""
+        path = self.path / COMMAND
+        with reported(path):
+            replace_file(path, f"{command}\n".encode())
 
     def keep_to(self, *, is_offline: bool) -> None:
         """Training alone leaves no ledger that others could verify, and agreed rounds would be missing in a ledger that is
@@ -247,6 +256,13 @@ def meant_workdir(path: Path) -> Path | None:
     """The directory of the first peer, where `path` is that of a whole swarm on this machine."""
     first = path / "peer-0"
     return first if not (path / "run.json").exists() and (first / "run.json").exists() else None
+
+
+def read_command(workdir: Path) -> str:
+    """The command with which a node of this directory started last; empty where none did. Raises StorageError."""
+    path = workdir / COMMAND
+    with reported(path):
+        return path.read_text("utf-8", errors="replace").strip() if path.exists() else ""
 
 
 def read_run(workdir: Path) -> RunConfig | None:

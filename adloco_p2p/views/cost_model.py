@@ -150,9 +150,9 @@ def bounds(work: Workload, link: Link, *, growth_cap: float, max_batch: int) -> 
     """The most rounds that the run may need, with a batch that never grows; and the fewest, with a global batch that grows by
     `growth_cap` in every round up to `max_batch`. The growth of the batch is not known before the run: that is what the norm
     test measures. One estimate where the batch cannot grow."""
-    most = estimate_of(f"at most: constant batch of {work.initial_batch:g} per host", constant_rounds(work), link)
+    most = estimate_of(f"at most: constant batch of {work.initial_batch:.3g} per host", constant_rounds(work), link)
     largest = max_batch / work.num_workers
     if growth_cap <= 1 or largest <= work.initial_batch:
         return (most,)
     fewest = capped_geometric_rounds(work, ratio=growth_cap, largest_batch=largest)
-    return most, estimate_of(f"at least: times {growth_cap:g} a round up to {largest:g} per host", fewest, link)
+    return most, estimate_of(f"at least: times {growth_cap:g} a round up to {largest:.3g} per host", fewest, link)

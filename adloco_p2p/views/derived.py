@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 
+from adloco_p2p.core.model.course import is_paused_at
 from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, PeerCard, Plan, RosterLine, TaskScores
 from adloco_p2p.core.model.words import plural
@@ -62,6 +63,34 @@ def _role(seat: RosterLine) -> str:
     words = [f"on probation for {seat.probation} more reports"] if seat.probation else []
     words += [f"on the bench since round {seat.waits_from}"] if seat.waits_from is not None else []
     return ", ".join(words)
+
+
+def keeper_words(status: Status) -> str:
+    """The part of a keeper in the run; empty for any other peer."""
+    plan = status.current_plan
+    if plan is None or status.state != "running":
+        return ""
+    if not any(seat.is_keeper for seat in plan.roster if seat.peer == status.peer):
+        return ""
+    others = [seat.peer for seat in plan.roster if not seat.is_keeper and status.peer_states.get(seat.peer) not in _ABSENT]
+    return "keeps the states, trains nothing" if others else "keeps the states; nobody trains until a peer joins"
+
+
+_ABSENT = frozenset({"left", "suspected"})
+
+
+def waiting_kind(status: Status) -> str:
+    """What `joining` describes, in a word."""
+    return "keeper" if keeper_words(status) else "bench" if bench_words(status) else "joining"
+
+
+def paused_by_signer(status: Status) -> str:
+    """In words, that a signer paused the run and its last round before that is over here; otherwise empty."""
+    newest = status.plans[-1] if status.plans else None
+    if newest is None or status.finish is not None or not is_paused_at(newest.course, newest.round + 1):
+        return ""
+    mine = [planned.instance for planned in newest.instances if _share(status, planned) is not None]
+    return "paused by a signer" if all((newest.round, instance) in status.results for instance in mine) else ""
 
 
 def bench_words(status: Status) -> str:
@@ -144,6 +173,8 @@ def phase(status: Status) -> str:
         return status.starting or status.state
     if status.state in ("paused", "stopped", "finished"):
         return status.state
+    if words := paused_by_signer(status):
+        return words
     if words := joining(status):
         return ", ".join(part for part in (words, download_words(status)) if part)
     phases = [row.phase for row in instance_rows(status) if row.phase != "by others"]
@@ -161,9 +192,9 @@ def joining(status: Status) -> str:
         return (
             f"waiting to join: round {admitted[0]}"
             if admitted
-            else f"waiting to join: round {ahead[-1].round + 1} at the earliest"
+            else f"waiting to join; plans read up to round {ahead[-1].round}"
         )
-    if words := bench_words(status):
+    if words := keeper_words(status) or bench_words(status):
         return words
     shares = [share for planned in plan.instances if (share := _share(status, planned)) is not None]
     if not shares or status.results or any(share.inner_steps for share in shares):
@@ -374,7 +405,7 @@ def rounds_left(status: Status) -> float:
 
 def eta_seconds(status: Status) -> float | None:
     """Running time until the end of the run; none where no round has ended and the plan expects nothing, or nothing runs."""
-    if status.state in ("paused", "stopped"):
+    if status.state in ("paused", "stopped") or paused_by_signer(status) or keeper_words(status).endswith("joins"):
         return None
     pace = seconds_per_round(status)
     return None if pace is None else pace * rounds_left(status)

@@ -144,6 +144,7 @@ def _now(status: Status, contributions: Sequence[Contribution], own: Status | No
         "seconds": rounded(own.elapsed_seconds) if own is not None else None,
         "tokens_per_second": rounded(overview.swarm_tokens_per_second(own)) if own is not None else None,
         "join": f"adloco-peer join --initial-peers '{own.join_link}' --workdir my-peer" if own and own.join_link else "",
+        "is_paused": bool(derived.paused_by_signer(own if own is not None else status)),
         "orders": text(status.warnings.get(ORDERS, "")),
         "is_last_agreed": any(plan.is_last for plan in status.plans),
         "fraction": min(1.0, fraction),

@@ -1,6 +1,7 @@
 """Lines for logs and pipes: one per finished round and instance, one per decision and warning. `name value` pairs in a fixed
 order, two spaces between them, so that the lines read well and cut well."""
 
+import re
 from collections.abc import Iterable
 from functools import singledispatch
 from typing import TextIO
@@ -44,8 +45,8 @@ class PlainView:
         if text is not None:
             print(text.rstrip(), file=self._stream, flush=True)
         joining = derived.joining(self._status)
-        if joining and joining != self._joining:
-            print(_joined("bench" if derived.bench_words(self._status) else "joining", joining), file=self._stream, flush=True)
+        if joining and _without_numbers(joining) != _without_numbers(self._joining):  # rounds pass; one line will do
+            print(_joined(derived.waiting_kind(self._status), joining), file=self._stream, flush=True)
         self._joining = joining
         slow = self._status.warnings.get(SLOW_PEER, "")
         if slow and not self._is_slow:  # the seconds change with every round; one line will do
@@ -57,6 +58,10 @@ class PlainView:
 
 
 # --- one function per event ------------------------------------------------------------------------------------------
+
+
+def _without_numbers(words: str) -> str:
+    return re.sub(r"\d+", "", words)
 
 
 def _joined(label: str, *pairs: str) -> str:

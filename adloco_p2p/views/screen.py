@@ -229,7 +229,7 @@ def _ending(status: Status) -> str:
     if status.stopping is not None:
         why = units.one_line(status.stopping)
         return units.shorten(why if why.startswith(status.state) else f"{status.state}: {why}", MAX_ENDING_CHARS)
-    if words := derived.joining(status):
+    if words := derived.paused_by_signer(status) or derived.joining(status):
         return words
     seconds = derived.eta_seconds(status)
     return "time left unknown" if seconds is None else f"{units.duration(seconds)} left"

@@ -72,6 +72,8 @@ class Status:
     incidents: tuple[Incident, ...] = ()
     warnings: Mapping[str, str] = field(default_factory=dict)
     """Conditions that hold now: key to message."""
+    pause_reason: str = ""
+    """Of the newest pause that a signer ordered, in the signer's words."""
     bans: Mapping[str, telemetry.Ruled] = field(default_factory=dict)
     """Of peers that are banned now: by whom, when and why."""
     evaluated: Mapping[tuple[int, int], telemetry.HeldOut] = field(default_factory=dict)
@@ -192,6 +194,8 @@ def _started(status: Status, event: telemetry.Started, time: float) -> Status:
 
 @fold.register
 def _plan(plan: telemetry.Plan, status: Status) -> Status:
+    if status.plans and plan.round <= status.plans[-1].round and plan.digest not in [known.digest for known in status.plans]:
+        status = _rewound(status, plan.round)
     others = {known.round: known for known in status.plans if known.round != plan.round}
     before = [known for known in others.values() if known.round < plan.round]
     for switch in _switches(before[-1], plan) if before else ():
@@ -215,7 +219,8 @@ def _ordered(status: Status, plan: telemetry.Plan) -> Status:
         status = replace(status, rounds=min(status.rounds, last + 1))
     warnings = {key: message for key, message in status.warnings.items() if key != ORDERS}
     if words := in_words(plan.course, plan.round):
-        warnings[ORDERS] = words
+        reason = f"; reason of the pause: {status.pause_reason}" if plan.course.paused_from is not None else ""
+        warnings[ORDERS] = words + reason if status.pause_reason else words
     return replace(status, warnings=warnings)
 
 
@@ -352,8 +357,24 @@ def _out_of_memory(event: telemetry.OutOfMemory, status: Status) -> Status:
 def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> Status:
     if not status.results:
         return status  # a newcomer begins with the state of others: no trouble
-    message = f"this peer was behind: it went on from round {event.from_round} to {event.to_round} with the state of others"
+    way = "was behind: it went on" if event.to_round > event.from_round else "went back"
+    message = f"this peer {way} from round {event.from_round} to {event.to_round} with the state of others"
     return _incident(status, "fast-forwarded", message, round_=event.to_round)
+
+
+def _rewound(status: Status, boundary: int) -> Status:
+    """Without the rounds from the boundary on: the history that this peer follows now has other ones."""
+    lives = {instance: replace(life, end=min(life.end, boundary)) for instance, life in status.lives.items()}
+    return replace(
+        status,
+        active_round=boundary,
+        plans=tuple(plan for plan in status.plans if plan.round < boundary),
+        activities={},
+        results={place: result for place, result in status.results.items() if place[0] < boundary},
+        evaluated={place: claim for place, claim in status.evaluated.items() if place[0] < boundary},
+        lives={instance: life for instance, life in lives.items() if life.start < boundary},
+        decisions=tuple(decision for decision in status.decisions if decision.round < boundary),
+    )
 
 
 @fold.register
@@ -388,7 +409,9 @@ def _ruled(event: telemetry.Ruled, status: Status) -> Status:
     bans = {peer: ban for peer, ban in status.bans.items() if peer != event.subject or event.action not in ("ban", "unban")}
     if event.action == "ban":
         bans[event.subject] = event
-    return replace(status, bans=bans)
+    pause_reason = event.reason if event.action == "pause" else status.pause_reason
+    status = replace(status, bans=bans, pause_reason=pause_reason)
+    return _ordered(status, status.plans[-1]) if status.plans else status  # it may come behind its plan
 
 
 @fold.register

@@ -77,3 +77,11 @@ def test_the_plan_of_a_constant_batch_needs_no_samples(capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["samples"] == 384
     assert main(["plan", "default", "--set", *counted]) == 2
     assert "--samples N is required" in capsys.readouterr().err
+
+
+def test_the_plan_of_a_small_run_shows_sizes_and_batches_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = "hidden_size: 16, intermediate_size: 32, num_hidden_layers: 1, num_attention_heads: 2"
+    small = f"model.architecture={{model_type: llama, {sizes}}}"
+    assert main(["plan", "default", "--samples", "1000", "--peers", "3", "--set", small]) == 0
+    said = capsys.readouterr().out
+    assert " kB on the device" in said and "0.00" not in said and "constant batch of 2.67 per host" in said

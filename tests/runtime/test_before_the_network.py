@@ -84,7 +84,7 @@ def test_checkpoints_that_the_disk_cannot_hold_are_noticed_before_others_are_ask
     with closing(Workdir.open(tmp_path)) as workdir, pytest.raises(StorageError) as refused:
         open_local(embedding(workdir, build=lambda *_: Built(engine=engine, unigram_entropy=None)), RunConfig())
     assert refused.value.code == "E420"
-    assert "the 3 checkpoints of an instance of this run take 300,000,000.00 GB" in str(refused.value)
+    assert "the 3 checkpoints of an instance of this run take 300,000,000,000.0 MB" in str(refused.value)
 
 
 def test_checkpoints_that_are_there_already_make_room_for_their_successors(

@@ -11,15 +11,15 @@ from adloco_p2p.core.model.plan_telemetry import plan_line, ruled_lines
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Log, Stamped
-from adloco_p2p.views import summary
+from adloco_p2p.views import derived, summary
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document
 from adloco_p2p.views.plain import PlainView
-from adloco_p2p.views.status import Status, apply
+from adloco_p2p.views.status import ORDERS, Status, apply
 from tests.core.agreement.test_consensus import sign
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, invited, statement, ticketed_ledger
-from tests.views.synthetic import started
+from tests.views.synthetic import START, THIS, events, replay, stamped, started
 
 STARTED = replace(started(), rounds=100, samples=None)
 
@@ -87,6 +87,43 @@ def test_the_status_and_the_lines_show_them_too() -> None:
     assert f"ban  {peer(9)}  by {AUTHOR}" in printed
     lifted = apply(status, Stamped(time=0.0, event=ruled_lines([statement("unban", peer(9))], 10)[0]))
     assert not lifted.bans
+
+
+def test_a_paused_run_is_shown_as_paused_with_the_signers_reason_and_no_time_left() -> None:
+    ended = [
+        event for event in events(6) if event["event"] != "finished" and (event["event"], event.get("round")) != ("plan", 6)
+    ]
+    newest = next(event for event in reversed(ended) if event["event"] == "plan")
+    paused = {**newest, "course": {"paused_from": newest["round"] + 1, "last_round": None, "changes": []}}
+    ruling = {"event": "ruled", "time": START, "round": newest["round"], "action": "pause", "subject": "", "by": AUTHOR}
+    status = replay([*ended, {**ruling, "reason": "new text tonight"}, paused])
+    assert derived.phase(status) == "paused by a signer" and derived.eta_seconds(status) is None
+    assert derived.paused_by_signer(replace(status, results={})) == "", "its last round is still under way"
+    words = f"a signer pauses the run before round {newest['round'] + 1}; reason of the pause: new text tonight"
+    assert status.warnings[ORDERS] == words
+    fields = summary.summary(status)
+    assert "state       running  paused by a signer" in summary.lines(fields)
+    assert "left" not in next(text for text in summary.lines(fields) if text.startswith("round "))
+    late = replay([*ended, paused, {**ruling, "reason": "new text tonight"}])
+    assert late.warnings == status.warnings, "of a ledger the ruling comes behind its plan"
+    assert derived.phase(replay([*ended, paused, newest])) != "paused by a signer"
+
+
+def test_a_keeper_is_not_on_the_bench_and_shows_whether_anybody_trains() -> None:
+    plan = next(event for event in events() if event["event"] == "plan")
+    other = next(seat for seat in plan["roster"] if seat["peer"] != THIS)
+    mine = {**other, "peer": THIS, "is_keeper": True, "waits_from": 0}
+    made = [events()[0], {**plan, "roster": [mine, other], "instances": []}]
+    status = replay(made)
+    assert derived.phase(status) == "keeps the states, trains nothing"
+    alone = replay([*made, {"event": "left", "time": START, "peer": other["peer"]}])
+    assert derived.phase(alone) == "keeps the states; nobody trains until a peer joins"
+    assert derived.eta_seconds(alone) is None
+    screen = io.StringIO()
+    view = PlainView(screen)
+    for event in made:
+        view.update(stamped(event))
+    assert screen.getvalue().splitlines()[-1] == "keeper    keeps the states, trains nothing"
 
 
 def test_a_run_whose_length_was_changed_shows_the_new_one() -> None:

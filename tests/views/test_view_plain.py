@@ -41,9 +41,9 @@ def test_a_joiner_prints_once_what_it_waits_for() -> None:
         **plan,
         "roster": [roster_entry for roster_entry in plan["roster"] if roster_entry["peer"] != events()[0]["peer"]],
     }
-    for event in (events()[0], strangers, {**strangers, "digest": "f" * 64}):
+    for event in (events()[0], strangers, *({**strangers, "round": number} for number in range(1, 50))):
         view.update(stamped(event))
-    assert stream.getvalue().splitlines()[1:] == ["joining   waiting to join: round 1 at the earliest"]
+    assert stream.getvalue().splitlines()[1:] == ["joining   waiting to join; plans read up to round 0"]
 
 
 def test_a_line_is_one_line() -> None:

@@ -218,7 +218,7 @@ def joiner(*, seated_from: int, working_from: int) -> list[Made]:
 @pytest.mark.parametrize(
     ("newest", "words", "phases"),
     [
-        (0, "waiting to join: round 1 at the earliest", {"by others"}),
+        (0, "waiting to join; plans read up to round 0", {"by others"}),
         (2, "waiting to join: round 2", {"by others"}),
         (3, "fetching the state", {"following"}),
         (4, "fetching the state; training from round 4 on", {"following"}),
@@ -239,6 +239,28 @@ def test_a_joiner_is_neither_paused_nor_in_trouble() -> None:
     assert status.incidents == () and status.counts["fast_forwarded"] == 1
     later = replay([*events(6), {"event": "fast_forwarded", "time": START, "from_round": 6, "to_round": 9}])
     assert later.incidents[-1].kind == "fast-forwarded"
+
+
+def test_rounds_of_a_history_that_lost_are_not_shown_any_more() -> None:
+    before = [event for event in events(20) if event["event"] != "finished"]
+    switched = {"event": "fast_forwarded", "time": START, "from_round": 19, "to_round": 6}
+    plans = [{**event, "digest": "f" * 64} for event in before if event["event"] == "plan" and event["round"] in (6, 7)]
+    status = replay([*before, switched, *plans])
+    assert derived.round_shown(status) == 6 and [plan.round for plan in status.plans][-2:] == [6, 7]
+    assert max(round for round, _ in status.results) == 5
+    assert {row.phase for row in derived.instance_rows(status)} == {"planned"}
+    assert max(life.end for life in status.lives.values()) == 8, "by the plans of the history that won"
+    assert all(decision.round <= 7 for decision in status.decisions)
+    assert status.incidents[-1].message == "this peer went back from round 19 to 6 with the state of others"
+
+
+def test_a_newcomer_without_a_round_of_its_own_follows_the_history_that_won_too() -> None:
+    plans = {event["round"]: event for event in events(20) if event["event"] == "plan"}
+    made = [started(peer=THIS), *plans.values()]
+    status = replay([*made, {**plans[6], "digest": "f" * 64}, {**plans[7], "digest": "e" * 64}])
+    assert derived.round_shown(status) == 6
+    newest = derived.round_shown(replay(made))
+    assert derived.round_shown(replay([*made, plans[18]])) == newest, "one that is shown again, as after a restart, is no other"
 
 
 def downloading(received: int, total: int) -> Made:

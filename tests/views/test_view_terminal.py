@@ -66,7 +66,7 @@ def test_a_joiner_beside_one_other_peer_is_not_alone() -> None:
     assert "alone; a signer of the run can invite others" in screen(alone, 80, 24)
     assert "alone; links for others: adloco-peer invite" in screen(replace(alone, may_invite=True), 80, 24)
     text = screen(joiner, 80, 24)
-    assert "alone" not in text and "waiting to join: round 1 at the earliest" in text
+    assert "alone" not in text and "waiting to join; plans read up to round 0" in text
 
 
 def test_a_peer_without_work_shows_no_empty_count() -> None:

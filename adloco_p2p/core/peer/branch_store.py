@@ -137,8 +137,8 @@ class BranchStore:
         ]
         effects: list[Effect] = []
         for key in refused:
-            message = f"this branch state was in {ROUNDS_OPEN} reports and no plan merges it; it is dropped"
-            effects.append(telemetry.Warning(key=f"branch {key}", message=message, active=True))
+            message = f"training apart from the others was in {ROUNDS_OPEN} reports and no plan merges it; it is dropped"
+            effects.append(telemetry.Warning(key=f"branch {key}", message=message, active=False))  # nothing is left to do
         for key in sorted({*over, *refused, *displaced}):
             effects.append(ReleaseState(instance=key))
             self._held.pop(key, None)

@@ -652,7 +652,7 @@ function drawHead(run) {
   const alive = run.num_alive;
   const isSeated = run.peers.some((peer) => peer.state === "seated");
   const isOver = run.now.is_finished || (run.now.is_last_agreed && !alive);
-  const state = isOver ? "finished" : run.now.is_last_agreed ? "the last plan is agreed" : alive ? "training" : isSeated ? "stopped" : "no peer answers";
+  const state = isOver ? "finished" : run.now.is_last_agreed ? "the last plan is agreed" : run.now.is_paused ? "paused by a signer" : alive ? "training" : isSeated ? "stopped" : "no peer answers";
   const position = run.run.samples === null ? `of ${run.run.rounds}` : `(${run.now.samples_given.toLocaleString("en")} of ${run.run.samples.toLocaleString("en")} samples assigned)`;
   at("state").textContent = `round ${run.now.round} ${position}, ${state}`;
   at("state").classList.remove("lost");

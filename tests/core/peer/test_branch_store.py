@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.branches import ROUNDS_OPEN
 from adloco_p2p.core.model.certificate import CastVote
 from adloco_p2p.core.model.events import ReleaseState, StateKept
@@ -47,7 +47,10 @@ def test_a_branch_that_no_plan_names_is_forgotten_after_so_many_reports() -> Non
     for _ in range(ROUNDS_OPEN):
         assert store.tidy(0) == []
         store.claimed(store.claims())
-    assert ReleaseState(instance=key) in store.tidy(0)
+    effects = store.tidy(0)
+    assert ReleaseState(instance=key) in effects
+    (notice,) = (effect for effect in effects if isinstance(effect, telemetry.Warning))
+    assert "no plan merges it" in notice.message and not notice.active, "a condition that nobody can end would stay for good"
     assert store.claims() == ()
 
 
