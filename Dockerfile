@@ -26,9 +26,10 @@ RUN case "$VARIANT" in \
 COPY pyproject.toml README.md LICENSE /src/
 COPY configs /src/configs
 COPY adloco_p2p /src/adloco_p2p
-# The wheel is what gets installed: nothing of the source tree reaches the image below.
+# The wheel is what gets installed: nothing of the source tree reaches the image below. The extras are small, and a run or a
+# machine's settings may need them; pip is not in the image.
 RUN /opt/build/bin/pip wheel --quiet --no-deps --wheel-dir /wheel /src \
- && /opt/adloco/bin/pip install --quiet -c /src/constraints.txt /wheel/*.whl \
+ && /opt/adloco/bin/pip install --quiet -c /src/constraints.txt "$(echo /wheel/*.whl)[finetune,gpu,tensorboard]" \
  && /opt/adloco/bin/pip uninstall --quiet --yes pip setuptools \
  && find /opt/adloco -type d -path '*/site-packages/*' '(' -name tests -o -name test ')' -prune -exec rm -r '{}' +
 

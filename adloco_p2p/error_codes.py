@@ -206,7 +206,7 @@ ERROR_CODES = {
     "E231": ErrorCode(
         "a tracker's package is missing",
         "The machine's settings name TensorBoard or W&B in `trackers`; their packages are extras of adloco-peer.",
-        "`pip install 'adloco-peer[tensorboard]'`, or `adloco-peer[wandb]`; or leave `trackers` out.",
+        "In the checkout: `pip install -c constraints.txt '.[tensorboard]'`, or `'.[wandb]'`; or leave `trackers` out.",
     ),
     "E232": ErrorCode(
         "a plugin of the run is missing, of another version, or does not work",
@@ -426,8 +426,9 @@ ERROR_CODES = {
     ),
     "E521": ErrorCode(
         "a package is missing or of another version",
-        "Something was installed or upgraded beside the node, or the installation was interrupted.",
-        "In the checkout: `pip install -c constraints.txt .`.",
+        "Something was installed or upgraded beside the node, the installation was interrupted, or the run needs an extra.",
+        "In the checkout: `pip install -c constraints.txt .`; with an extra that the message names, such as `'.[finetune]'` for"
+        " adapters, in place of `.`.",
     ),
     "E522": ErrorCode(
         "there is a GPU, but torch cannot use it",

@@ -25,7 +25,10 @@ class Tracker(Protocol):
 def check_installed(trackers: Sequence[str]) -> None:
     """Raise ConfigError for a tracker whose package is missing. Imports nothing."""
     missing = [name for name in trackers if importlib.util.find_spec(PACKAGES[name]) is None]
-    problems = [f"trackers: {name} needs the package {PACKAGES[name]}; pip install 'adloco-peer[{name}]'" for name in missing]
+    problems = [
+        f"trackers: {name} needs the package {PACKAGES[name]}; in the checkout: pip install -c constraints.txt '.[{name}]'"
+        for name in missing
+    ]
     if problems:
         raise ConfigError(*problems, code="E231")
 

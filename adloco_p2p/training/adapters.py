@@ -30,7 +30,9 @@ def adapted(base: transformers.PreTrainedModel, lora: LoraConfig, *, seed: int) 
     try:
         import peft  # an extra: only fine-tuning needs it
     except ImportError as error:
-        raise DeviceError("model.lora: peft is not installed; pip install 'adloco-peer[finetune]'", code="E521") from error
+        raise DeviceError(
+            "model.lora: peft is not installed; in the checkout: pip install -c constraints.txt '.[finetune]'", code="E521"
+        ) from error
     config = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,

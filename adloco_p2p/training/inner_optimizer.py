@@ -197,7 +197,7 @@ def _adamw8bit(inner: InnerConfig, parameters: torch.Tensor) -> _Part:
         from torchao.optim.subclass_8bit import OptimState8bit
     except ImportError as error:
         raise ConfigError(
-            "inner.kind: adamw8bit needs torchao; install it: pip install 'adloco-peer[adamw8bit]'", code="E209"
+            "inner.kind: adamw8bit needs torchao; in the checkout: pip install -c constraints.txt '.[adamw8bit]'", code="E209"
         ) from error
 
     size = len(parameters)

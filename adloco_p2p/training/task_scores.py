@@ -44,7 +44,9 @@ def score_tasks(
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager
     except ImportError as error:
-        raise DeviceError("--tasks: lm-eval is not installed; pip install 'adloco-peer[lm-eval]'", code="E521") from error
+        raise DeviceError(
+            "--tasks: lm-eval is not installed; in the checkout: pip install -c constraints.txt '.[lm-eval]'", code="E521"
+        ) from error
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it advises about what was set here on purpose
     own = TaskManager(include_path=str(tasks_path), include_defaults=False) if tasks_path is not None else None
     if own is not None and all(task in own.all_tasks or _is_file(task) for task in tasks):

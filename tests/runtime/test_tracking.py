@@ -218,13 +218,13 @@ def test_a_missing_package_is_an_error_before_the_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _: None)  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match=r"pip install 'adloco-peer\[tensorboard\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -c constraints.txt '.\[tensorboard\]'"):
         check_installed(["tensorboard"])
     link = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWGRUrSpTUuQ3RvaTcfBNG2iJGtQJJ5ha8z3hstsXNbAVY"
     command = ["join", "--initial-peers", link, "--workdir", str(tmp_path / "peer"), "--peer-set", "trackers=[wandb]"]
     assert main(command) == 2
     said = capsys.readouterr()
-    assert "pip install 'adloco-peer[wandb]'" in said.err + said.out
+    assert "pip install -c constraints.txt '.[wandb]'" in said.err + said.out
     assert not (tmp_path / "peer").exists()
 
 

@@ -302,6 +302,6 @@ def test_a_drawn_adapter_overwrites_the_vector_it_is_drawn_into(tmp_path: Path) 
 
 def test_without_peft_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(DeviceError, match=r"pip install 'adloco-peer\[finetune\]'") as refused:
+    with pytest.raises(DeviceError, match=r"pip install -c constraints.txt '.\[finetune\]'") as refused:
         build(save_base(tmp_path / "base"))
     assert refused.value.code == "E521"
