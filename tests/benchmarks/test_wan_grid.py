@@ -113,7 +113,7 @@ def test_the_device_takes_the_time_of_its_steps_and_ends_when_it_is_asked_to() -
 
 
 def test_losses_come_from_the_records_of_others() -> None:
-    assert price_of_preset("sign").endswith("(4 hosts)") and price_of_preset("int8").endswith("(8 hosts)")
+    assert price_of_preset("sign").endswith("(4 hosts)") and price_of_preset("half").endswith("(8 hosts)")
     cells = [Cell(preset="int8", overlap=overlap, inner_steps=32, mbit=50.0) for overlap in ("none", "forecast")]
     assert price_of_overlap(cells[0]) == "0" and "+-" in price_of_overlap(cells[1])
     assert price_of_overlap(Cell(preset="int8", overlap="forecast", inner_steps=128, mbit=50.0)) == "no figure"
