@@ -10,12 +10,10 @@ import pytest
 import torch
 
 import adloco_p2p
-from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Stop
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.runtime.adapters.embedding import Embedding
-from adloco_p2p.storage.workdir import Workdir
 
 ALONE = {"name": "line", "work.rounds": 1, "work.inner_steps": 1, "batch.initial_batch": 4, "admission.probation_rounds": 0}
 MACHINE = {"num_threads": 1, "host_maddrs": ["/ip4/127.0.0.1/tcp/0"]}
@@ -65,8 +63,8 @@ def test_a_swarm_is_entered_once_and_a_step_belongs_inside(tmp_path: Path) -> No
 def test_a_peer_that_comes_when_the_run_is_over_does_not_take_its_own_parameters_for_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def over(*, workdir: Workdir, run: RunConfig, config: PeerConfig, embedding: Embedding, **_: Any) -> Stop:
-        embedding.build(run, config, PeerId(adloco_p2p.peer_id(tmp_path)), workdir)
+    async def over(embedding: Embedding, run: RunConfig, **_: Any) -> Stop:
+        embedding.build(run, embedding.config, PeerId(adloco_p2p.peer_id(tmp_path)), embedding.workdir)
         return Stop(reason="the run is complete", is_finished=True)
 
     monkeypatch.setattr("adloco_p2p.library.swarm.start_run", over)
