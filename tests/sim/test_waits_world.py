@@ -13,6 +13,7 @@ from adloco_p2p.core.model.messages import Heartbeat
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.peer.lifecycle import ALONE, NO_FINAL_MODEL, NOT_THE_MODEL
 from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.machine import Machine, Outgoing
 from adloco_p2p.sim.world import Parts, World
 
@@ -198,6 +199,27 @@ def test_a_peer_that_saw_the_other_fall_silent_ends_the_run_even_after_a_restart
     one.crash("the test kills it")
     play_until(world, world.is_over)
     assert one.life == 2 and finished(world) == [one]
+
+
+@pytest.mark.parametrize("command", ["drain", "pause"])
+@pytest.mark.parametrize("later", [0.0, 1.0, 2.0])
+def test_a_peer_that_ends_while_it_is_alone_waits_for_those_that_join_meanwhile(command: Command, later: float) -> None:
+    """Two have asked to join, and no plan has them yet. The next plans give all work to the one that ends: it stays until
+    those after them give it to the two."""
+    world = world_of(1, peers=1, rounds=8, count=1, checkpoint_period=1)
+    (founder,) = world.machines.values()
+    play_until(world, lambda: founder.process is not None and founder.process.agreement.ledger.head.round >= 2)
+    joiners = [world._new_machine(name_of(number)) for number in (1, 2)]
+    for machine in joiners:
+        machine.boot()
+    asked_at = world.queue.now + later
+    play_until(world, lambda: world.queue.now >= asked_at)
+    assert founder.process is not None and founder.process.agreement.ledger.head.round == 2, "no plan has the joiners"
+    founder.is_gone = True
+    founder.command(Commanded(command=command, reason="the user"))
+    play(world)
+    assert finished(world) == joiners
+    world._check_one_state(joiners, world.time)
 
 
 def play_until(world: World, is_reached: Callable[[], bool]) -> None:

@@ -193,14 +193,25 @@ class Lifecycle:
         return [telemetry.Stopping(reason=self._end_after_round(event))]
 
     def _end_after_round(self, event: Commanded) -> str:
-        """Why, and after which round. From the next report on the plans do not count on this peer. Alone it has no other to
-        make room for."""
-        self._reporting.offer(is_leaving=self._book.has_others(self._book.newest, self._state.gone))
+        """Why, and after which round."""
         if self.last_round is None:
-            begun = max([self._state.opened, *(outer.round for outer in self._state.rounds)])
-            handed_over_after = last_before_handover(self._book, self._state.opened, self._state.own_reports, self._state.gone)
-            self.last_round = max(begun, handed_over_after)
+            self.last_round = max([self._state.opened, *(outer.round for outer in self._state.rounds)])
+        self.make_room()
         return f"{event.reason}; ends after round {self.last_round}"
+
+    def make_room(self) -> list[Effect]:
+        """From the next report on the plans do not count on this peer, which ends once others can take over. Alone it has no
+        other to make room for, until a plan has one that joined meanwhile, or one is back."""
+        opened, gone = self._state.opened, self._state.gone
+        if self.last_round is None or self._reporting.is_leaving or not self._book.has_others(self._book.newest, gone):
+            return []
+        self._reporting.offer(is_leaving=True)
+        handed_over_after = last_before_handover(self._book, opened, self._state.own_reports, gone)
+        if handed_over_after <= self.last_round:
+            return []
+        self.last_round = handed_over_after
+        reason = f"others take over what only this peer has; ends after round {self.last_round}"
+        return [telemetry.Pausing(reason=reason) if self.stage is Stage.PAUSING else telemetry.Stopping(reason=reason)]
 
     def _resume(self, now: float) -> list[Effect]:
         """Take part again: at once where the plans still count on this peer, else as a joiner."""

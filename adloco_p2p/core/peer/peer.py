@@ -330,7 +330,8 @@ class Peer:
             return []
         if self._lifecycle.is_waiting:
             return self._lifecycle.wait(now)
-        effects = [*self._catching_up.catch_up(now, is_donor=self._lifecycle.is_donor), *self._go_on_alone(now)]
+        effects = self._lifecycle.make_room()
+        effects += [*self._catching_up.catch_up(now, is_donor=self._lifecycle.is_donor), *self._go_on_alone(now)]
         effects += self._reporting.report_rounds(now)
         if reason := reason_to_stop(self._state.instances):
             return [*effects, *self._lifecycle.give_up(reason, now)]

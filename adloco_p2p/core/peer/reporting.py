@@ -33,6 +33,11 @@ class Reporting:
         self._task_scoring = TaskScoring(at.me, period_rounds=task_period)
 
     @property
+    def is_leaving(self) -> bool:
+        """The reports announce that this peer ends."""
+        return self.capacity is not None and self.capacity.is_leaving
+
+    @property
     def is_probing(self) -> bool:
         return any(number not in self._state.verdicts for number in self._state.probing)
 
