@@ -143,12 +143,28 @@ class PlanBook:
         return [peer for peer in hosts if peer != self.me and peer not in gone]
 
     def is_held(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
-        """More than half of the other living hosts of the instance in this round had reported a state of it before, or are
-        among the `served`. A host that is still fetching it has none to give."""
-        successors = self.successors(instance, number, gone)
+        """More than half of the other living hosts that train the instance had reported a state of it before this round, or are
+        among the `served`. A host that is still fetching it has none to give. For keepers see `is_kept`."""
+        plan = self.plans.get(number)
+        keepers = keepers_of(plan) if plan is not None else frozenset()
+        successors = [peer for peer in self.successors(instance, number, gone) if peer not in keepers]
         known = (states for (round, of), states in self._states.items() if of == instance and round < number)
         reported = {peer for states in known for peer in states}
         return is_majority(sum(peer in reported or peer in served for peer in successors), len(successors))
+
+    def is_kept(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
+        """More than half of the other living keepers reported the same state after this round as this peer, or are among the
+        `served`. A state of an earlier round, which they had, is not what this peer would take along."""
+        plan, states = self.plans.get(number), self._states.get((number, instance), {})
+        keepers = [peer for peer in (keepers_of(plan) if plan is not None else ()) if peer != self.me and peer not in gone]
+        own = states.get(self.me)
+        have = [peer for peer in keepers if peer in served or (own is not None and states.get(peer) == own)]
+        return is_majority(len(have), len(keepers))
+
+    def has_heirs(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:
+        """Another peer of the roster that trains is alive."""
+        keepers = keepers_of(plan)
+        return any(seat.peer not in keepers and seat.peer != self.me and seat.peer not in gone for seat in plan.roster)
 
     def has_others(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:
         """Another peer of the roster is alive."""
