@@ -1,6 +1,8 @@
 """A keeper holds the newest states: others go on from them when all that trained are gone for good."""
 
 from dataclasses import replace
+from functools import partial
+from random import Random
 
 import pytest
 
@@ -8,8 +10,10 @@ from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
+from adloco_p2p.sim.links import Links
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.world import Parts, World
 
@@ -27,8 +31,9 @@ class Watched(World):
         faults: Faults,
         peers: int = 3,
         rules: Rules | None = None,
+        parts: Parts | None = None,
     ) -> None:
-        parts = replace(Parts(), keepers=frozenset([peers - 1]))
+        parts = replace(parts or Parts(), keepers=frozenset([peers - 1]))
         super().__init__(seed, peers=peers, rounds=rounds, faults=faults, round_seconds=1.5, rules=rules, parts=parts)
         self.entries: dict[int, LedgerEntry] = {}
         note = self.checkers.persisting
@@ -74,7 +79,18 @@ def test_a_keeper_that_restarts_holds_up_nobody(seed: int) -> None:
     assert max(world.entries) == 10
 
 
-def one_that_trains(seed: int) -> Watched:
+class SlowKeeper(Links):
+    """In the first half minute every average reaches the keeper of a world of two seconds after the round."""
+
+    def __init__(self, queue: EventQueue, *, seed: int) -> None:
+        super().__init__(uplink=2e6, rates={}, random=Random(seed))
+        self._queue = queue
+
+    def vector_seconds(self, peer: PeerId) -> float:
+        return 3.0 if peer == name_of(1) and self._queue.now < 30.0 else super().vector_seconds(peer)
+
+
+def one_that_trains(seed: int, *, is_keeper_slow: bool = False) -> Watched:
     """One founder that trains, and a keeper; a newcomer at 40 s."""
     rules = Rules(
         work=WorkRules(rounds=30, inner_steps=4),
@@ -82,7 +98,8 @@ def one_that_trains(seed: int) -> Watched:
         batch=BatchRules(initial_batch=16, max_batch=64),
         admission=AdmissionRules(kind="open"),
     )
-    world = Watched(seed, peers=2, rounds=30, faults=Faults(faults_end_at=120.0), rules=rules)
+    parts = Parts(links=partial(SlowKeeper, seed=seed) if is_keeper_slow else None)
+    world = Watched(seed, peers=2, rounds=30, faults=Faults(faults_end_at=120.0), rules=rules, parts=parts)
     world.queue.at(40.0, world._join)
     return world
 
@@ -114,3 +131,18 @@ def test_the_last_that_trains_stays_until_the_keeper_has_its_newest_state(seed: 
     assert founder.process.stopped_at < at + 5.0
     assert known[founder] == known[keeper], f"seed {seed}"
     assert not any(item.orphaned_rounds for entry in world.entries.values() for item in entry.plan.instances)
+
+
+@pytest.mark.parametrize("at", [10.0 + 0.25 * step for step in range(6)])
+@pytest.mark.parametrize("seed", range(3))
+def test_newcomers_go_on_from_an_older_state_where_nobody_alive_has_the_newest(seed: int, at: float) -> None:
+    """The plan names a state of which the keeper knows the digest alone."""
+    world = one_that_trains(seed, is_keeper_slow=True)
+    world.queue.at(at, world._vanish, [name_of(0)])
+    known: dict[str, int] = {}
+    world.queue.at(39.0, lambda: known.update(before=max(world.entries)))
+    world.run()
+    plans = [entry.plan for entry in world.entries.values() if entry.plan.round > known["before"] + 1]
+    named = [plan.round for plan in plans if plan.instances[0].state_digest is not None]
+    assert named, f"seed {seed}: a newcomer has trained"
+    assert min(named) - known["before"] < 12, f"seed {seed}: rounds that nobody can train are few"

@@ -177,7 +177,7 @@ class PlanBook:
 
         Where all of them have reported one, or that they go without, and there is no such state, that of most hosts counts, of
         equally many the one whose first host joined first: two hosts whose states differ would differ for ever, and an
-        id can be made, a date not. Hosts take it, plans never name it. Where all that had work are gone without a report, what
+        id can be made, a date not. Hosts take it, plans never name it. Where all that had work are gone, or go without, what
         keepers hold is left.
 
         `passes_over`: reports that the newest plan has passed over are not awaited. For a host that lacks the state and has
@@ -190,7 +190,8 @@ class PlanBook:
         plan, states = self.plans.get(number), self._states.get((number, instance), {})
         planned = self._planned(instance, number)
         planned = [peer for peer in planned if peer not in gone] or planned
-        if plan is not None and not any(peer in states for peer in planned) and not self._are_seated(planned, gone):
+        is_unreported = not any(peer in states for peer in planned)
+        if plan is not None and is_unreported and self._have_none(planned, instance, number, gone):
             planned = [peer for peer in keepers_of(plan) if peer in states and peer not in gone]
         if plan is None or not planned:
             return None
@@ -215,6 +216,11 @@ class PlanBook:
         items = before.instances if before is not None else ()
         worked = any(item.instance == instance and peer in _contributors(item, number - 1) for item in items)
         return agreed is None or not worked or self._states.get((number - 1, instance), {}).get(peer) == agreed
+
+    def _have_none(self, planned: Collection[PeerId], instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
+        """Each of these is gone, or goes without."""
+        left = [peer for peer in planned if self._are_seated([peer], gone)]
+        return all(self._goes_without(peer, instance, number) for peer in left)
 
     def _are_seated(self, peers: Collection[PeerId], gone: Collection[PeerId]) -> bool:
         """Whether one of them lives and has a seat in the newest plan."""
