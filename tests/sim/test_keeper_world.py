@@ -1,24 +1,40 @@
 """A keeper holds the newest states: others go on from them when all that trained are gone for good."""
 
 from dataclasses import replace
+from functools import partial
+from random import Random
 
 import pytest
 
+from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
+from adloco_p2p.sim.links import Links
+from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.world import Parts, World
 
 KEEPER = name_of(2)
 
 
 class Watched(World):
-    """Remembers the entries that became final, by round."""
+    """Remembers the entries that became final, by round. The last of the founders is a keeper."""
 
-    def __init__(self, seed: int, *, rounds: int, faults: Faults) -> None:
-        parts = Parts(keepers=frozenset([2]))
-        super().__init__(seed, peers=3, rounds=rounds, faults=faults, round_seconds=1.5, parts=parts)
+    def __init__(
+        self,
+        seed: int,
+        *,
+        rounds: int,
+        faults: Faults,
+        peers: int = 3,
+        rules: Rules | None = None,
+        parts: Parts | None = None,
+    ) -> None:
+        parts = replace(parts or Parts(), keepers=frozenset([peers - 1]))
+        super().__init__(seed, peers=peers, rounds=rounds, faults=faults, round_seconds=1.5, rules=rules, parts=parts)
         self.entries: dict[int, LedgerEntry] = {}
         note = self.checkers.persisting
 
@@ -61,3 +77,72 @@ def test_a_keeper_that_restarts_holds_up_nobody(seed: int) -> None:
     world.queue.at(7.0, keeper.boot)
     world.run()
     assert max(world.entries) == 10
+
+
+class SlowKeeper(Links):
+    """In the first half minute every average reaches the keeper of a world of two seconds after the round."""
+
+    def __init__(self, queue: EventQueue, *, seed: int) -> None:
+        super().__init__(uplink=2e6, rates={}, random=Random(seed))
+        self._queue = queue
+
+    def vector_seconds(self, peer: PeerId) -> float:
+        return 3.0 if peer == name_of(1) and self._queue.now < 30.0 else super().vector_seconds(peer)
+
+
+def one_that_trains(seed: int, *, is_keeper_slow: bool = False) -> Watched:
+    """One founder that trains, and a keeper; a newcomer at 40 s."""
+    rules = Rules(
+        work=WorkRules(rounds=30, inner_steps=4),
+        instances=InstanceRules(count=1),
+        batch=BatchRules(initial_batch=16, max_batch=64),
+        admission=AdmissionRules(kind="open"),
+    )
+    parts = Parts(links=partial(SlowKeeper, seed=seed) if is_keeper_slow else None)
+    world = Watched(seed, peers=2, rounds=30, faults=Faults(faults_end_at=120.0), rules=rules, parts=parts)
+    world.queue.at(40.0, world._join)
+    return world
+
+
+def newest_state(machine: Machine) -> Digest:
+    """Digest of the newest state of the instance that the machine can serve."""
+    assert machine.process is not None
+    offers = machine.process.offers[InstanceId(0)]
+    return offers[max(offers)][0]
+
+
+def drain(machine: Machine) -> None:
+    machine.is_gone = True
+    machine.command(Commanded(command="drain"))
+
+
+@pytest.mark.parametrize("at", [9.0 + 0.4 * step for step in range(4)])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_last_that_trains_stays_until_the_keeper_has_its_newest_state(seed: int, at: float) -> None:
+    world = one_that_trains(seed)
+    founder, keeper = world.machines.values()
+    world.queue.at(at - 0.6, lambda: setattr(keeper, "frozen_until", world.time + 1.2))
+    world.queue.at(at, drain, founder)
+    known: dict[Machine, Digest] = {}
+    world.queue.at(30.0, lambda: known.update({machine: newest_state(machine) for machine in (founder, keeper)}))
+    world.run()
+    assert founder.process is not None
+    assert founder.process.stop is not None
+    assert founder.process.stopped_at < at + 5.0
+    assert known[founder] == known[keeper], f"seed {seed}"
+    assert not any(item.orphaned_rounds for entry in world.entries.values() for item in entry.plan.instances)
+
+
+@pytest.mark.parametrize("at", [10.0 + 0.25 * step for step in range(6)])
+@pytest.mark.parametrize("seed", range(3))
+def test_newcomers_go_on_from_an_older_state_where_nobody_alive_has_the_newest(seed: int, at: float) -> None:
+    """The plan names a state of which the keeper knows the digest alone."""
+    world = one_that_trains(seed, is_keeper_slow=True)
+    world.queue.at(at, world._vanish, [name_of(0)])
+    known: dict[str, int] = {}
+    world.queue.at(39.0, lambda: known.update(before=max(world.entries)))
+    world.run()
+    plans = [entry.plan for entry in world.entries.values() if entry.plan.round > known["before"] + 1]
+    named = [plan.round for plan in plans if plan.instances[0].state_digest is not None]
+    assert named, f"seed {seed}: a newcomer has trained"
+    assert min(named) - known["before"] < 12, f"seed {seed}: rounds that nobody can train are few"

@@ -1,6 +1,7 @@
 """Between two rounds: when the boundary opens, and which instances forks, merges and moves leave on this peer."""
 
 from collections.abc import Sequence
+from math import inf
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import DropInstance, Effect, Transition, TransitionApplied
@@ -11,6 +12,10 @@ from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.state import PeerState
 
+STATELESS_SECONDS = 30.0
+"""A round whose states nobody has lasts at least so long, and as long as was expected: a peer waits so long before it takes an
+older state, from which the others then go on. At full speed such rounds would use up the run meanwhile."""
+
 
 class Boundary:
     """`open` it as soon as it can be; the device answers when the transition is `applied`."""
@@ -20,9 +25,14 @@ class Boundary:
         self._book = at.book
         self._branches = at.branches
         self._fetching = fetching
+        self._opened_at = -inf
+        """When a round began here last."""
+        self.next_deadline: float | None = None
+        """A round whose states nobody has begins then."""
 
-    def open(self, last: int | None) -> list[Effect]:
+    def open(self, last: int | None, now: float) -> list[Effect]:
         """Open the boundary before the next round; none after round `last`, if there is such."""
+        self.next_deadline = None
         boundary = self._state.opened + 1
         plan = self._book.get(boundary)
         if plan is None or self._state.opening is not None or (last is not None and boundary > last):
@@ -30,8 +40,17 @@ class Boundary:
         before = self._plan_before(boundary)
         if not (self._have_arrived(plan, before) and self._is_measured(before) and self._has_sources(plan)):
             return []
-        self._state.opening = boundary
+        earliest = self._opened_at + max(STATELESS_SECONDS, plan.expected_seconds)
+        if self._is_stateless(plan) and now < earliest:
+            self.next_deadline = earliest
+            return []
+        self._state.opening, self._opened_at = boundary, now
         return self._state.stamped([self._transition(plan)])
+
+    def _is_stateless(self, plan: RoundPlan) -> bool:
+        """By the plan nobody had the state of any instance, and none is here or on its way."""
+        has_any = any(self._fetching.takes_part(instance, plan.round - 1) for instance in self._book.mine(plan))
+        return not has_any and all(item.orphaned_rounds for item in plan.instances)
 
     def _plan_before(self, boundary: int) -> RoundPlan | None:
         """The plan of the round before the boundary, if this peer took part in that round."""

@@ -195,7 +195,9 @@ class Lifecycle:
     def _end_after_round(self, event: Commanded) -> str:
         """Why, and after which round."""
         if self.last_round is None:
-            self.last_round = max([self._state.opened, *(outer.round for outer in self._state.rounds)])
+            opening = self._state.opening
+            begun = self._state.opened if opening is None else opening
+            self.last_round = max([begun, *(outer.round for outer in self._state.rounds)])
         self.make_room()
         return f"{event.reason}; ends after round {self.last_round}"
 
@@ -315,10 +317,12 @@ class Lifecycle:
         return has_successors and not self._is_held(instance, boundary)
 
     def _is_held(self, instance: InstanceId, number: int) -> bool:
-        """More than half of the others that host it by the plan of this round have it, by their reports or their downloads: the
-        statement of a minority, true or not, lets this peer go from nobody."""
-        served = {peer for boundary, peer in self._state.known(instance).served if boundary > self._state.opened}
-        return self._book.is_held(instance, number, self._state.gone, served=served)
+        """More than half of the others that train it by the plan of this round have it, by their reports or their downloads, or
+        most keepers have the newest state: the statement of a minority, true or not, lets this peer go from nobody."""
+        opened, gone = self._state.opened, self._state.gone
+        served = {peer for boundary, peer in self._state.known(instance).served if boundary > opened}
+        is_kept = self._book.is_kept(instance, opened, gone, served=served)
+        return is_kept or self._book.is_held(instance, number, gone, served=served)
 
     def _hand_over(self, now: float) -> list[Effect]:
         self._enter(HANDOVERS[self.stage])
@@ -447,11 +451,11 @@ def _peers_of(plan: RoundPlan) -> list[PeerId]:
 
 def last_before_handover(book: PlanBook, opened: int, reported: Collection[int], gone: Collection[PeerId]) -> int:
     """The round after which others take over what only this peer hosts: its next report announces that it leaves, and the
-    second plan after that is made from it. `opened` where there is nothing to hand over, or no other peer; `reported`: rounds
-    that this peer has reported."""
+    second plan after that is made from it. `opened` where there is nothing to hand over, or no other peer that trains: keepers
+    alone agree on no plan, and get the state once the round is over. `reported`: rounds that this peer has reported."""
     plan = book.get(opened)
     mine = book.mine(plan) if plan is not None else []
     is_sole = any(not book.is_held(instance, opened, gone) for instance in mine)
-    if not is_sole or not book.has_others(book.newest, gone):
+    if not is_sole or not book.has_heirs(book.newest, gone):
         return opened
     return max(reported, default=opened - 1) + 2

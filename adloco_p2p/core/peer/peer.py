@@ -167,7 +167,8 @@ class Peer:
             if not more:
                 break
         self._agreement.note_work(self._state.working())
-        waits = (self._fetching.next_deadline, self._catching_up.next_deadline, self._lifecycle.next_deadline)
+        parts = (self._fetching, self._boundary, self._catching_up, self._lifecycle)
+        waits = [part.next_deadline for part in parts]
         self._next_wait = min([instant for instant in waits if instant is not None], default=None)
         return effects
 
@@ -340,7 +341,7 @@ class Peer:
             return effects
         effects += self._fetching.fetch_missing(now)  # first: what is on its way takes part in the boundary
         effects += self._fetching.fetch_branches(now)
-        effects += self._boundary.open(self._lifecycle.last_round)
+        effects += self._boundary.open(self._lifecycle.last_round, now)
         effects += self._start_rounds(now)
         return effects or self._lifecycle.end(now)
 

@@ -143,12 +143,28 @@ class PlanBook:
         return [peer for peer in hosts if peer != self.me and peer not in gone]
 
     def is_held(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
-        """More than half of the other living hosts of the instance in this round had reported a state of it before, or are
-        among the `served`. A host that is still fetching it has none to give."""
-        successors = self.successors(instance, number, gone)
+        """More than half of the other living hosts that train the instance had reported a state of it before this round, or are
+        among the `served`. A host that is still fetching it has none to give. For keepers see `is_kept`."""
+        plan = self.plans.get(number)
+        keepers = keepers_of(plan) if plan is not None else frozenset()
+        successors = [peer for peer in self.successors(instance, number, gone) if peer not in keepers]
         known = (states for (round, of), states in self._states.items() if of == instance and round < number)
         reported = {peer for states in known for peer in states}
         return is_majority(sum(peer in reported or peer in served for peer in successors), len(successors))
+
+    def is_kept(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
+        """More than half of the other living keepers reported the same state after this round as this peer, or are among the
+        `served`. A state of an earlier round, which they had, is not what this peer would take along."""
+        plan, states = self.plans.get(number), self._states.get((number, instance), {})
+        keepers = [peer for peer in (keepers_of(plan) if plan is not None else ()) if peer != self.me and peer not in gone]
+        own = states.get(self.me)
+        have = [peer for peer in keepers if peer in served or (own is not None and states.get(peer) == own)]
+        return is_majority(len(have), len(keepers))
+
+    def has_heirs(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:
+        """Another peer of the roster that trains is alive."""
+        keepers = keepers_of(plan)
+        return any(seat.peer not in keepers and seat.peer != self.me and seat.peer not in gone for seat in plan.roster)
 
     def has_others(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:
         """Another peer of the roster is alive."""
@@ -161,7 +177,7 @@ class PlanBook:
 
         Where all of them have reported one, or that they go without, and there is no such state, that of most hosts counts, of
         equally many the one whose first host joined first: two hosts whose states differ would differ for ever, and an
-        id can be made, a date not. Hosts take it, plans never name it. Where all that had work are gone without a report, what
+        id can be made, a date not. Hosts take it, plans never name it. Where all that had work are gone, or go without, what
         keepers hold is left.
 
         `passes_over`: reports that the newest plan has passed over are not awaited. For a host that lacks the state and has
@@ -174,7 +190,8 @@ class PlanBook:
         plan, states = self.plans.get(number), self._states.get((number, instance), {})
         planned = self._planned(instance, number)
         planned = [peer for peer in planned if peer not in gone] or planned
-        if plan is not None and not any(peer in states for peer in planned) and not self._are_seated(planned, gone):
+        is_unreported = not any(peer in states for peer in planned)
+        if plan is not None and is_unreported and self._have_none(planned, instance, number, gone):
             planned = [peer for peer in keepers_of(plan) if peer in states and peer not in gone]
         if plan is None or not planned:
             return None
@@ -199,6 +216,11 @@ class PlanBook:
         items = before.instances if before is not None else ()
         worked = any(item.instance == instance and peer in _contributors(item, number - 1) for item in items)
         return agreed is None or not worked or self._states.get((number - 1, instance), {}).get(peer) == agreed
+
+    def _have_none(self, planned: Collection[PeerId], instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
+        """Each of these is gone, or goes without."""
+        left = [peer for peer in planned if self._are_seated([peer], gone)]
+        return all(self._goes_without(peer, instance, number) for peer in left)
 
     def _are_seated(self, peers: Collection[PeerId], gone: Collection[PeerId]) -> bool:
         """Whether one of them lives and has a seat in the newest plan."""

@@ -76,3 +76,16 @@ def test_where_no_plan_names_a_state_the_most_hosts_count_then_those_that_joined
     states = split(AGREED, APART, others=2)
     assert book(states, states, agreed=None).reported_state(INSTANCE, 1, HOSTS[4:]) == APART
     assert book(states, states, agreed=None).reported_state(INSTANCE, 1, ()) == AGREED
+
+
+def test_what_keepers_hold_counts_where_the_hosts_are_gone_or_go_without() -> None:
+    """The last host was gone, and a newcomer reports a round that nobody could train."""
+    keeper, newcomer = HOSTS[3:]
+    known = book({}, {keeper: APART})
+    plan = known.plans[1]
+    seats = [replace(seat, capacity=replace(CAPACITY, is_keeper=True)) if seat.peer == keeper else seat for seat in plan.roster]
+    hosts = tuple(share for share in plan.instances[0].hosts if share.peer == newcomer)
+    known.remember(replace(plan, roster=tuple(seats), instances=(replace(plan.instances[0], hosts=hosts),)))
+    assert known.reported_state(INSTANCE, 1, HOSTS[:3]) is None, "it may still report one"
+    known.note_states(Report(peer=newcomer, round=1, plan=AGREED, capacity=CAPACITY, instances=()))
+    assert known.reported_state(INSTANCE, 1, HOSTS[:3]) == APART
