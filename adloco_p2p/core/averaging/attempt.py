@@ -280,15 +280,19 @@ class Attempts:
 
     # --- starts by others --------------------------------------------------------------------------------------------
 
-    def is_news(self, leader: PeerId, start: AttemptStart) -> bool:
-        """The start is well formed, and newer than the attempt of which this host is a member. Of two attempts with one number,
-        by leaders without news of each other or by one that sends both, the same one counts everywhere: that of more members,
-        then of the first ones, then of the fewer partial steps. Otherwise each would wait for the other."""
+    def is_well_formed(self, leader: PeerId, start: AttemptStart) -> bool:
+        """The members are contributors in their order, the leader and those with partial steps among them."""
         members = tuple(peer for peer in self._contributors if peer in start.members)
         partial = dict(start.partial_steps)
         in_order = tuple((peer, partial[peer]) for peer in members if peer in partial)
-        are_fewer = all(self.is_partial(peer, steps) for peer, steps in start.partial_steps)
-        if members != start.members or leader not in members or in_order != start.partial_steps or not are_fewer:
+        return members == start.members and leader in members and in_order == start.partial_steps
+
+    def is_news(self, start: AttemptStart) -> bool:
+        """Its partial steps are fewer than the planned ones, and it is newer than the attempt of which this host is a member.
+        Of two with one number, by leaders without news of each other or by one that sends both, the same one counts
+        everywhere: that of more members, then of the first ones, then of the fewer partial steps. Otherwise each would wait
+        for the other."""
+        if not all(self.is_partial(peer, steps) for peer, steps in start.partial_steps):
             return False
         known: Attempt | AttemptStart = self.current
         number = self.current.number

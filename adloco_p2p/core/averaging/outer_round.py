@@ -235,10 +235,12 @@ class OuterRound(RoundState):
     def _start_received(self, sender: PeerId, message: AttemptStart, now: float) -> list[Effect]:
         if self.votes.have_own or self.is_past:
             return self._commit.answer(sender)
+        if not self.attempts.is_well_formed(sender, message):
+            return []
         is_member, failed_here = self.me in message.members, self.hosts.failed_here(message.members)
         if is_member and (late := self._note_waiting(sender, now) or self._refuse_miscounted(sender, message)):
             return late
-        if not self.attempts.is_news(sender, message):
+        if not self.attempts.is_news(message):
             return []
         if sender in self.hosts.unreliable:
             return self._refuse_unreliable(sender, message)

@@ -121,7 +121,25 @@ def test_more_steps_than_planned_are_no_partial_contribution(steps: int) -> None
     outer = waiting()
     outer.received(LATE, stated(steps), 12.0)
     assert messages(outer.tick(13.1)) == {start(1)}
-    assert not outer.attempts.is_news(OTHERS[0], start(2, partial=[(LATE, steps)]))
+    assert not outer.attempts.is_news(start(2, partial=[(LATE, steps)]))
+
+
+@pytest.mark.parametrize(
+    "invented",
+    [
+        replace(start(3), members=(*HOSTS, PeerId("nobody"))),
+        start(3, partial=[(PeerId("nobody"), 3)]),
+        start(3, partial=[(LATE, 3), (LATE, 2)]),
+    ],
+    ids=["a member", "steps of nobody", "two statements of one"],
+)
+@pytest.mark.parametrize("is_waiting", [True, False])
+def test_a_start_with_a_host_that_is_none_is_ignored(invented: AttemptStart, is_waiting: bool) -> None:
+    """It raised an error, with which the node ended."""
+    outer = waiting() if is_waiting else training(plan_of())
+    phase = outer.phase
+    assert outer.received(OTHERS[0], invented, 12.0 if is_waiting else 130.0) == []
+    assert outer.phase is phase and outer.attempts.pending is None
 
 
 def test_a_restarted_host_states_its_steps_anew() -> None:

@@ -1,0 +1,56 @@
+"""Messages of a host of the instance, well formed, about hosts that may be none: they raise no error, whatever the phase."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
+from adloco_p2p.core.model.scalars import Digest, PeerId
+from tests.core.averaging.test_declined_rounds import HOSTS, INSTANCE, OTHERS, plan_of, training
+from tests.core.averaging.test_partial_contributions import ended_early, waiting
+
+ANYBODY = st.sampled_from([*HOSTS, PeerId("nobody"), PeerId("nobody else")])
+SOME = st.lists(ANYBODY, max_size=8).map(tuple)
+NUMBER = st.integers(0, 6)
+ROUND = {"instance": st.just(INSTANCE), "round": st.just(0), "attempt": NUMBER}
+DIGEST = st.sampled_from([Digest("0" * 64), Digest("a" * 64)])
+STEPS = st.lists(st.tuples(ANYBODY, st.integers(1, 9)), max_size=4).map(tuple)
+STARTS = st.builds(AttemptStart, **ROUND, members=SOME | st.just(HOSTS), completes=st.none() | DIGEST, partial_steps=STEPS)
+FAILURES = st.builds(
+    AttemptFailed,
+    **ROUND,
+    suspects=SOME,
+    because=st.none() | ANYBODY,
+    is_question=st.booleans(),
+    decision=st.none() | DIGEST,
+    partial_steps=st.integers(0, 9),
+)
+VOTES = st.builds(
+    AverageDigest,
+    **ROUND,
+    contributors=SOME | st.just(HOSTS),
+    digest=DIGEST,
+    signature=st.sampled_from(["", "forged"]),
+    is_answer=st.booleans(),
+    is_held=st.booleans(),
+    backers=st.lists(st.tuples(ANYBODY, st.just("forged")), max_size=3).map(tuple),
+)
+MESSAGES: st.SearchStrategy[AveragingMessage] = STARTS | FAILURES | VOTES
+
+
+@pytest.mark.parametrize(
+    "begun", [waiting, lambda: training(plan_of()), lambda: ended_early()[0]], ids=["averaging", "training", "retrying"]
+)
+@settings(max_examples=150, deadline=None)
+@given(told=st.lists(st.tuples(st.sampled_from(OTHERS), MESSAGES, st.integers(0, 40)), min_size=1, max_size=12))
+def test_no_message_about_anybody_raises(
+    begun: Callable[[], OuterRound], told: list[tuple[PeerId, AveragingMessage, int]]
+) -> None:
+    outer, now = begun(), 140.0
+    for sender, message, seconds in told:
+        now += seconds
+        outer.received(sender, message, now)
+        outer.tick(now)
