@@ -314,8 +314,8 @@ def test_nothing_is_overwritten_where_every_checkpoint_is_damaged(copy: Path, co
 
 
 def contents(workdir: Path) -> dict[str, bytes]:
-    """Everything but the lock, which names the last process."""
-    paths = (path for path in sorted(workdir.rglob("*")) if path.is_file() and path.name != "lock")
+    """Everything but the lock and the command, which name the last process and how it was started."""
+    paths = (path for path in sorted(workdir.rglob("*")) if path.is_file() and path.name not in ("lock", "command.txt"))
     return {str(path.relative_to(workdir)): path.read_bytes() for path in paths}
 
 
