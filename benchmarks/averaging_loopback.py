@@ -20,7 +20,6 @@ import multiprocessing as mp
 import os
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,12 +34,15 @@ import psutil
 import torch
 
 from adloco_p2p.numerics.codecs import codec_named
-from benchmarks.signing import BenchmarkIdentity
+from benchmarks.averaging_peer import BenchmarkIdentity, begin_averager
+from benchmarks.nodes import end_on_sigterm
 from benchmarks.unplanned import unplanned
 
 CASE_SECONDS = 120.0
-SILENT: tuple[str, Any] = ("silent", None)
 """A set of processes that takes longer is ended."""
+SILENT: tuple[str, Any] = ("silent", None)
+MATCHMAKING_SECONDS = 3.5
+"""Of hivemind's averager."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 """The types that all of them can send."""
 CODECS = (*DTYPES, "int8")
@@ -75,26 +77,15 @@ def ours(
     rule: str = "mean",
     recheck: float = 0.0,
 ) -> Iterator[Round]:
-    from hivemind.p2p import P2P
-
     from adloco_p2p.core.model import canonical
     from adloco_p2p.core.model.scalars import PeerId
-    from adloco_p2p.swarm.allreduce.averager import Averager
-    from adloco_p2p.swarm.transport.endpoint import Endpoint
     from adloco_p2p.swarm.transport.traffic import Meter
 
     vector, meter = torch.randn(size, generator=torch.Generator().manual_seed(rank)), Meter()
     identity = BenchmarkIdentity()
     with asyncio.Runner() as runner:
-
-        async def start() -> tuple[P2P, Averager]:
-            p2p = await P2P.create(identity_path=identity.path)
-            endpoint = Endpoint(p2p, meter=meter)
-            averager = Averager(endpoint, codec=codec, aggregation=rule, recheck=recheck, **identity.signing)
-            await averager.start()
-            return p2p, averager
-
-        p2p, averager = runner.run(start())
+        settings = {"codec": codec, "aggregation": rule, "recheck": recheck}
+        p2p, averager = runner.run(begin_averager(identity, meter=meter, **settings))
         addresses = share([str(address) for address in runner.run(p2p.get_visible_maddrs())])
         runner.run(dial(p2p, [address for peer in addresses for address in peer]))
         weights = tuple((PeerId(peer), 1 + index) for index, peer in enumerate(share(p2p.peer_id.to_base58())))
@@ -133,42 +124,54 @@ async def dial(p2p: Any, addresses: list[str]) -> None:
 @contextmanager
 def stock(rank: int, num_peers: int, size: int, codec: str, share: Callable[[Any], list[Any]]) -> Iterator[Round]:
     import hivemind
-    from hivemind.averaging.control import AveragingStage
-    from hivemind.compression import Float16Compression, NoCompression
-    from hivemind.utils import get_dht_time
 
     dht = hivemind.DHT(start=True) if rank == 0 else None
     (first, *_) = share([str(address) for address in dht.get_visible_maddrs()] if dht else None)
     dht = dht or hivemind.DHT(initial_peers=first, start=True)
-    averager = hivemind.DecentralizedAverager(
-        [torch.randn(piece, generator=torch.Generator().manual_seed(rank)) for piece in split(size, 10)],
-        dht,
-        prefix=f"bench_{codec}",
-        target_group_size=num_peers,
-        min_group_size=num_peers,
-        min_matchmaking_time=3.5,
-        part_size_bytes=1 << 20,
-        compression=Float16Compression() if codec == "float16" else NoCompression(),
-        start=True,
-    )
+    tensors = [torch.randn(piece, generator=torch.Generator().manual_seed(rank)) for piece in split(size, 10)]
+    averager = hivemind_averager(dht, tensors, codec=codec, num_peers=num_peers)
     controls: list[Any] = []
-
-    def prepare() -> None:
-        control = averager.step(wait=False, require_trigger=True, timeout=30, scheduled_time=get_dht_time() + 4)
-        while control.stage != AveragingStage.AWAITING_TRIGGER and not control.done():
-            time.sleep(0.01)
-        controls.append(control)
 
     def one() -> None:
         control = controls.pop()
         control.allow_allreduce()
         assert len(control.result(timeout=60)) == num_peers
 
-    one.prepare = prepare  # type: ignore[attr-defined]
+    one.prepare = lambda: controls.append(matched(averager, timeout_seconds=30))  # type: ignore[attr-defined]
     yield one
     share(None)
     averager.shutdown()
     dht.shutdown()
+
+
+def hivemind_averager(dht: Any, tensors: list[torch.Tensor], *, codec: str, num_peers: int, **settings: Any) -> Any:
+    import hivemind
+    from hivemind.compression import Float16Compression, NoCompression
+
+    return hivemind.DecentralizedAverager(
+        tensors,
+        dht,
+        prefix=f"bench_{codec}",
+        target_group_size=num_peers,
+        min_group_size=num_peers,
+        min_matchmaking_time=MATCHMAKING_SECONDS,
+        part_size_bytes=1 << 20,
+        compression=Float16Compression() if codec == "float16" else NoCompression(),
+        start=True,
+        **settings,
+    )
+
+
+def matched(averager: Any, *, timeout_seconds: float) -> Any:
+    """The control of a round whose members have found each other: it waits for the trigger."""
+    from hivemind.averaging.control import AveragingStage
+    from hivemind.utils import get_dht_time
+
+    when = get_dht_time() + MATCHMAKING_SECONDS + 0.5
+    control = averager.step(wait=False, require_trigger=True, timeout=timeout_seconds, scheduled_time=when)
+    while control.stage != AveragingStage.AWAITING_TRIGGER and not control.done():
+        time.sleep(0.01)
+    return control
 
 
 @contextmanager
@@ -305,7 +308,7 @@ def main() -> None:
     parser.add_argument("--codecs", nargs="+", default=["float32", "float16", "int8"], choices=CODECS)
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the peers are ended in that case too
+    end_on_sigterm()
     print(f"{args.millions}M parameters, {os.cpu_count()} cores, median of {args.rounds} rounds")
     print(f"{'codec':8} {'n':>2} {'way':9} {'seconds':>8} {'MB/s':>6} {'cpu s':>6} {'cpu s/GB':>8} {'wire':>5} {'peer':>6}")
     for num_peers in args.peers:

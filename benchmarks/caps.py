@@ -39,7 +39,7 @@ from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 from adloco_p2p.swarm.transport.traffic import Traffic
-from benchmarks.signing import BenchmarkIdentity
+from benchmarks.averaging_peer import BenchmarkIdentity
 from benchmarks.unplanned import unplanned
 
 RUN = canonical.digest("benchmarks.caps")

@@ -36,7 +36,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.nodes import ENVIRONMENT, ROOT, Event, node_command, read_events
+from benchmarks.nodes import ENVIRONMENT, ROOT, Event, end_on_sigterm, new_directory, node_command, read_events
 
 LOOK_SECONDS = 0.05
 SAMPLE_SECONDS = 0.1
@@ -297,11 +297,8 @@ def main() -> int:
     parser.add_argument("--step-seconds", type=float, default=0.0, help="of every device; 0: as fast as it can")
     parser.add_argument("--minutes", type=float, default=10.0, help="the benchmark ends after this time")
     args = parser.parse_args()
-    if args.out.exists():
-        parser.error(f"--out {args.out}: exists; name a new directory")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the peers are ended in that case too
-    args.out = args.out.resolve()
-    args.out.mkdir(parents=True)
+    args.out = new_directory(parser, args.out)
+    end_on_sigterm()
     peers: list[Peer] = []
     try:
         results = conduct(args, peers)

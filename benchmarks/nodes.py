@@ -1,5 +1,6 @@
 """Nodes as a user starts them, for benchmarks: their command, their output, their event files."""
 
+import argparse
 import json
 import os
 import random
@@ -108,6 +109,20 @@ def problems_of(members: Sequence[Member], *, minutes: float) -> list[str]:
     codes = {member.name: member.process.poll() for member in members}
     problems = [f"{name} was not done after {minutes:g} minutes" for name, code in codes.items() if code is None]
     return problems + [f"{name} ended with exit code {code}; see its log" for name, code in codes.items() if code]
+
+
+def new_directory(parser: argparse.ArgumentParser, out: Path) -> Path:
+    """What `--out` names, made. Ends the program where it exists."""
+    if out.exists():
+        parser.error(f"--out {out}: exists; name a new directory")
+    out = out.resolve()
+    out.mkdir(parents=True)
+    return out
+
+
+def end_on_sigterm() -> None:
+    """By an exception, so that what this program has started is taken down in that case too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
 def llama(*, width: int, layers: int, heads: int, intermediate: int) -> dict[str, Any]:

@@ -17,22 +17,19 @@ Ours and hivemind's streams are encrypted; those of gloo and of the plain socket
 import argparse
 import json
 import os
-import select
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, get_args
+from typing import get_args
 
 from benchmarks.averaging_loopback import DTYPES
+from benchmarks.nodes import end_on_sigterm
+from benchmarks.wan.barrier import DirectedPeers, PeerFailed
 from benchmarks.wan.contenders import CONTENDERS, Task
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import CongestionControl, Counters, Laboratory, Link
 
-ROOT = Path(__file__).parents[2]
 NAMES = "abcdefgh"
 
 
@@ -96,10 +93,6 @@ class Outcome:
         return self.needed_bytes / self.num_peers / self.seconds / 125_000
 
 
-class PeerFailed(Exception):
-    """A peer has died, or did not send the next message in time."""
-
-
 # --- one contender --------------------------------------------------------------------------------------------------------
 
 
@@ -108,11 +101,10 @@ def measure(args: argparse.Namespace, name: str, contender: str, budget_seconds:
     num_peers, size = len(profile.links), round(args.millions * 1e6)
     needed_bytes = 2 * (num_peers - 1) * DTYPES[args.codec].itemsize * size
     outcome = Outcome(profile=name, contender=contender, needed_bytes=needed_bytes, num_peers=num_peers)
-    deadline = time.monotonic() + budget_seconds
     logs = args.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     with Laboratory(profile.links, congestion_control=args.congestion_control, seed=args.seed) as lab:
-        peers = []
+        peers = DirectedPeers(lab, seconds=budget_seconds)
         for rank, link in enumerate(profile.links):
             task = Task(
                 contender=contender,
@@ -124,25 +116,20 @@ def measure(args: argparse.Namespace, name: str, contender: str, budget_seconds:
                 shares=list(profile.shares or [1 / num_peers] * num_peers),
                 up_mbit=link.up_mbit,
             )
-            command = [sys.executable, "-m", "benchmarks.wan.contenders", json.dumps(asdict(task))]
-            pipe = subprocess.PIPE
-            with (logs / f"{name}-{contender}-{link.name}.txt").open("w") as log:
-                # unbuffered, so that what has arrived is what can be waited for
-                peers.append(lab.popen(link.name, command, stdin=pipe, stdout=pipe, stderr=log, cwd=ROOT, bufsize=0))
+            log = logs / f"{name}-{contender}-{link.name}.txt"
+            peers.begin(link.name, "benchmarks.wan.contenders", json.dumps(asdict(task)), log=log)
         try:
-            direct(lab, peers, outcome, deadline)
+            direct(lab, peers, outcome)
         except PeerFailed as error:
             return replace(outcome, problem=str(error))
     return outcome
 
 
-def direct(lab: Laboratory, peers: list[subprocess.Popen[bytes]], outcome: Outcome, deadline: float) -> None:
-    """Answer the peers' messages until all have ended; every kind of message is a barrier."""
+def direct(lab: Laboratory, peers: DirectedPeers, outcome: Outcome) -> None:
+    """Answer the peers' messages until all have ended. Raises PeerFailed."""
     before = after = lab.counters()
     while True:
-        told = [hear(peer, rank, deadline) for rank, peer in enumerate(peers)]
-        (kind,) = {message["kind"] for message in told}
-        values = [message["value"] for message in told]
+        kind, values = peers.hear()
         match kind:
             case "begin":
                 before = lab.counters()
@@ -150,23 +137,9 @@ def direct(lab: Laboratory, peers: list[subprocess.Popen[bytes]], outcome: Outco
                 after = lab.counters()
             case "round":
                 outcome.rounds.append(summarize(values, list(before.values()), list(after.values())))
-        for peer in peers:
-            assert peer.stdin is not None
-            peer.stdin.write(json.dumps(values).encode() + b"\n")
+        peers.answer(values)
         if kind == "end":
             return
-
-
-def hear(peer: subprocess.Popen[bytes], rank: int, deadline: float) -> dict[str, Any]:
-    assert peer.stdout is not None
-    ready, _, _ = select.select([peer.stdout], [], [], max(0.0, deadline - time.monotonic()))
-    if not ready:
-        raise PeerFailed("its time was over")
-    line = peer.stdout.readline()
-    if not line:
-        raise PeerFailed(f"peer {rank} has died; see its log")
-    message: dict[str, Any] = json.loads(line)
-    return message
 
 
 def summarize(figures: list[dict[str, float]], before: list[Counters], after: list[Counters]) -> Round:
@@ -239,7 +212,7 @@ def main() -> None:
     parser.add_argument("--profile-seconds", type=float, default=120.0, help="for a profile, shared by its contenders")
     parser.add_argument("--seed", type=int, default=1, help="which packets are lost")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the laboratory is taken down in that case too
+    end_on_sigterm()
     args.out.mkdir(parents=True, exist_ok=True)
     settings = (
         f"{args.millions:g}M {args.codec}, {args.congestion_control}, at most {args.rounds} rounds, {os.cpu_count()} cores"

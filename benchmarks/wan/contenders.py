@@ -24,10 +24,10 @@ import torch
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.swarm.transport.endpoint import Endpoint
-from benchmarks.averaging_loopback import DTYPES, cpu_seconds, dial, split
-from benchmarks.signing import BenchmarkIdentity
+from benchmarks.averaging_loopback import DTYPES, cpu_seconds, dial, hivemind_averager, matched, split
+from benchmarks.averaging_peer import BenchmarkIdentity, begin_averager
 from benchmarks.unplanned import unplanned
+from benchmarks.wan.barrier import Director
 
 INTERFACE = "link0"
 RAW_PORT, GLOO_PORT = 7201, 7202
@@ -35,7 +35,6 @@ CHUNK_BYTES = 1 << 17
 PART_BYTES = 1 << 20
 ROUND_SECONDS = 120.0
 """No contender gives up before the benchmark itself does."""
-MATCHMAKING_SECONDS = 3.5
 REDIAL_SECONDS = 1.0
 
 
@@ -87,40 +86,15 @@ class Ways:
     check: Callable[[], None] = lambda: None
 
 
-class Director:
-    """The benchmark at the other end of our pipes."""
-
-    def __init__(self) -> None:
-        self._out = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)  # libraries print to standard output as they like
-
-    def tell(self, kind: str, value: Any = None) -> Any:
-        """Wait until all peers have sent the same kind of message; everybody's values, by rank."""
-        self._out.write(json.dumps({"kind": kind, "value": value}) + "\n")
-        line = sys.stdin.readline()
-        if not line:
-            sys.exit("the benchmark has ended")
-        return json.loads(line)
-
-
 @contextmanager
 def ours(task: Task, director: Director, *, rule: str = "mean") -> Iterator[Ways]:
-    from hivemind.p2p import P2P
-
     from adloco_p2p.core.model import canonical
     from adloco_p2p.core.model.scalars import PeerId
-    from adloco_p2p.swarm.allreduce.averager import Averager
 
     identity = BenchmarkIdentity()
     with asyncio.Runner() as runner:
-
-        async def start() -> tuple[P2P, Averager]:
-            p2p = await P2P.create(host_maddrs=task.listen, identity_path=identity.path)
-            averager = Averager(Endpoint(p2p), part_bytes=PART_BYTES, codec=task.codec, aggregation=rule, **identity.signing)
-            await averager.start()
-            return p2p, averager
-
-        p2p, averager = runner.run(start())
+        settings = {"part_bytes": PART_BYTES, "codec": task.codec, "aggregation": rule}
+        p2p, averager = runner.run(begin_averager(identity, listen=task.listen, **settings))
         addresses = director.tell("share", [str(address) for address in runner.run(p2p.get_visible_maddrs())])
         runner.run(dial_lower_ranks(p2p, addresses, task.rank))
         weights = tuple((PeerId(peer), 1) for peer in director.tell("share", p2p.peer_id.to_base58()))
@@ -165,9 +139,6 @@ async def dial_lower_ranks(p2p: Any, addresses: list[list[str]], rank: int) -> N
 @contextmanager
 def stock(task: Task, director: Director) -> Iterator[Ways]:
     import hivemind
-    from hivemind.averaging.control import AveragingStage
-    from hivemind.compression import Float16Compression, NoCompression
-    from hivemind.utils import get_dht_time
 
     dht = hivemind.DHT(host_maddrs=task.listen, start=True) if task.rank == 0 else None
     (first, *_) = director.tell("share", [str(address) for address in dht.get_visible_maddrs()] if dht else None)
@@ -180,28 +151,19 @@ def stock(task: Task, director: Director) -> Iterator[Ways]:
         await p2p.shutdown()
 
     asyncio.run(connect(dht))
-    averager = hivemind.DecentralizedAverager(
-        [torch.full((piece,), task.rank + 1.0) for piece in split(task.size, 10)],
+    averager = hivemind_averager(
         dht,
-        prefix="wan",
-        target_group_size=task.num_peers,
-        min_group_size=task.num_peers,
-        min_matchmaking_time=MATCHMAKING_SECONDS,
-        part_size_bytes=PART_BYTES,
-        compression=Float16Compression() if task.codec == "float16" else NoCompression(),
+        [torch.full((piece,), task.rank + 1.0) for piece in split(task.size, 10)],
+        codec=task.codec,
+        num_peers=task.num_peers,
         bandwidth=task.up_mbit,
         sender_timeout=ROUND_SECONDS,
         reducer_timeout=2 * ROUND_SECONDS,
-        start=True,
     )
     controls: list[Any] = []
 
     def prepare() -> None:
-        when = get_dht_time() + MATCHMAKING_SECONDS + 0.5
-        control = averager.step(wait=False, require_trigger=True, timeout=ROUND_SECONDS, scheduled_time=when)
-        while control.stage != AveragingStage.AWAITING_TRIGGER and not control.done():
-            time.sleep(0.01)
-        controls.append(control)
+        controls.append(matched(averager, timeout_seconds=ROUND_SECONDS))
 
     def average() -> float:
         begun, control = time.monotonic(), controls.pop()

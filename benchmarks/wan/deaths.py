@@ -15,17 +15,11 @@ survivor's failure. Under load seconds measure the machine; bytes do not.
 
 import argparse
 import asyncio
-import contextlib
 import json
-import os
-import select
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -34,14 +28,13 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
-from adloco_p2p.swarm.transport.endpoint import Endpoint
-from benchmarks.signing import BenchmarkIdentity
+from benchmarks.averaging_peer import BenchmarkIdentity, begin_averager
 from benchmarks.unplanned import unplanned
-from benchmarks.wan.contenders import PART_BYTES, Director, dial_lower_ranks
+from benchmarks.wan.barrier import DirectedPeers, Director, PeerFailed
+from benchmarks.wan.contenders import PART_BYTES, dial_lower_ranks
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import Laboratory, Link
 
-ROOT = Path(__file__).parents[2]
 LOOK_SECONDS = 0.02
 
 
@@ -73,20 +66,9 @@ class Cost:
 
 def act(rank: int, listen: str, case: Case) -> None:
     """One peer's process."""
-    from hivemind.p2p import P2P
-
-    from adloco_p2p.swarm.allreduce.averager import Averager
-
     torch.set_num_threads(1)
     director, identity = Director(), BenchmarkIdentity()
     with asyncio.Runner() as runner:
-
-        async def start() -> tuple[P2P, Averager]:
-            p2p = await P2P.create(host_maddrs=[f"/ip4/{listen}/tcp/0"], identity_path=identity.path)
-            endpoint = Endpoint(p2p)
-            averager = Averager(endpoint, part_bytes=PART_BYTES, codec=case.codec, aggregation=case.rule, **identity.signing)
-            await averager.start()
-            return p2p, averager
 
         async def average(attempt: int, without: tuple[int, ...], completes: Digest | None) -> str:
             members = [number for number in range(len(names)) if number not in without]
@@ -106,7 +88,8 @@ def act(rank: int, listen: str, case: Case) -> None:
             )
             return averaged.finished.digest
 
-        p2p, averager = runner.run(start())
+        settings = {"part_bytes": PART_BYTES, "codec": case.codec, "aggregation": case.rule}
+        p2p, averager = runner.run(begin_averager(identity, listen=[f"/ip4/{listen}/tcp/0"], **settings))
         addresses = director.tell("share", [str(address) for address in runner.run(p2p.get_visible_maddrs())])
         runner.run(dial_lower_ranks(p2p, addresses, rank))
         names = [PeerId(name) for name in director.tell("share", p2p.peer_id.to_base58())]
@@ -133,54 +116,20 @@ def act(rank: int, listen: str, case: Case) -> None:
 # --- the laboratory -------------------------------------------------------------------------------------------------------
 
 
-class Peers:
-    """The processes of one case."""
-
-    def __init__(self, lab: Laboratory, case: Case, logs: Path) -> None:
-        self._deadline = time.monotonic() + case.seconds
-        self._living: dict[int, subprocess.Popen[bytes]] = {}
-        for rank, host in enumerate(lab.hosts):
-            command = [sys.executable, "-m", "benchmarks.wan.deaths", "--peer", str(rank), lab.address(host)]
-            pipe = subprocess.PIPE
-            with (logs / f"{case.rule}-{case.done}-{case.way}-{host}.txt").open("w") as log:
-                self._living[rank] = lab.popen(
-                    host, [*command, json.dumps(asdict(case))], stdin=pipe, stdout=pipe, stderr=log, cwd=ROOT, bufsize=0
-                )
-
-    def hear(self, kind: str) -> list[Any]:
-        """The messages of all live peers, which must be of this kind."""
-        told = []
-        for rank, peer in self._living.items():
-            assert peer.stdout is not None
-            ready, _, _ = select.select([peer.stdout], [], [], max(0.0, self._deadline - time.monotonic()))
-            line = peer.stdout.readline() if ready else b""
-            message = json.loads(line) if line else {"kind": "nothing"}
-            if message["kind"] != kind:
-                sys.exit(f"peer {rank} tells {message['kind']} where {kind} is next; see its log")
-            told.append(message["value"])
-        return told
-
-    def answer(self, value: Any) -> None:
-        for peer in self._living.values():
-            assert peer.stdin is not None
-            peer.stdin.write(json.dumps(value).encode() + b"\n")
-
-    def kill(self, rank: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._living.pop(rank).pid, signal.SIGKILL)
-
-
 def measure(case: Case, links: tuple[Link, ...], whole_bytes: int, logs: Path) -> Cost:
-    """`whole_bytes`: of an undisturbed average."""
+    """`whole_bytes`: of an undisturbed average. Raises LaboratoryUnavailable, PeerFailed."""
 
     def sent_bytes() -> int:
         return sum(counters.sent_bytes for counters in lab.counters().values())
 
     with Laboratory(links) as lab:
-        peers = Peers(lab, case, logs)
-        for kind in ("share", "share"):
-            peers.answer(peers.hear(kind))
-        peers.hear("begin")
+        peers = DirectedPeers(lab, seconds=case.seconds)
+        for rank, host in enumerate(lab.hosts):
+            told = ("--peer", str(rank), lab.address(host), json.dumps(asdict(case)))
+            peers.begin(host, "benchmarks.wan.deaths", *told, log=logs / f"{case.rule}-{case.done}-{case.way}-{host}.txt")
+        for _ in range(2):
+            peers.share("share")
+        peers.expect("begin")
         before, begun, noticed_seconds = sent_bytes(), time.monotonic(), 0.0
         peers.answer(None)
         if case.victims:
@@ -189,15 +138,15 @@ def measure(case: Case, links: tuple[Link, ...], whole_bytes: int, logs: Path) -
             killed = time.monotonic()
             for victim in case.victims:
                 peers.kill(victim)
-            decisions = peers.hear("failed")
+            decisions = peers.expect("failed")
             noticed_seconds = time.monotonic() - killed
             is_completed = case.way == "completed" and len(set(decisions)) == 1
             peers.answer((case.victims, decisions[0] if is_completed else None))
-        digests = peers.hear("done")
+        digests = peers.expect("done")
         cost = Cost(sent_bytes=sent_bytes() - before, seconds=time.monotonic() - begun, noticed_seconds=noticed_seconds)
         assert len(set(digests)) == 1, "the survivors have one average"
         peers.answer(None)
-        peers.hear("end")
+        peers.expect("end")
         return cost
 
 
@@ -237,7 +186,7 @@ def main() -> None:
                     rows.append({"rule": rule, "done": done, "way": way, **asdict(cost)})
                     ratios = f"bytes {cost.sent_bytes / whole.sent_bytes:.2f}  seconds {cost.seconds / whole.seconds:.2f}"
                     print(f"{rule:8} {done:.0%} {way:9}  {ratios}  noticed {cost.noticed_seconds:.1f} s", flush=True)
-    except LaboratoryUnavailable as error:
+    except (LaboratoryUnavailable, PeerFailed) as error:
         sys.exit(str(error))
     document = {"settings": {key: str(value) for key, value in vars(args).items() if key != "out"}, "rows": rows}
     (args.out / "deaths.json").write_text(json.dumps(document, indent=1) + "\n")

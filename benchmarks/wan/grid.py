@@ -18,7 +18,6 @@ in the same time. One cell takes two to five minutes.
 import argparse
 import bisect
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +33,18 @@ from adloco_p2p.config.run_config import AVERAGING_PRESETS
 from adloco_p2p.swarm.p2p.identity import Identity
 from benchmarks.method.report import rewrite
 from benchmarks.method.store import append_record, pack, records_by_key
-from benchmarks.nodes import Event, Member, begin, end, llama, node_command, problems_of, write_document, write_text
+from benchmarks.nodes import (
+    Event,
+    Member,
+    begin,
+    end,
+    end_on_sigterm,
+    llama,
+    node_command,
+    problems_of,
+    write_document,
+    write_text,
+)
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.grid_cell import DELAY_MS, PARAMETERS, PEERS, STEP_SAMPLES, STEP_SECONDS, STEP_TOKENS, Cell, Record
 from benchmarks.wan.grid_tables import bytes_table, calculated, shown, utilisation_table
@@ -267,7 +277,7 @@ def main() -> None:
     report.add_argument("--runs", type=Path, nargs="*", default=[OWN], help="records beside the kept ones")
     report.set_defaults(act=tabulate)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the laboratory is taken down in that case too
+    end_on_sigterm()
     try:
         arguments.act(arguments)
     except LaboratoryUnavailable as error:

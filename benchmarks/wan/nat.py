@@ -30,9 +30,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from benchmarks.nodes import ENVIRONMENT, LOOK_SECONDS, ROOT, Member, begin, problems_of, write_config
-from benchmarks.wan.swarm import read_ledgers
-from benchmarks.wan.verdict import Life, Verdict, judge, show_promises
+from benchmarks.nodes import (
+    ENVIRONMENT,
+    LOOK_SECONDS,
+    ROOT,
+    Member,
+    begin,
+    end_on_sigterm,
+    new_directory,
+    problems_of,
+    write_config,
+)
+from benchmarks.wan.swarm import judged
+from benchmarks.wan.verdict import Verdict, show_promises
 
 NatKind = Literal["cone", "symmetric"]
 PUBLIC = "45.10.0.{}"
@@ -210,18 +220,13 @@ def main() -> int:
     parser.add_argument("--peer-set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the peers in homes")
     parser.add_argument("--minutes", type=float, default=4.0, help="the swarm is ended after this time")
     args = parser.parse_args()
-    if args.out.exists():
-        parser.error(f"--out {args.out}: exists; name a new directory")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the namespaces are taken down in that case too
-    args.out = args.out.resolve()
-    args.out.mkdir(parents=True)
+    args.out = new_directory(parser, args.out)
+    end_on_sigterm()
     config = write_config(
         args.out, "nat", rounds=args.rounds, inner_steps=args.inner_steps, width=96, layers=3, equal_shares=False
     )
     members, problems = conduct(args, config)
-    ledgers, more = read_ledgers(members)
-    lives = [Life(name=member.name, events=member.events()) for member in members]
-    verdict = judge(lives, ledgers, problems + more, rounds=args.rounds, partition=None)
+    verdict = judged(members, problems, rounds=args.rounds)
     show(members, verdict)
     document = {"homes": args.homes, "nat": args.nat, "public_peers": args.public_peers, **asdict(verdict)}
     (args.out / "nat.json").write_text(json.dumps(document, indent=1) + "\n")

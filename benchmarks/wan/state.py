@@ -14,13 +14,12 @@ index and false chunks. `late` as in `benchmarks.wan.averaging`.
 import argparse
 import asyncio
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -28,12 +27,12 @@ from adloco_p2p.core.model.events import FetchState
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.numerics.digest import state_digest
 from adloco_p2p.swarm.transport.endpoint import Endpoint
-from benchmarks.signing import BenchmarkIdentity
-from benchmarks.wan.contenders import Director, dial_lower_ranks
+from benchmarks.averaging_peer import BenchmarkIdentity
+from benchmarks.wan.barrier import DirectedPeers, Director, PeerFailed
+from benchmarks.wan.contenders import dial_lower_ranks
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import Laboratory, Link
 
-ROOT = Path(__file__).parents[2]
 INSTANCE, ROUND = InstanceId(0), 1
 FETCH_SECONDS = 500.0
 
@@ -97,21 +96,8 @@ async def act(rank: int, listen: str, size: int, num_joiners: int, cases: list[d
 # --- the laboratory -------------------------------------------------------------------------------------------------------
 
 
-def _all_tell(pipes: list[tuple[IO[bytes], IO[bytes]]], kind: str) -> list[Any]:
-    """What all peers tell, which each of them then learns."""
-    values = []
-    for rank, (out, _) in enumerate(pipes):
-        line = out.readline()
-        message = json.loads(line) if line else {"kind": "nothing"}
-        if message["kind"] != kind:
-            sys.exit(f"peer {rank} tells {message['kind']} where {kind} is next; see its log")
-        values.append(message["value"])
-    for _, into in pipes:
-        into.write(json.dumps(values).encode() + b"\n")
-    return values
-
-
 def measure(args: argparse.Namespace) -> list[dict[str, float]]:
+    """Raises LaboratoryUnavailable, PeerFailed."""
     num_bytes, first = 8 * round(args.millions * 1e6), args.joiners
     donors = list(range(first, first + args.donors))
     if args.joiners > 1:
@@ -121,20 +107,18 @@ def measure(args: argparse.Namespace) -> list[dict[str, float]]:
     joiners, givers = [f"j{rank}" for rank in range(first)], [f"d{rank}" for rank in (*donors, donors[-1] + 1)]
     links = [Link(name=name, up_mbit=args.up, down_mbit=args.down, delay_ms=12.5) for name in (*joiners, *givers)]
     told = json.dumps({"size": num_bytes // 8, "num_joiners": first, "cases": [asdict(case) for case in cases]})
-    pipes, rows = [], []
+    rows = []
     with Laboratory(links) as lab:
+        peers = DirectedPeers(lab, seconds=(len(cases) + 1) * FETCH_SECONDS)
         for rank, host in enumerate(lab.hosts):
-            command = [sys.executable, "-m", "benchmarks.wan.state", "--peer", str(rank), lab.address(host), told]
-            with (args.out / f"{host}.txt").open("w") as log:
-                peer = lab.popen(host, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=ROOT, bufsize=0)
-            assert peer.stdin is not None and peer.stdout is not None
-            pipes.append((peer.stdout, peer.stdin))
+            arguments = ("--peer", str(rank), lab.address(host), told)
+            peers.begin(host, "benchmarks.wan.state", *arguments, log=args.out / f"{host}.txt")
         for _ in range(2):
-            _all_tell(pipes, "share")
+            peers.share("share")
         for case in cases:
             before = lab.counters()
-            _all_tell(pipes, "begin")
-            seconds = max(_all_tell(pipes, "done"))
+            peers.share("begin")
+            seconds = max(peers.share("done"))
             after = lab.counters()
             received = sum(after[name].received_packets - before[name].received_packets for name in joiners)
             num_honest = len([donor for donor in case.donors if donor in donors])
@@ -170,7 +154,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     try:
         rows = measure(args)
-    except LaboratoryUnavailable as error:
+    except (LaboratoryUnavailable, PeerFailed) as error:
         sys.exit(str(error))
     print("joiners  each other  donors  liars  seconds  of the line  received  donors sent   late")
     for row in rows:

@@ -18,7 +18,6 @@ In the table, `average` are the seconds of the slowest of the others from the en
 import argparse
 import json
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.nodes import Member, begin, end, node_command, write_config
+from benchmarks.nodes import Member, begin, end, end_on_sigterm, new_directory, node_command, write_config
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import Laboratory, Link
 
@@ -193,11 +192,8 @@ def main() -> int:
     parser.add_argument("--wait", action="store_true", help="without a quorum")
     parser.add_argument("--minutes", type=float, default=6.0)
     args = parser.parse_args()
-    if args.out.exists():
-        parser.error(f"--out {args.out}: exists; name a new directory")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the laboratory is taken down in that case too
-    args.out = args.out.resolve()
-    args.out.mkdir(parents=True)
+    args.out = new_directory(parser, args.out)
+    end_on_sigterm()
     config = write_config(
         args.out, "straggler", rounds=10_000, inner_steps=args.inner_steps, width=256, layers=3, equal_shares=True
     )

@@ -24,7 +24,6 @@ delivered over 2 ms late: more than a few per cent, and this machine was too slo
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -34,7 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from benchmarks.nodes import ROOT, Member, begin, node_command, problems_of, write_config
+from benchmarks.nodes import ROOT, Member, begin, end_on_sigterm, new_directory, node_command, problems_of, write_config
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import CongestionControl, Laboratory, Link
 from benchmarks.wan.verdict import Cut, Life, Verdict, judge, show_promises
@@ -145,6 +144,13 @@ def read_ledgers(members: Sequence[Member]) -> tuple[dict[str, list[dict[str, An
     return plans, problems
 
 
+def judged(members: Sequence[Member], problems: Sequence[str], *, rounds: int, partition: Cut | None = None) -> Verdict:
+    """By the event files and the ledgers of all members. `problems`: those of their processes."""
+    ledgers, more = read_ledgers(members)
+    lives = [Life(name=member.name, events=member.events()) for member in members]
+    return judge(lives, ledgers, [*problems, *more], rounds=rounds, partition=partition)
+
+
 # --- what is shown --------------------------------------------------------------------------------------------------------
 
 
@@ -186,11 +192,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=3.0, help="the swarm is ended after this time")
     parser.add_argument("--seed", type=int, default=1, help="which packets are lost")
     args = parser.parse_args()
-    if args.out.exists():
-        parser.error(f"--out {args.out}: exists; name a new directory")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the laboratory is taken down in that case too
-    args.out = args.out.resolve()
-    args.out.mkdir(parents=True)
+    args.out = new_directory(parser, args.out)
+    end_on_sigterm()
     cut = f", half against half for {args.partition:g} s" if args.partition else ""
     settings = f"{args.peers} peers, {PROFILES[args.profile].title}, {args.congestion_control}{cut}"
     print(settings, flush=True)
@@ -203,14 +206,12 @@ def main() -> int:
         course, members, problems = conduct(args, config)
     except LaboratoryUnavailable as error:
         sys.exit(str(error))
-    ledgers, more = read_ledgers(members)
-    lives = [Life(name=member.name, events=member.events()) for member in members]
     partition = None
     if course.cut and course.healed:
         names = [member.name for member in members]
         half = len(names) // 2
         partition = Cut(begun=course.cut, healed=course.healed, sides=(names[:half], names[half:]))
-    verdict = judge(lives, ledgers, problems + more, rounds=args.rounds, partition=partition)
+    verdict = judged(members, problems, rounds=args.rounds, partition=partition)
     show(verdict, course)
     document = {"settings": settings, "seed": args.seed, "course": asdict(course), **asdict(verdict)}
     (args.out / "swarm.json").write_text(json.dumps(document, indent=1) + "\n")
