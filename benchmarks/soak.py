@@ -37,7 +37,7 @@ from typing import Any
 import psutil
 
 from adloco_p2p.swarm.p2p.identity import Identity
-from benchmarks.nodes import ADDRESSES, ENVIRONMENT, LOOPBACK, ROOT, llama, write_document
+from benchmarks.nodes import ADDRESSES, ENVIRONMENT, LOOPBACK, ROOT, llama, write_document, write_text
 
 FREEZE_SECONDS = 20.0
 LOOK_SECONDS = 0.25
@@ -55,7 +55,6 @@ LOSSES = 20
 MACHINE = ["--plain", "--host-maddrs", LOOPBACK, "--peer-set", "num_threads=1", "allow_local_files=true"]
 PROGRAMS = ("adloco_p2p", "benchmarks.paced", "benchmarks.bad_peer", "benchmarks.stranger", "p2pd")
 BAD_KINDS = ("nan", "replay", "cut", "garbage", "shape", "foreign", "weight")
-WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan")
 
 
 @dataclass
@@ -397,7 +396,7 @@ class Soak:
         peer.start()
 
     def _write_config(self) -> Path:
-        write_soak_text(self.folder)
+        write_text(self.folder)
         document = soak_document(self.folder, inner_steps=self.arguments.inner_steps, instances=self.arguments.instances)
         return write_document(self.folder, document)
 
@@ -412,13 +411,6 @@ def addresses_of(first: Peer) -> list[str]:
             return match[1].split()
         time.sleep(0.1)
     raise SystemExit(f"the first peer does not listen; see {first.log}")
-
-
-def write_soak_text(folder: Path, num_paragraphs: int = 400) -> None:
-    """Random words: nothing is left to learn once a model knows the words, unless it learns the text by heart."""
-    chance = random.Random(3)
-    paragraphs = [" ".join(chance.choice(WORDS) for _ in range(60)) for _ in range(num_paragraphs)]
-    (folder / "text.txt").write_text("\n\n".join(paragraphs))
 
 
 def soak_document(folder: Path, *, inner_steps: int, instances: int) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID, BranchState
 from adloco_p2p.core.model.certificate import BranchProof, Certificate
 from adloco_p2p.core.model.complaints import Complaint
-from adloco_p2p.core.model.ledger_entry import Invitation, Statement, Ticket
 from adloco_p2p.core.model.messages import AverageDigest, Heartbeat
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.report import Report, StepLosses
@@ -17,21 +16,21 @@ from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.sim.adversary import stranger_names
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.identities import NAME_CHARS, RUN, name_of, sign
+from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.synthetic_reports import lone_proof
 from adloco_p2p.sim.world import Parts
-from benchmarks.adversary import members, strangers
+from benchmarks.adversary import members
 from benchmarks.adversary.arena import LOSS, Arena, Result, Setting, fight
+from benchmarks.adversary.invitations import invitation, knocking, statement
 from benchmarks.adversary.review import LIAR, applies_nothing_wrong
 from benchmarks.adversary.scenario import Outcome, Scenario, judged
 from benchmarks.adversary.silence import SEVEN, suspensions_of_the_honest
-from benchmarks.adversary.strangers import Aim, Strangers
+from benchmarks.adversary.strangers import Strangers
 
 TWO_OF_SEVEN = (2, 5)
 CRASHES = Faults(loss=LOSS, crashes=4, faults_end_at=60.0)
 CUT = Faults(loss=LOSS, partition_at=25.0, partition_seconds=30.0, faults_end_at=70.0)
-KEY = PeerId("key of a former signer".ljust(NAME_CHARS, "-"))
 
 
 def by_reports_of(
@@ -226,36 +225,19 @@ def keeps_full_standing(result: Result) -> str:
 # --- invitations -----------------------------------------------------------------------------------------------------
 
 
-def _statement(action: str, subject: PeerId, serial: int) -> Statement:
-    by = name_of(0)
-    unsigned = Statement(run=RUN, signer=by, serial=serial, action=action, subject=subject, signature="")  # type: ignore[arg-type]
-    return replace(unsigned, signature=sign(by, unsigned.payload))
-
-
 def invitation_of_a_former_signer(seed: int) -> Outcome:
     """The author makes a member a signer and takes it back; that member's link of 50 seats is used all the time."""
     signer = name_of(LIAR)
-    made = Invitation(run=RUN, signer=signer, key=KEY, seats=50, last_round=100, signature="")
-    invitation = replace(made, signature=sign(signer, made.payload))
-
-    def knocks(at: Aim) -> tuple[object, ...]:
-        beat = strangers.beat(at)
-        unsigned = Ticket(invitation=invitation, signature="")
-        ticket = replace(unsigned, signature=sign(KEY, unsigned.payload(at.me)))
-        request = strangers.join_request(
-            at.me, lambda payload: at.port.sign(at.me, payload), at.plan, beat=beat.beat, ticket=ticket
-        )
-        return (replace(beat, joins=(request,)),)
 
     def orders(machine: Machine, peer: PeerId, message: object) -> members.Sent:
         del peer
         head = machine.process.agreement.ledger.head if machine.process is not None else None
         if isinstance(message, Heartbeat) and head is not None and head.round >= 4:
-            added = (_statement("add_signer", signer, 1),)
-            message = replace(message, statements=added if head.round < 8 else (*added, _statement("remove_signer", signer, 2)))
+            added = (statement("add_signer", signer, 1),)
+            message = replace(message, statements=added if head.round < 8 else (*added, statement("remove_signer", signer, 2)))
         return members.at_once(message)
 
-    attackers = Strangers(deeds=(knocks,), names=stranger_names(12))
+    attackers = Strangers(deeds=(knocking(invitation(50, signer=signer)),), names=stranger_names(12))
     result = fight(seed, Setting(rounds=16), adversary=attackers, strategies={0: orders})
     entries = [result.arena.entries[round] for round in sorted(result.arena.entries)]
     known: set[PeerId] = set()

@@ -18,8 +18,8 @@ import psutil
 
 from adloco_p2p.swarm.p2p.identity import Identity
 from benchmarks.adversary.scenario import Outcome, Scenario
-from benchmarks.nodes import ENVIRONMENT, ROOT, write_document
-from benchmarks.soak import MACHINE, Peer, addresses_of, soak_document, write_soak_text
+from benchmarks.nodes import ENVIRONMENT, ROOT, write_document, write_text
+from benchmarks.soak import MACHINE, Peer, addresses_of, soak_document
 from benchmarks.stranger import frames_answered
 
 FLOOD_SECONDS = 20.0
@@ -46,7 +46,7 @@ class _Nodes:
         self.hosts: dict[str, None] = {}
 
     def start(self, folder: Path) -> None:
-        write_soak_text(folder)
+        write_text(folder)
         config = write_document(folder, soak_document(folder, inner_steps=INNER_STEPS, instances=1))
         self.peers.append(Peer(0, folder / "peer-0", ["start", str(config), *MACHINE], 0.02))
         self.peers[0].start()

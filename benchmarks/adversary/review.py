@@ -190,24 +190,12 @@ def ghosts(seed: int) -> Outcome:
 
 def locked_door(seed: int) -> Outcome:
     """A6: more newcomers ask than a peer remembers; then an honest one comes."""
-    number = [0]
-
-    def knocks(at: Aim) -> tuple[object, ...]:
-        beats = []
-        for _ in range(16):
-            requests = []
-            for _ in range(strangers.FORGED_JOINS):
-                number[0] += 1
-                name = PeerId(f"ghost{number[0]:06d}".ljust(52, "-"))
-                requests.append(strangers.join_request(name, partial(sign, name), at.plan, beat=10**7))
-            beats.append(strangers.beat(at, joins=tuple(requests)))
-        return tuple(beats)
-
+    flood = strangers.Flood(beats=16)
     # ghosts are not let in: the author's run is ticketed; the honest newcomer is a founder whose disk is new
-    attackers = Strangers(deeds=(knocks,), until=40.0)
+    attackers = Strangers(deeds=(flood,), until=40.0)
     faults = Faults(loss=LOSS, faults_end_at=60.0, crashes=2)
     result = fight(seed, Setting(faults=faults), adversary=attackers)
-    return judged(result, seats_no_ghost(result), sent=f"requests of {number[0]} names")
+    return judged(result, seats_no_ghost(result), sent=f"requests of {flood.num_names} names")
 
 
 def pulls(seed: int) -> Outcome:

@@ -5,6 +5,7 @@ The same deeds run in the simulated world (`arena.py`) and against live nodes (`
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
 from adloco_p2p.core.ledger.ledger import Ledger
@@ -31,6 +32,7 @@ from adloco_p2p.core.model.messages import (
 )
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.sim import identities
 from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.synthetic_reports import CAPACITY
@@ -221,14 +223,33 @@ def meddles_with_averages(at: Aim) -> Sequence[object]:
     )
 
 
+def _ghost(name: str) -> PeerId:
+    return PeerId(name.ljust(identities.NAME_CHARS, "-"))
+
+
 def floods_the_door(at: Aim) -> Sequence[object]:
     """Join requests of names that do not exist, which nobody signed."""
     unsigned = join_request(at.me, _sign(at), at.plan, beat=1)
     joins = tuple(
-        replace(unsigned, peer=PeerId(f"{at.port.random.randrange(10**9)}".ljust(52, "-")), signature="0" * 128)
-        for _ in range(FORGED_JOINS)
+        replace(unsigned, peer=_ghost(f"{at.port.random.randrange(10**9)}"), signature="0" * 128) for _ in range(FORGED_JOINS)
     )
     return (beat(at, joins=joins),)
+
+
+@dataclass(slots=True)
+class Flood:
+    """Signed join requests of ever new names: a deed of so many heartbeats."""
+
+    beats: int
+    num_names: int = 0
+
+    def __call__(self, at: Aim) -> Sequence[object]:
+        return tuple(beat(at, joins=tuple(self._request(at) for _ in range(FORGED_JOINS))) for _ in range(self.beats))
+
+    def _request(self, at: Aim) -> JoinRequest:
+        self.num_names += 1
+        name = _ghost(f"ghost{self.num_names:06d}")
+        return join_request(name, partial(identities.sign, name), at.plan, beat=10**7)
 
 
 def pulls_and_pings(at: Aim) -> Sequence[object]:

@@ -2,21 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from random import Random
 
-from adloco_p2p.core.model.ledger_entry import Invitation, Statement, Ticket
 from adloco_p2p.core.model.messages import MAX_HEARD, Entries, Heartbeat, Leave
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.rules import InstanceRules, MergeRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.adversary import stranger_names
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.identities import NAME_CHARS, RUN, name_of, sign
+from adloco_p2p.sim.identities import RUN, name_of, sign
 from adloco_p2p.sim.machine import Machine, Outgoing
 from adloco_p2p.sim.world import Parts, small_rules
 from benchmarks.adversary import members, strangers
 from benchmarks.adversary.arena import LOSS, Result, Setting, fight
+from benchmarks.adversary.invitations import KEY, invitation, knocking, statement
 from benchmarks.adversary.review import LIAR, applies_nothing_wrong, by_member, by_reducer, by_reports, names_no_dead_state
 from benchmarks.adversary.scenario import Outcome, Scenario, judged
 from benchmarks.adversary.strangers import Aim, Strangers
@@ -32,8 +31,6 @@ MERGING = Setting(
         merge=MergeRules(period_rounds=2, first_round=3, guard=True),
     )
 )
-KEY = PeerId("key of a link".ljust(NAME_CHARS, "-"))
-"""Everybody who has the link can sign with it."""
 
 
 def mixed(
@@ -65,37 +62,6 @@ def always(strategy: Outgoing) -> Callable[[int], Outgoing]:
 # --- tickets ---------------------------------------------------------------------------------------------------------
 
 
-def _invitation(seats: int) -> Invitation:
-    signer = name_of(0)
-    unsigned = Invitation(run=RUN, signer=signer, key=KEY, seats=seats, last_round=100, signature="")
-    return replace(unsigned, signature=sign(signer, unsigned.payload))
-
-
-def _ticket(me: PeerId, invitation: Invitation) -> Ticket:
-    unsigned = Ticket(invitation=invitation, signature="")
-    return replace(unsigned, signature=sign(KEY, unsigned.payload(me)))
-
-
-def _statement(action: str, subject: PeerId, serial: int, signer: PeerId | None = None) -> Statement:
-    by = signer or name_of(0)
-    unsigned = Statement(run=RUN, signer=by, serial=serial, action=action, subject=subject, signature="")  # type: ignore[arg-type]
-    return replace(unsigned, signature=sign(by, unsigned.payload))
-
-
-def _knocking(invitation: Invitation) -> strangers.Deed:
-    """Each identity shows the same invitation to another member, all at once."""
-
-    def knocks(at: Aim) -> tuple[object, ...]:
-        beat = strangers.beat(at)
-        ticket = _ticket(at.me, invitation)
-        request = strangers.join_request(
-            at.me, lambda payload: at.port.sign(at.me, payload), at.plan, beat=beat.beat, ticket=ticket
-        )
-        return (replace(beat, joins=(request,)),)
-
-    return knocks
-
-
 def _let_in(result: Result) -> set[PeerId]:
     """Identities of strangers that ever had a seat."""
     return {peer for entry in result.arena.entries.values() for peer in roster_of(entry.plan) if peer.startswith("x")}
@@ -103,7 +69,7 @@ def _let_in(result: Result) -> set[PeerId]:
 
 def one_ticket_many_places(seed: int) -> Outcome:
     """A link of one seat is used by six identities at six members at once."""
-    attackers = Strangers(deeds=(_knocking(_invitation(1)),), names=stranger_names(6))
+    attackers = Strangers(deeds=(knocking(invitation(1)),), names=stranger_names(6))
     result = fight(seed, Setting(rounds=24), adversary=attackers)
     seated = _let_in(result)
     return judged(
@@ -113,14 +79,14 @@ def one_ticket_many_places(seed: int) -> Outcome:
 
 def revoked_in_a_race(seed: int) -> Outcome:
     """The author revokes a link of 50 seats while identities join by it, one after another."""
-    attackers = Strangers(deeds=(_knocking(_invitation(50)),), names=stranger_names(2))
+    attackers = Strangers(deeds=(knocking(invitation(50)),), names=stranger_names(2))
     revoked: list[int] = []
 
     def revokes(machine: Machine, peer: PeerId, message: object) -> members.Sent:
         del peer
         head = machine.process.agreement.ledger.head if machine.process is not None else None
         if isinstance(message, Heartbeat) and head is not None and head.round >= 4:
-            message = replace(message, statements=(_statement("revoke", KEY, 1),))
+            message = replace(message, statements=(statement("revoke", KEY, 1),))
         return members.at_once(message)
 
     result = fight(seed, Setting(rounds=24), adversary=attackers, strategies={0: revokes})
@@ -146,7 +112,7 @@ def ghosts_of_a_link(num_names: int) -> Callable[[int], Outcome]:
     """Identities with seats of one link, among five hosts: they never report, and plans give them instances to hold."""
 
     def play(seed: int) -> Outcome:
-        attackers = Strangers(deeds=(_knocking(_invitation(50)),), names=stranger_names(num_names))
+        attackers = Strangers(deeds=(knocking(invitation(50)),), names=stranger_names(num_names))
         result = fight(seed, Setting(rounds=24), adversary=attackers)
         return judged(result, sent=f"{attackers.num_sent} messages, {len(_let_in(result))} let in")
 
@@ -160,19 +126,19 @@ def _seated_before(entries: Sequence[object], round: int) -> set[PeerId]:
 def ban_evasion(seed: int) -> Outcome:
     """A banned identity asks again with the same link, as the former member that it is, with a forged lifting of its ban."""
     banned = stranger_names(1)[0]
-    knock = _knocking(_invitation(3))
+    knock = knocking(invitation(3))
 
     def evades(at: Aim) -> tuple[object, ...]:
         (beat,) = knock(at)
         assert isinstance(beat, Heartbeat)
-        forged = replace(_statement("unban", banned, 9), signature=at.port.sign(at.me, b"unban"))
-        return (replace(beat, statements=(forged, _statement("unban", banned, 10, signer=at.me))),)
+        forged = replace(statement("unban", banned, 9), signature=at.port.sign(at.me, b"unban"))
+        return (replace(beat, statements=(forged, statement("unban", banned, 10, signer=at.me))),)
 
     def bans(machine: Machine, peer: PeerId, message: object) -> members.Sent:
         del peer
         plan = machine.process.agreement.ledger.plans[-1] if machine.process is not None else None
         if isinstance(message, Heartbeat) and plan is not None and banned in roster_of(plan):
-            message = replace(message, statements=(_statement("ban", banned, 1),))
+            message = replace(message, statements=(statement("ban", banned, 1),))
         return members.at_once(message)
 
     attackers = Strangers(deeds=(evades,), names=(banned,))
@@ -256,7 +222,7 @@ def legal_giants(seed: int) -> Outcome:
     def giants(at: Aim) -> tuple[object, ...]:
         beat = strangers.beat(at)
         request = strangers.join_request(at.me, lambda p: at.port.sign(at.me, p), at.plan, beat=beat.beat)
-        statements = tuple(_statement("ban", PeerId("y" * 400), serial, signer=at.me) for serial in range(16))
+        statements = tuple(statement("ban", PeerId("y" * 400), serial, signer=at.me) for serial in range(16))
         leave = Leave(peer=at.me, run=at.plan.run, beat=10**15, signature="f" * 1024)
         full = replace(beat, heard=(10**17,) * MAX_HEARD, joins=(request,) * 16, leaves=(leave,) * 16, statements=statements)
         return (full, Entries(entries=tuple(at.ledger.entries) * 4))
@@ -268,22 +234,10 @@ def legal_giants(seed: int) -> Outcome:
 
 def forgotten_half(seed: int) -> Outcome:
     """Names without number are sent to both sides of a partition, so that each forgets the other's."""
-    number = [0]
-
-    def names(at: Aim) -> tuple[object, ...]:
-        beats = []
-        for _ in range(24):
-            requests = []
-            for _ in range(16):
-                number[0] += 1
-                name = PeerId(f"ghost{number[0]:06d}".ljust(NAME_CHARS, "-"))
-                requests.append(strangers.join_request(name, partial(sign, name), at.plan, beat=10**7))
-            beats.append(strangers.beat(at, joins=tuple(requests)))
-        return tuple(beats)
-
-    attackers = Strangers(deeds=(names,), until=60.0)
+    flood = strangers.Flood(beats=24)
+    attackers = Strangers(deeds=(flood,), until=60.0)
     result = fight(seed, replace(PARTED, admission="open"), adversary=attackers)
-    return judged(result, sent=f"requests of {number[0]} names")
+    return judged(result, sent=f"requests of {flood.num_names} names")
 
 
 REPLAYS: Callable[[int], Outgoing] = lambda seed: members.Replays(Random(seed))  # noqa: E731
