@@ -29,10 +29,15 @@ class NgramTable:
 
     def __init__(self, rows: Iterable[Row], *, order: int, vocab_size: int) -> None:
         """A gram is one integer of 63 bits at most: `order` times the bits of a token."""
-        self._bits = bits_of(vocab_size, order)
+        self._order, self._bits = order, bits_of(vocab_size, order)
         self._vocab_size = vocab_size
         line = Line(rows)
-        self._counts = [_Counts(line.grams(length, self._bits)[0], self._bits) for length in range(order)]
+        self._counts = [_Counts(*self._counted(line, length), self._bits) for length in range(order)]
+
+    def _counted(self, line: "Line", length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The grams of `length` tokens and one, and of each what counts for its last token and for shorter contexts."""
+        grams, count = np.unique(line.grams(length, self._bits)[0], return_counts=True)
+        return grams, count, np.ones_like(count)
 
     def probabilities(self, rows: Iterable[Row]) -> np.ndarray:
         """[order, T]: of the T tokens that are predicted, by tables of 1 to `order` tokens."""
@@ -78,18 +83,17 @@ class Line:
 class _Counts:
     """Of grams of one length."""
 
-    def __init__(self, grams: np.ndarray, bits: int) -> None:
-        self._bits = bits
-        self._grams, self._count = np.unique(grams, return_counts=True)
-        self._contexts, first = np.unique(self._grams >> bits, return_index=True)
-        self._total = np.add.reduceat(self._count, first)
-        self._different = np.diff(np.append(first, len(self._grams)))
+    def __init__(self, grams: np.ndarray, kept: np.ndarray, given: np.ndarray, bits: int) -> None:
+        self._bits, self._grams, self._kept = bits, grams, kept
+        self._contexts, first = np.unique(grams >> bits, return_index=True)
+        self._given = np.add.reduceat(given, first)
+        self._total = np.add.reduceat(kept, first) + self._given
 
     def interpolated(self, grams: np.ndarray, shorter: np.ndarray) -> np.ndarray:
         """The probabilities of the last tokens, where shorter contexts give `shorter`."""
-        count = looked_up(self._grams, self._count, grams)
-        total, different = (looked_up(self._contexts, of, grams >> self._bits) for of in (self._total, self._different))
-        return np.where(total > 0, (count + different * shorter) / np.maximum(total + different, 1), shorter)
+        kept = looked_up(self._grams, self._kept, grams)
+        total, given = (looked_up(self._contexts, of, grams >> self._bits) for of in (self._total, self._given))
+        return np.where(total > 0, (kept + given * shorter) / np.maximum(total, 1), shorter)
 
 
 def looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -110,7 +110,7 @@ def kneser_ney_losses(vocab_size: int, samples: int, orders: Sequence[int]) -> d
     """The same, of the tables of these orders that are smoothed by Kneser and Ney."""
     counted, heldout = counted_and_heldout(vocab_size, samples)
     tables = {order: KneserNeyTable(counted, order=order, vocab_size=vocab_size) for order in orders}
-    return {str(order): round(table.loss(heldout), 5) for order, table in tables.items()}
+    return {str(order): round(table.losses(heldout)[-1], 5) for order, table in tables.items()}
 
 
 def counted_and_heldout(vocab_size: int, samples: int) -> tuple[list[Row], list[Row]]:
