@@ -11,7 +11,6 @@ difference to float32 with the same seed. `MB/s` is of float32, one thread. Each
 import argparse
 import statistics
 import time
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,14 +19,13 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.events import RunInner
-from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import CODECS, codec_named, wire_bytes
 from adloco_p2p.training.hosting import Hosting
+from benchmarks.equal_hosts import work_of
 
 ROOT = Path(__file__).parents[1]
 HOSTS = (PeerId("host-a"), PeerId("host-b"))
@@ -62,8 +60,8 @@ def train(run: RunConfig, cache: Path) -> tuple[float, float]:
     for number in range(rounds):
         vectors = []
         for index, peer in enumerate(peers):
-            first = (number * len(peers) + index) * BATCH * steps
-            peer.run_inner(effect(number, first, run, rounds), should_stop=lambda: False, on_progress=lambda *_: None)
+            work = work_of(index, number, hosts=HOSTS, instance=ONE, batch=BATCH, inner_steps=steps, rounds=rounds)
+            peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
             vector = peer.pseudo_gradient(ONE)
             vectors.append(vector)
             errors.append(float((codec.decode(codec.encode(vector)) - vector).norm() / vector.norm()))
@@ -72,36 +70,6 @@ def train(run: RunConfig, cache: Path) -> tuple[float, float]:
             peer.apply_outer(ONE, result.vector, round=number, residual=residual)
     assert peers[0].digests(ONE) == peers[1].digests(ONE)
     return peers[0].evaluate(ONE), statistics.mean(errors)
-
-
-def effect(number: int, first_sample: int, run: RunConfig, rounds: int) -> RunInner:
-    steps = run.work.inner_steps
-    share = HostShare(
-        peer=HOSTS[0],
-        batch_samples=BATCH,
-        inner_steps=steps,
-        micro_batch_size=BATCH,
-        accumulation_steps=1,
-        first_sample=first_sample,
-    )
-    plan = InstancePlan(
-        instance=ONE,
-        requested_batch=2 * BATCH,
-        effective_batch=2 * BATCH,
-        mode="single",
-        reason="benchmark",
-        hosts=(share, replace(share, peer=HOSTS[1])),
-        first_sample=first_sample,
-        inner_steps_before=number * steps,
-        lineage_samples=number * 2 * BATCH * steps,
-    )
-    return RunInner(
-        round=number,
-        plan=plan,
-        share=share,
-        progress_start=number / rounds,
-        progress_end=(number + 1) / rounds,
-    )
 
 
 def speed(name: str) -> tuple[float, float]:

@@ -22,7 +22,6 @@ from adloco_p2p.config.load import load_run
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import RunInner
-from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.aggregate import aggregate
@@ -30,6 +29,7 @@ from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.batch import Batch, Feed, SampleStream
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.training.hosting import Hosting
+from benchmarks.equal_hosts import work_of
 from benchmarks.method.figures import Estimate, estimate
 from benchmarks.method.store import Record, append_record, command_line, digest_of, pack, records_by_key
 
@@ -70,36 +70,14 @@ class OneOrder:
         raise AssertionError("nothing is restored here")
 
 
-def work_of(run: RunConfig, host: InstanceId, number: int, num_hosts: int) -> RunInner:
-    """Round `number` of one of so many equal hosts."""
-    steps, batch, rounds = run.work.inner_steps, run.batch.initial_batch, run.work.rounds
+def round_of(run: RunConfig, host: InstanceId, number: int, num_hosts: int) -> RunInner:
+    """The work of one of so many equal hosts. Every host is an instance of its own here."""
+    batch, rounds = run.batch.initial_batch, run.work.rounds
     assert rounds is not None and batch % num_hosts == 0, "the batch is dealt equally"
-    own = batch // num_hosts
-    before = number * batch * steps
-    shares = tuple(
-        HostShare(
-            peer=PeerId(f"host {place}"),
-            batch_samples=own,
-            inner_steps=steps,
-            micro_batch_size=own,
-            accumulation_steps=1,
-            first_sample=before + place * own * steps,
-        )
-        for place in range(num_hosts)
+    peers = [PeerId(f"host {place}") for place in range(num_hosts)]
+    return work_of(
+        host, number, hosts=peers, instance=host, batch=batch // num_hosts, inner_steps=run.work.inner_steps, rounds=rounds
     )
-    plan = InstancePlan(
-        instance=host,
-        requested_batch=batch,
-        effective_batch=batch,
-        mode="single",
-        reason="benchmark",
-        hosts=shares,
-        first_sample=before,
-        inner_steps_before=number * steps,
-        lineage_samples=before,
-    )
-    start, end = number / rounds, (number + 1) / rounds
-    return RunInner(round=number, plan=plan, share=shares[host], progress_start=start, progress_end=end)
 
 
 def train(run: RunConfig, feed: Feed, num_hosts: int) -> Record:
@@ -114,7 +92,7 @@ def train(run: RunConfig, feed: Feed, num_hosts: int) -> Record:
     before = engine.evaluate(hosts[0])
     for number in range(run.work.rounds):
         for host in hosts:
-            work = work_of(run, host, number, num_hosts)
+            work = round_of(run, host, number, num_hosts)
             assert engine.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None) is not None
         vectors = [engine.pseudo_gradient(host) for host in hosts]
         made = aggregate(vectors, [own * steps] * num_hosts, [steps] * num_hosts, rule=rule, codec=codec)

@@ -15,10 +15,10 @@ import torch
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig, RunConfig
 from adloco_p2p.core.model.events import RunInner
-from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training.hosting import Hosting
+from benchmarks.equal_hosts import work_of
 
 ME = PeerId("benchmark")
 LENGTH, BATCH = 16, 2
@@ -82,18 +82,7 @@ def main() -> None:
 
 def round_of(instance: InstanceId) -> RunInner:
     """One inner step of one host."""
-    share = HostShare(peer=ME, batch_samples=BATCH, inner_steps=1, micro_batch_size=BATCH, accumulation_steps=1, first_sample=0)
-    plan = InstancePlan(
-        instance=instance,
-        requested_batch=BATCH,
-        effective_batch=BATCH,
-        mode="single",
-        reason="benchmark",
-        hosts=(share,),
-        first_sample=0,
-        inner_steps_before=0,
-    )
-    return RunInner(round=0, plan=plan, share=share, progress_start=0.0, progress_end=0.1)
+    return work_of(0, 0, hosts=[ME], instance=instance, batch=BATCH, inner_steps=1, rounds=10)
 
 
 def _round(peer: Hosting, instance: InstanceId) -> None:

@@ -1,23 +1,17 @@
 """`python -m benchmarks.finetune` on a model of seconds: its cells, its records and the figure that it is about."""
 
 import argparse
-import json
 from pathlib import Path
 
 import pytest
-import torch
-import yaml
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.training.learning_rate import learning_rate_schedule
-from adloco_p2p.training.model import build_model
 from benchmarks import finetune
 from benchmarks.finetune import best, gains, train_cells
 from benchmarks.method.store import read_records
-from tests.data.test_chat_template import save_tokenizer
-from tests.e2e.processes import TINY_MODEL
+from tests.e2e.tiny_chat import write_adapter_config
 
 
 def record(row: str, seed: int, rate: float, before: float, after: float, *settings: str) -> dict[str, object]:
@@ -41,30 +35,8 @@ def test_the_gain_compares_both_at_their_best_rate_of_the_same_seed() -> None:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    model = build_model(ModelConfig(**TINY_MODEL), vocab_size=259, sequence_length=64, seed=1)  # type: ignore[arg-type]
-    model.to(torch.bfloat16).save_pretrained(tmp_path / "base")
-    save_tokenizer(tmp_path / "base")
-    talks = [[{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": "yes yes yes"}] for n in range(200)]
-    (tmp_path / "talks.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
-    document = {
-        "mode": "diloco",
-        "model": {"pretrained": str(tmp_path / "base"), "lora": {"rank": 2}},
-        "data": {
-            "source": "json",
-            "path": str(tmp_path / "talks.jsonl"),
-            "messages_column": "messages",
-            "sequence_length": 64,
-            "heldout_fraction": 0.2,
-        },
-        "inner": {"warmup_steps": 2},
-        "work": {"inner_steps": 4, "rounds": 2},
-        "batch": {"initial_batch": 4, "max_batch": 4},
-        "averaging": {"codec": "int8"},
-        "evaluation": {"rows": 4},
-    }
-    path = tmp_path / "finetune.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    work = {"inner_steps": 4, "rounds": 2}
+    return write_adapter_config(tmp_path, "yes yes yes", inner={"warmup_steps": 2}, work=work, evaluation={"rows": 4})
 
 
 def test_cells_are_trained_once_and_repeat_themselves(
@@ -91,7 +63,7 @@ def test_hosts_have_the_learning_rate_of_the_one_process_at_each_step(config: Pa
     rates = {}
     for num_hosts in (1, 4):
         for host in range(num_hosts):
-            works = [finetune.work_of(run, InstanceId(host), number, num_hosts) for number in (0, 1)]
+            works = [finetune.round_of(run, InstanceId(host), number, num_hosts) for number in (0, 1)]
             made = [learning_rate_schedule(work, inner=run.inner, initial_batch=run.batch.initial_batch) for work in works]
             rates[num_hosts, host] = [schedule.learning_rate(step, None) for schedule in made for step in range(4)]
             assert [work.share.first_sample for work in works] == [host * 16 // num_hosts, 16 + host * 16 // num_hosts]

@@ -1,19 +1,17 @@
 """Adapters over the network: two peers fine-tune a tiny chat model on conversations; another base is refused."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-import yaml
 
 from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.training.model import build_model
-from tests.data.test_chat_template import save_tokenizer
 from tests.e2e.processes import TINY_MODEL, run
 from tests.e2e.swarm_processes import PeerProcess, digests_by_round, founded
+from tests.e2e.tiny_chat import write_adapter_config
 
 ROUNDS = 6
 
@@ -21,34 +19,15 @@ ROUNDS = 6
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """A run over a model and a file of this folder."""
-    model = build_model(ModelConfig(**TINY_MODEL), vocab_size=259, sequence_length=64, seed=1)  # type: ignore[arg-type]
-    model.to(torch.bfloat16).save_pretrained(tmp_path / "base")
-    save_tokenizer(tmp_path / "base")
-    talks = [
-        [{"role": "user", "content": f"{n} + 1?"}, {"role": "assistant", "content": f"It is {n + 1}."}] for n in range(200)
-    ]
-    (tmp_path / "talks.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
-    document = {
-        "name": "tiny-finetune",
-        "admission": {"kind": "open", "probation_rounds": 0},
-        "mode": "diloco",
-        "model": {"pretrained": str(tmp_path / "base"), "lora": {"rank": 2}},
-        "data": {
-            "source": "json",
-            "path": str(tmp_path / "talks.jsonl"),
-            "messages_column": "messages",
-            "sequence_length": 64,
-            "heldout_fraction": 0.2,
-        },
-        "inner": {"learning_rate": 1e-2, "warmup_steps": 2},
-        "work": {"inner_steps": 40, "rounds": ROUNDS},
-        "batch": {"initial_batch": 4, "max_batch": 4},
-        "averaging": {"codec": "int8"},
-        "evaluation": {"rows": 8},
-    }
-    path = tmp_path / "finetune.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return write_adapter_config(
+        tmp_path,
+        "It is {n}.",
+        name="tiny-finetune",
+        admission={"kind": "open", "probation_rounds": 0},
+        inner={"learning_rate": 1e-2, "warmup_steps": 2},
+        work={"inner_steps": 40, "rounds": ROUNDS},
+        evaluation={"rows": 8},
+    )
 
 
 def test_a_swarm_averages_adapters_and_refuses_another_base(config: Path, peers: list[PeerProcess], tmp_path: Path) -> None:

@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adloco_p2p.config.run_config import ModelConfig
-from adloco_p2p.training.model import build_model
-from tests.data.test_chat_template import save_tokenizer
 from tests.e2e import swarm_processes
-from tests.e2e.processes import TINY_MODEL, run
+from tests.e2e.processes import run
 from tests.e2e.swarm_processes import PeerProcess, digests_by_round
+from tests.e2e.tiny_chat import save_chat_model
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 PATIENCE = 400.0
@@ -18,9 +16,7 @@ PATIENCE = 400.0
 
 
 def write_config(folder: Path) -> Path:
-    model = build_model(ModelConfig(**TINY_MODEL), vocab_size=259, sequence_length=64, seed=1)  # type: ignore[arg-type]
-    model.save_pretrained(folder / "model")
-    save_tokenizer(folder / "model")
+    save_chat_model(folder / "model")
     (folder / "model" / "modeling.py").write_text("raise SystemExit('code of the author')")
     document = {
         "name": "tiny-shared",
