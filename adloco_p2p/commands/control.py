@@ -15,9 +15,9 @@ from adloco_p2p.core.model.commands import COMMANDS
 from adloco_p2p.core.model.telemetry import Finished, Resumed, Stamped, Started, Stopped
 from adloco_p2p.errors import NoNodeError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View, stamp
+from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_command, read_run
 from adloco_p2p.views import derived, units
-from adloco_p2p.views.event_file import read_events
 from adloco_p2p.views.status import Status, replay
 from adloco_p2p.views.summary import lines, summary, traffic_words
 
@@ -59,7 +59,7 @@ def ended(workdir: Path) -> Status | None:
 def _last_status(workdir: Path) -> Status | None:
     """By the events of a run that lies in the directory."""
     path = workdir / "events.jsonl"
-    return replay(read_events(path)) if read_run(workdir) is not None and path.exists() else None
+    return replay(recorded_events(path)) if read_run(workdir) is not None and path.exists() else None
 
 
 def _last_words(workdir: Path, status: Status) -> str:

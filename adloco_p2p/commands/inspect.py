@@ -39,7 +39,7 @@ def show_config(arguments: argparse.Namespace) -> int:
 
 def report(arguments: argparse.Namespace) -> int:
     """Draw the run from the events of its peer, and from the ledger where there is one; or several runs side by side."""
-    from adloco_p2p.views.event_file import read_events
+    from adloco_p2p.storage.event_log import recorded_events
     from adloco_p2p.views.run_report import FORMATS, draw_report
 
     if bool(arguments.runs) == (arguments.workdir is not None):
@@ -49,7 +49,7 @@ def report(arguments: argparse.Namespace) -> int:
     if arguments.runs:
         paths = _comparison(arguments)
     else:
-        events = list(read_events(arguments.workdir / "events.jsonl"))
+        events = recorded_events(arguments.workdir / "events.jsonl")
         swarm = _status_of_all(arguments.workdir, events)
         with reported(arguments.output):
             paths = draw_report(events, arguments.output, swarm=swarm, formats=FORMATS, as_html=arguments.html)
@@ -63,9 +63,9 @@ def report(arguments: argparse.Namespace) -> int:
 
 def _comparison(arguments: argparse.Namespace) -> list[Path]:
     """Several runs side by side. Raises ConfigError where a directory holds none."""
+    from adloco_p2p.storage.event_log import recorded_events
     from adloco_p2p.storage.workdir import read_run
     from adloco_p2p.views.comparison import ComparedRun, draw_comparison
-    from adloco_p2p.views.event_file import read_events
     from adloco_p2p.views.run_report import FORMATS
     from adloco_p2p.views.status import replay
 
@@ -74,7 +74,7 @@ def _comparison(arguments: argparse.Namespace) -> list[Path]:
         raise ConfigError(f"--labels: {len(labels)} for {len(arguments.runs)} runs; give one per run", code="E200")
     runs = []
     for workdir, label in zip(arguments.runs, labels, strict=True):
-        events, run = list(read_events(workdir / "events.jsonl")), read_run(workdir)
+        events, run = recorded_events(workdir / "events.jsonl"), read_run(workdir)
         own = replay(events)
         of_all = _status_of_all(workdir, events) or own
         runs.append(ComparedRun(label=label, seed=run.seed if run is not None else 0, own=own, of_all=of_all))
@@ -279,10 +279,10 @@ def _devices_line(devices: "Sequence[DeviceMemory]") -> str:
 def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples: int, link: "Link") -> "tuple[Estimate, ...]":
     """The whole run, if the rounds to come stay as the newest planned one of the directory, and if they go on to grow as they
     have grown since the first. Nothing where no round is planned, or none is left."""
+    from adloco_p2p.storage.event_log import recorded_events
     from adloco_p2p.views.cost_model import estimate_of, growing_rounds
-    from adloco_p2p.views.event_file import read_events
 
-    events = read_events(arguments.workdir / "events.jsonl")
+    events = recorded_events(arguments.workdir / "events.jsonl")
     agreed = (stamped.event for stamped in events)
     plans = {event.round: event for event in agreed if isinstance(event, Plan) and not event.is_last}
     if not plans or plans[max(plans)].samples_before >= num_samples:
@@ -304,9 +304,9 @@ def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples:
 
 def _happened(arguments: argparse.Namespace) -> dict[str, int]:
     """Totals of the rounds in the event file; a round that was done twice counts once."""
-    from adloco_p2p.views.event_file import read_events
+    from adloco_p2p.storage.event_log import recorded_events
 
-    happened = (stamped.event for stamped in read_events(arguments.workdir / "events.jsonl"))
+    happened = (stamped.event for stamped in recorded_events(arguments.workdir / "events.jsonl"))
     rounds = {(event.round, event.instance): event for event in happened if isinstance(event, Round)}
     return {
         "rounds": len({number for number, _ in rounds}),

@@ -114,13 +114,13 @@ def leaderboard(arguments: argparse.Namespace) -> int:
 
 def replay(arguments: argparse.Namespace) -> int:
     """Show the events of a run again, in the views that showed them when they happened."""
-    from adloco_p2p.views.event_file import read_events
+    from adloco_p2p.storage.event_log import recorded_events
 
     if arguments.speed is not None and not (arguments.speed > 0 and math.isfinite(arguments.speed)):
         raise ConfigError(
             f"--speed {arguments.speed:g}: a number above 0 is accepted; 10 is ten times as fast as it happened", code="E200"
         )
-    events = read_events(arguments.workdir / "events.jsonl")
+    events = recorded_events(arguments.workdir / "events.jsonl")
     is_plain = arguments.plain or not sys.stdout.isatty()
     show(events, open_view(plain=arguments.plain), pauses(events, speed=arguments.speed, is_plain=is_plain), time.sleep)
     return 0

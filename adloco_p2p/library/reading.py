@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.contributions import Contribution, CreditedSamples, leaderboard
-from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log, Round, Stamped
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
-from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_events_of
+from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_events_of, ledger_of
 from adloco_p2p.storage.event_log import read_events
-from adloco_p2p.storage.workdir import meant_workdir, read_run
+from adloco_p2p.storage.workdir import EVENTS, meant_workdir, read_run
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.status import apply, replay
 
@@ -94,8 +92,7 @@ class Run:
     def entries(self) -> tuple[LedgerEntry, ...]:
         """The ledger after the first plan, in order: each with its plan, votes and signed reports. They are read, not checked:
         `adloco-peer ledger verify` recomputes every decision. Raises StorageError."""
-        journal = self.path / "journal.bin"
-        return tuple(chain(journal_records(journal), genesis_of(self.config))) if journal.exists() else ()
+        return tuple(ledger_of(self.path, self.config))
 
     @property
     def plans(self) -> tuple[RoundPlan, ...]:
@@ -105,7 +102,7 @@ class Run:
     @cached_property
     def stamped_events(self) -> tuple[Stamped, ...]:
         """The events of this peer, each with its time; see `core/model/telemetry.py`. Raises StorageError."""
-        return tuple(read_events(self.path / "events.jsonl"))
+        return tuple(read_events(self.path / EVENTS))
 
     @property
     def events(self) -> tuple[Log, ...]:

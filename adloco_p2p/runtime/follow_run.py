@@ -14,14 +14,11 @@ from typing import Any
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.contributions import leaderboard
-from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.runtime.adapters.network_journal import journal_records
-from adloco_p2p.runtime.adapters.plan_rule import genesis_of
-from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_events_of, with_newest_rounds
+from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_events_of, ledger_of, with_newest_rounds
 from adloco_p2p.storage.admission_files import read_address
 from adloco_p2p.storage.event_log import read_events
-from adloco_p2p.storage.workdir import read_run
+from adloco_p2p.storage.workdir import EVENTS, JOURNAL, read_run
 from adloco_p2p.views.comparison import ComparedRun
 from adloco_p2p.views.page import Document, document, plans_of, side_by_side
 from adloco_p2p.views.peer_page import PeerDocuments, peer_documents
@@ -82,7 +79,7 @@ class LocalRun:
 
     def has_news(self) -> bool:
         """Read the directory if a file has changed since the last time. Raises StorageError."""
-        files = [self._workdir / "events.jsonl", self._workdir / "journal.bin"]
+        files = [self._workdir / EVENTS, self._workdir / JOURNAL]
         state = [(path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.exists()]
         if state == self._state:
             return False
@@ -93,10 +90,9 @@ class LocalRun:
     def _read(self) -> None:
         """The swarm by its ledger, and this node by its own events."""
         run, from_ledger = self._run, self._from_ledger
-        own_events = list(read_events(self._workdir / "events.jsonl"))
+        own_events = list(read_events(self._workdir / EVENTS))
         own = replace(replay(own_events), join_link=read_address(self._workdir))
-        journal = self._workdir / "journal.bin"
-        entries = chain(journal_records(journal), genesis_of(run)) if journal.exists() else []
+        entries = ledger_of(self._workdir, run)
         length = run.tokens_per_sample
         if entries:
             from_ledger.follow(entries)

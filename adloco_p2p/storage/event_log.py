@@ -13,6 +13,7 @@ from pathlib import Path
 
 from adloco_p2p.core.model.telemetry import Stamped, to_line
 from adloco_p2p.decode import decode_event
+from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.disk import replace_file, reported, write_all
 
 logger = logging.getLogger(__name__)
@@ -56,19 +57,51 @@ class EventLog:
 
 
 def read_events(path: Path) -> Iterator[Stamped]:
-    """The events in a file, oldest first; none where there is no file. A last line without its end is skipped, because it is
-    being written or was torn, and so are events of kinds unknown to this version; any other line that it cannot read is logged
-    and skipped. Raises StorageError."""
+    """The events in a file, oldest first; none where there is no file. A line that this version cannot read is logged and
+    skipped. Raises StorageError."""
     with reported(path):
         content = path.read_bytes() if path.exists() else b""
+    for number, event in _events(content):
+        if isinstance(event, ValueError):
+            logger.warning("event unreadable", extra={"path": str(path), "line": number})
+        else:
+            yield event
+
+
+def recorded_events(path: Path) -> list[Stamped]:
+    """The events in the file of a directory that the user named. Raises ConfigError where there are none, or where this version
+    cannot read a line."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"--workdir {path.parent}: no events of a run lie here ({path.name} is missing); name the working directory of a"
+            " peer that has trained",
+            code="E212",
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: the events of the run cannot be read: {error.strerror}", code="E212") from None
+    events: list[Stamped] = []
+    for number, event in _events(content):
+        if isinstance(event, ValueError):
+            raise ConfigError(f"{path}, line {number}: {event}; use the adloco-peer that wrote it", code="E212")
+        events.append(event)
+    if not events:
+        raise ConfigError(f"{path}: holds no events; did the run start?", code="E212")
+    return events
+
+
+def _events(content: bytes) -> Iterator[tuple[int, Stamped | ValueError]]:
+    """The lines by their numbers, each as an event or as the reason why it is none. Events of kinds unknown to this version are
+    passed over, and so is a last line without its end: it is being written, or was torn."""
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             event = decode_event(line)
-        except ValueError:
-            logger.warning("event unreadable", extra={"path": str(path), "line": number})
-            continue
-        if event is not None:
-            yield event
+        except ValueError as error:
+            yield number, error
+        else:
+            if event is not None:
+                yield number, event
 
 
 def _is_from(line: bytes, round: int) -> bool:

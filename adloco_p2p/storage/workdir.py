@@ -42,6 +42,8 @@ READY = "ready"
 """The phase of a founder that can train, until all founders can, begins with this."""
 ENDING = "ending, because the process that started it has ended"
 """The phase of a peer of a swarm whose parent was killed."""
+EVENTS, JOURNAL = "events.jsonl", "journal.bin"
+"""What happened, and what was agreed on."""
 COMMAND = "command.txt"
 """The command with which the node started last."""
 MANIFEST = "manifest.bin"
@@ -171,7 +173,7 @@ class Workdir:
 
     @property
     def journal_path(self) -> Path:
-        return self.path / "journal.bin"
+        return self.path / JOURNAL
 
     @property
     def attempts_path(self) -> Path:
@@ -179,7 +181,7 @@ class Workdir:
 
     @property
     def events_path(self) -> Path:
-        return self.path / "events.jsonl"
+        return self.path / EVENTS
 
     @property
     def checkpoints_path(self) -> Path:

@@ -137,7 +137,7 @@ def test_a_report_that_cannot_be_written_is_an_error_of_the_disk(
         raise OSError(number, "no", str(output))
 
     (tmp_path / "events.jsonl").write_text("")
-    monkeypatch.setattr("adloco_p2p.views.event_file.read_events", lambda path: [])
+    monkeypatch.setattr("adloco_p2p.storage.event_log.recorded_events", lambda path: [])
     monkeypatch.setattr("adloco_p2p.views.run_report.draw_report", refuse)
     assert main(["report", "--workdir", str(tmp_path), "--output", str(tmp_path / "out")]) == 4
     assert f"adloco-peer: {code}: {tmp_path / 'out'}: " in capsys.readouterr().err

@@ -17,8 +17,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import PathPatch
 
 from adloco_p2p.errors import ConfigError
+from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.views import figures
-from adloco_p2p.views.event_file import read_events
 from adloco_p2p.views.plain import line
 from adloco_p2p.views.run_report import CAPTIONS, FORMATS, _figures, _instances, draw_report, save_figures, summarise
 from tests.views.synthetic import Made, events, replay, stamped
@@ -177,23 +177,23 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_events_come_back_from_the_file(tmp_path: Path) -> None:
     made = events()
     text = "".join(json.dumps(event) + "\n" for event in made)
-    assert read_events(written(tmp_path, text)) == [*map(stamped, made)]
-    assert read_events(written(tmp_path, text[:-9])) == [*map(stamped, made[:-1])]  # torn by a kill
+    assert recorded_events(written(tmp_path, text)) == [*map(stamped, made)]
+    assert recorded_events(written(tmp_path, text[:-9])) == [*map(stamped, made[:-1])]  # torn by a kill
 
 
 @pytest.mark.parametrize("text", ["", '{"event": "plan"}\n', "[1]\n", 'nonsense\n{"event": "left", "time": 1, "peer": "Qm"}\n'])
 def test_a_file_that_is_not_events_is_named(text: str, tmp_path: Path) -> None:
     path = written(tmp_path, text)
     with pytest.raises(ConfigError, match=r"events\.jsonl"):
-        read_events(path)
+        recorded_events(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^--workdir .*: no events of a run lie here \(nowhere\.jsonl is missing\)"):
-        read_events(tmp_path / "nowhere.jsonl")
+        recorded_events(tmp_path / "nowhere.jsonl")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError, match=r"(?m)folder: the events of the run cannot be read: Is a directory$"):
-        read_events(tmp_path / "folder")
+        recorded_events(tmp_path / "folder")
 
 
 def test_events_of_another_version_are_refused_before_a_view_sees_them(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_events_of_another_version_are_refused_before_a_view_sees_them(tmp_path:
     lacking = [{name: value for name, value in event.items() if name != "heldout_loss"} for event in whole]
     path = written(tmp_path, "".join(json.dumps(event) + "\n" for event in lacking))
     with pytest.raises(ConfigError, match=r"the event `round` does not have the form .*heldout_loss"):
-        read_events(path)
+        recorded_events(path)
 
 
 def test_only_a_report_needs_matplotlib() -> None:

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.contributions import Contribution
+from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import HeldOut, Round, Stamped, Started, shared
+from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
+from adloco_p2p.storage.workdir import JOURNAL
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.status import Status, apply
 
@@ -26,6 +30,13 @@ def ledger_events_of(run: RunConfig) -> LedgerEvents:
         data_sets=tuple(run.readers),
     )
     return LedgerEvents(genesis_of(run), started=started, sequence_length=run.tokens_per_sample)
+
+
+def ledger_of(workdir: Path, run: RunConfig) -> list[LedgerEntry]:
+    """The entries after the first plan, in order, from the journal in a working directory; none without one. They are read, not
+    checked. Raises StorageError."""
+    journal = workdir / JOURNAL
+    return chain(journal_records(journal), genesis_of(run)) if journal.exists() else []
 
 
 def contributions_alone(own: Status) -> list[Contribution]:
