@@ -24,6 +24,7 @@ CONNECTED = (
 """Bit-identical repetition, micro-batches small enough that the growing batch needs several, and a checkpoint after every
 round, also on a machine whose rounds are shorter than checkpoints are apart by default."""
 MACHINE = ("--offline", *CONNECTED)
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 REPOSITORY = Path(__file__).parents[2]
 FAULTS = Path(__file__).with_name("faults.py")
 ROUNDS = 6
@@ -146,6 +147,16 @@ def _main(arguments: list[str], output: str, errors: str, fault: tuple[str, ...]
     from adloco_p2p.cli import main
 
     raise SystemExit(main(arguments))
+
+
+def swarm_of_one(folder: Path, *more: object) -> Path:
+    """The working directory of a finished run on the network; `said` in it has the output."""
+    workdir = folder / "work"
+    command = ["start", write_config(folder), "--workdir", workdir, "--host-maddrs", LOOPBACK, *CONNECTED, *more]
+    ended = run(command, folder=folder)
+    assert ended.code == 0, ended
+    (workdir / "said").write_text(ended.output)
+    return workdir
 
 
 # --- what they leave -------------------------------------------------------------------------------------------------

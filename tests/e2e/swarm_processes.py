@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 import yaml
 
 from adloco_p2p import peer_id
-from tests.e2e.processes import TINY_MODEL, begin_warm, write_text
+from tests.e2e.processes import LOOPBACK, TINY_MODEL, begin_warm, write_text
 
-LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 NETWORK = ("--plain", "--peer-set", "num_threads=1", "allow_local_files=true", "--host-maddrs", LOOPBACK)
 WAIT_LIMIT_SECONDS = 600.0
 """What has not happened by then never will, on a machine that is ten times slower or busier than ours."""
@@ -134,14 +133,7 @@ class PeerProcess:
     def said(self, pattern: str) -> str:
         """What the group of the pattern matches in what it says, once it has."""
 
-        def look() -> re.Match[str] | None:
-            has_ended = self.process.exitcode is not None
-            whole_lines = "".join(self.words.rpartition("\n")[:2])
-            found = re.search(pattern, whole_lines, re.MULTILINE)
-            assert found or not has_ended, f"{self.workdir.name} ended without saying {pattern}: {self.words[-3000:]}"
-            return found
-
-        return str(wait(look, f"{self.workdir.name} to say {pattern}", self)[1])
+        return said_by(self, pattern)
 
     def wait_for(self, name: str, *, seconds: float = WAIT_LIMIT_SECONDS, **wanted: object) -> Event:
         """The first event of this life with the name and the fields; a field may be a function of the value."""
@@ -178,6 +170,27 @@ class PeerProcess:
         return _paused(self)
 
 
+class Speaker(Protocol):
+    workdir: Path
+    process: ForkServerProcess
+
+    @property
+    def words(self) -> str: ...
+
+
+def said_by(speaker: Speaker, pattern: str, *, seconds: float = WAIT_LIMIT_SECONDS) -> str:
+    """What the group of the pattern matches in whole lines that a process says, once it has."""
+    name = speaker.workdir.name
+
+    def look() -> re.Match[str] | None:
+        has_ended = speaker.process.exitcode is not None
+        found = re.search(pattern, "".join(speaker.words.rpartition("\n")[:2]), re.MULTILINE)
+        assert found or not has_ended, f"{name} ended without saying {pattern}: {speaker.words[-3000:]}"
+        return found
+
+    return str(wait(look, f"{name} to say {pattern}", speaker, seconds=seconds)[1])
+
+
 def start_three(peers: list[PeerProcess], config: Path) -> None:
     """Three peers in the run of this file, which lie beside it; `peers` gets them."""
     peers.append(PeerProcess(config.parent / "first", ("start", config)).start())
@@ -194,7 +207,7 @@ def _paused(peer: PeerProcess) -> Iterator[None]:
         peer.signal(signal.SIGCONT)
 
 
-def wait(look: Callable[[], Any], what: str, *peers: PeerProcess, seconds: float = WAIT_LIMIT_SECONDS) -> Any:
+def wait(look: Callable[[], Any], what: str, *peers: Speaker, seconds: float = WAIT_LIMIT_SECONDS) -> Any:
     """The first true thing that `look` returns."""
     deadline = time.monotonic() + seconds
     while (begun := time.monotonic()) < deadline:

@@ -1,12 +1,11 @@
 """A real process falls silent in the middle of an average, when all contributions are complete: it stays in the mean."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.e2e.swarm_processes import PeerProcess, digests_by_round, founded, processes_of, wait, write_swarm_config
+from tests.e2e.swarm_processes import PeerProcess, digests_by_round, founded, wait, write_swarm_config
 
 REDUCING = "adloco_p2p.swarm.allreduce.shard_reduction:ShardReduction.reduce"
 LAST_CALL = "3"
@@ -14,15 +13,6 @@ LAST_CALL = "3"
 ROUNDS = 12
 PATIENT = ("patient", "10")
 """The leader of a retry waits so long for the others' reports, in seconds: on a busy machine they take a while."""
-
-
-@pytest.fixture
-def peers(tmp_path: Path) -> Iterator[list[PeerProcess]]:
-    started: list[PeerProcess] = []
-    yield started
-    for peer in started:
-        peer.kill()
-    wait(lambda: not processes_of(tmp_path), f"nothing to be left of {processes_of(tmp_path)}")
 
 
 @pytest.mark.heavy

@@ -17,7 +17,7 @@ from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal, journal_records
 from adloco_p2p.storage.journal import Journal
-from tests.e2e.processes import CONNECTED, ROUNDS, events, run, write_config
+from tests.e2e.processes import ROUNDS, events, swarm_of_one
 
 Forge = Callable[[LedgerEntry], LedgerEntry]
 
@@ -25,11 +25,7 @@ Forge = Callable[[LedgerEntry], LedgerEntry]
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The working directory of a finished run of a swarm of one, which keeps a ledger like any other."""
-    folder = tmp_path_factory.mktemp("ledger")
-    command = ["start", write_config(folder), "--workdir", folder / "work", "--host-maddrs", "/ip4/127.0.0.1/tcp/0", *CONNECTED]
-    ended = run(command, folder=folder)
-    assert ended.code == 0, ended
-    return folder / "work"
+    return swarm_of_one(tmp_path_factory.mktemp("ledger"))
 
 
 @pytest.fixture

@@ -25,21 +25,15 @@ from adloco_p2p.runtime.follow_run import LocalRun
 from adloco_p2p.storage.workdir import read_run
 from adloco_p2p.views.page import Document
 from adloco_p2p.views.peer_page import PeerDocuments
-from tests.e2e.processes import CONNECTED, LAST_SECONDS, ROUNDS, begin_warm, events, run, write_config
-from tests.e2e.swarm_processes import LOOPBACK, PeerProcess, free_port, wait, write_swarm_config
+from tests.e2e.processes import LAST_SECONDS, ROUNDS, begin_warm, events, swarm_of_one
+from tests.e2e.swarm_processes import PeerProcess, free_port, wait, write_swarm_config
 from tests.e2e.test_ledger_verbs import FORGED, forge
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The working directory of a finished run of a swarm of one, which keeps a ledger like any other."""
-    folder = tmp_path_factory.mktemp("observed")
-    command = ["start", write_config(folder), "--workdir", folder / "work", "--host-maddrs", LOOPBACK, *CONNECTED]
-    command += ["--set", "evaluation.sample_tokens=4"]
-    ended = run(command, folder=folder)
-    assert ended.code == 0, ended
-    (folder / "work" / "said").write_text(ended.output)
-    return folder / "work"
+    return swarm_of_one(tmp_path_factory.mktemp("observed"), "--set", "evaluation.sample_tokens=4")
 
 
 def board(workdir: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

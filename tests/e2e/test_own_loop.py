@@ -1,7 +1,6 @@
 """Programs with a model and a loop of their own as peers: `examples/own_loop.py` in real processes."""
 
 import os
-import re
 import runpy
 import sys
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import pytest
 import adloco_p2p
 from adloco_p2p.core.model.telemetry import Round
 from tests.e2e.processes import ENVIRONMENT, REPOSITORY, warm
-from tests.e2e.swarm_processes import LOOPBACK, WAIT_LIMIT_SECONDS, wait
+from tests.e2e.swarm_processes import LOOPBACK, WAIT_LIMIT_SECONDS, said_by, wait
 
 EXAMPLE = REPOSITORY / "examples" / "own_loop.py"
 
@@ -49,13 +48,7 @@ class Program:
         return self.output.read_text() if self.output.exists() else ""
 
     def said(self, pattern: str, *, seconds: float = WAIT_LIMIT_SECONDS) -> str:
-        def look() -> re.Match[str] | None:
-            has_ended = self.process.exitcode is not None
-            found = re.search(pattern, "".join(self.words.rpartition("\n")[:2]), re.MULTILINE)  # in whole lines
-            assert found or not has_ended, f"{self.workdir.name} ended: {self.words[-3000:]}"
-            return found
-
-        return str(wait(look, f"{self.workdir.name} to say {pattern}", seconds=seconds)[1])
+        return said_by(self, pattern, seconds=seconds)
 
     @property
     def rounds(self) -> dict[int, Round]:

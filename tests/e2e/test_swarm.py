@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,18 +37,14 @@ NewPeer = Callable[..., PeerProcess]
 
 
 @pytest.fixture
-def new(tmp_path: Path) -> Iterator[NewPeer]:
-    """Starts peers by name and verb. None of their processes outlives the test."""
-    peers: list[PeerProcess] = []
+def new(peers: list[PeerProcess], tmp_path: Path) -> NewPeer:
+    """Starts peers by name and verb."""
 
     def start(name: str, *verb: object, fault: tuple[str, ...] = ()) -> PeerProcess:
         peers.append(PeerProcess(tmp_path / name, verb).start(fault=fault))
         return peers[-1]
 
-    yield start
-    for peer in peers:
-        peer.kill()
-    wait(lambda: not processes_of(tmp_path), f"nothing to be left of {processes_of(tmp_path)}")
+    return start
 
 
 def join(new: NewPeer, name: str, through: PeerProcess, *more: object, fault: tuple[str, ...] = ()) -> PeerProcess:

@@ -8,7 +8,7 @@ import pytest
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import Settings
-from adloco_p2p.core.model.ledger_entry import Action, Head, LedgerEntry, Statement
+from adloco_p2p.core.model.ledger_entry import Action, Head, Statement
 from adloco_p2p.core.model.messages import Heartbeat
 from adloco_p2p.core.model.plan import GENESIS_PARENT, RoundPlan
 from adloco_p2p.core.model.rules import AdmissionRules
@@ -69,17 +69,8 @@ def played(seed: int, orders: Mapping[float, Statement], *, rounds: int, faults:
     rules = replace(small_rules(4, rounds), admission=AdmissionRules(kind="tickets"))
     parts = Parts(adversary=Courier(orders))
     world = World(seed, peers=4, rounds=rounds, rules=rules, faults=faults, round_seconds=1.2, parts=parts)
-    plans: dict[int, RoundPlan] = {}
-    note = world.checkers.persisting
-
-    def persisting(peer: PeerId, record: object) -> None:
-        if isinstance(record, LedgerEntry):
-            plans[record.plan.round] = record.plan
-        note(peer, record)
-
-    world.checkers.persisting = persisting  # type: ignore[method-assign]
     world.run()
-    return world, plans
+    return world, {entry.plan.round: entry.plan for entry in world.ledger()}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,7 +2,6 @@
 
 import pytest
 
-from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.measurers import task_scorer
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.faults import Faults
@@ -22,25 +21,14 @@ def test_claims_of_drawn_peers_are_in_the_ledger(seed: int) -> None:
         round_seconds=1.5,
         parts=Parts(task_period=PERIOD),
     )
-    entries: dict[int, LedgerEntry] = {}
-    note = world.checkers.persisting
-
-    def persisting(peer: PeerId, record: object) -> None:
-        if isinstance(record, LedgerEntry):
-            entries[record.plan.round] = record
-        note(peer, record)
-
-    world.checkers.persisting = persisting  # type: ignore[method-assign]
     world.queue.at(4.0, world.machines[name_of(1)].crash, "is restarted")
     world.run()
-    plans = {number: entry.plan for number, entry in entries.items()} | {0: world.genesis}
+    plans = {entry.plan.round: entry.plan for entry in world.ledger()} | {0: world.genesis}
     drawn: dict[PeerId, list[int]] = {}
     for number, plan in plans.items():
         if (name := task_scorer(plan, period_rounds=PERIOD)) is not None:
             drawn.setdefault(name, []).append(number)
-    claims = [
-        (r.report.peer, r.report.round) for entry in entries.values() for r in entry.reports if r.report.tasks is not None
-    ]
+    claims = [(r.report.peer, r.report.round) for entry in world.ledger() for r in entry.reports if r.report.tasks is not None]
     assert claims, f"seed {seed}"
     for name, number in claims:
         before = [due for due in drawn.get(name, []) if due < number]

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
 
+import pytest
 import torch
 from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import DispatchFailure
@@ -21,6 +22,7 @@ from adloco_p2p.core.model.averages import RepairAverage
 from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.ledger_entry import Evidence
 from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce.allreduce_spec import NO_INSTANCE
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.averager import Averager
@@ -57,6 +59,11 @@ def averaged(results: Iterable[Averaged | BaseException]) -> list[Averaged]:
     return made
 
 
+def suspects_of(result: object) -> tuple[str, ...]:
+    assert isinstance(result, AveragingError), result
+    return result.suspects
+
+
 def measured(result: Averaged) -> PseudoGradientStatistics:
     assert result.finished.statistics is not None
     return result.finished.statistics
@@ -85,6 +92,13 @@ def signing(p2p: P2P, evidence: list[Evidence] | None = None) -> dict[str, Any]:
 def vectors_of(num_peers: int, size: int, *, seed: int = 0) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(size, generator=generator) for _ in range(num_peers)]
+
+
+def alike(num_hosts: int, *, size: int = 20_003, seed: int = 0) -> list[torch.Tensor]:
+    """Contributions as honest hosts make them: a common direction and noise."""
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(size, generator=generator)
+    return [common + torch.randn(size, generator=generator) for _ in range(num_hosts)]
 
 
 class Clock(asyncio.SelectorEventLoop):
@@ -320,6 +334,18 @@ class Peers:
 
         await until(all_know)
         loop.ahead_seconds += TIMEOUT_SECONDS
+
+
+def mesh_of(num_peers: int) -> Any:
+    """The fixture of a module whose tests share so many peers, and end without an error that nobody handled."""
+
+    @pytest.fixture(scope="module")
+    def mesh() -> Iterator[Peers]:
+        with Peers(num_peers) as started:
+            yield started
+        assert started.loop_errors == []
+
+    return mesh
 
 
 def kill(peer: Peer) -> None:

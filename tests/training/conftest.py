@@ -5,6 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.training.by_hand import plan_moves
+
+
+@pytest.fixture
+def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    planned = plan_moves(monkeypatch)
+    yield planned
+    assert not planned, "every planned move was made"
+
 
 @pytest.fixture
 def new_objects() -> Iterator[None]:

@@ -1,6 +1,5 @@
 """Outer updates that come one round late, by hand and bit for bit."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -12,18 +11,11 @@ from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.training.hosting import Hosting
-from tests.training.by_hand import of, plan_moves
+from tests.training.by_hand import of
 from tests.training.small_run import ONE, RUN, effect, hosting, never, silent, with_run
 
 SGD = OuterConfig(kind="sgd", learning_rate=0.5, momentum=0.0)
 NESTEROV = OuterConfig(kind="nesterov", learning_rate=0.7, momentum=0.9)
-
-
-@pytest.fixture
-def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    planned = plan_moves(monkeypatch)
-    yield planned
-    assert not planned, "every planned move was made"
 
 
 def at_one(outer: OuterConfig, **settings: object) -> Hosting:

@@ -3,7 +3,6 @@
 import copy
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,18 +20,11 @@ from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.seeds import initial_seed
-from tests.training.by_hand import of, plan_moves
+from tests.training.by_hand import of
 from tests.training.small_run import ONE, RUN, effect, hosting, never, rows_of, silent, train_round, with_run
 
 HOSTS = [PeerId("peer-a"), PeerId("peer-b"), PeerId("peer-c")]
 ROUNDS, STEPS, BATCH = 7, 3, 2
-
-
-@pytest.fixture
-def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    planned = plan_moves(monkeypatch)
-    yield planned
-    assert not planned, "every planned move was made"
 
 
 @given(size=st.integers(1, 1000), count=st.integers(1, 64), first=st.integers(0, 100))

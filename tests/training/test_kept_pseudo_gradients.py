@@ -1,22 +1,12 @@
 """A host that is not in every average: what it learns between is part of its next pseudo-gradient, once. By hand."""
 
-from collections.abc import Iterator
-
-import pytest
 import torch
 
 from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.training.hosting import Hosting
-from tests.training.by_hand import of, plan_moves
+from tests.training.by_hand import of
 from tests.training.small_run import ONE
 from tests.training.test_delayed_updates import SGD, at_one, trains
-
-
-@pytest.fixture
-def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    planned = plan_moves(monkeypatch)
-    yield planned
-    assert not planned, "every planned move was made"
 
 
 def applies(peer: Hosting, number: int, averaged: float, *, keeps_own: bool = False) -> float:

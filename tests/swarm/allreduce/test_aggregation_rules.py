@@ -2,14 +2,14 @@
 
 import asyncio
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from adloco_p2p.errors import AveragingError, RemoteProtocolError
+from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import RULES, rule_named
 from adloco_p2p.numerics.codecs import CODECS, codec_named
@@ -19,24 +19,13 @@ from adloco_p2p.swarm.allreduce.gram_barrier import decode_products, encode_prod
 from adloco_p2p.swarm.allreduce.pledges import ProductsBook
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind
-from tests.swarm.averaging_peers import Peers, averaged, key_of, kill, measured, residual_of
+from tests.swarm.averaging_peers import Peers, alike, averaged, key_of, kill, measured, mesh_of, residual_of, suspects_of
 
 SIZE = 20_003
 GRAM_RULES = [rule.name for rule in RULES if rule.needs_gram]
 
 
-@pytest.fixture(scope="module")
-def peers() -> Iterator[Peers]:
-    with Peers(5) as started:
-        yield started
-    assert started.loop_errors == []
-
-
-def alike(num_hosts: int, *, size: int = SIZE, seed: int = 0) -> list[torch.Tensor]:
-    """Contributions as honest hosts make them: a common direction and noise."""
-    generator = torch.Generator().manual_seed(seed)
-    common = torch.randn(size, generator=generator)
-    return [common + torch.randn(size, generator=generator) for _ in range(num_hosts)]
+peers = mesh_of(5)
 
 
 def results_of(results: Sequence[Averaged | BaseException]) -> list[Averaged]:
@@ -157,11 +146,6 @@ def test_a_repair_knows_who_was_left_out_from_the_result_itself(peers: Peers) ->
 
 
 # --- what goes wrong before the decision ---------------------------------------------------------------------------------
-
-
-def suspects_of(result: object) -> tuple[str, ...]:
-    assert isinstance(result, AveragingError), result
-    return result.suspects
 
 
 def test_a_reducer_that_withholds_its_products_is_named_at_the_deadline(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:

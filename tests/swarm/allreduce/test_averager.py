@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
@@ -16,14 +16,9 @@ from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.transfer import download
-from tests.swarm.averaging_peers import Peers, averaged, key_of, measured, vectors_of
+from tests.swarm.averaging_peers import Peers, averaged, key_of, measured, mesh_of, vectors_of
 
-
-@pytest.fixture(scope="module")
-def peers() -> Iterator[Peers]:
-    with Peers(4) as started:
-        yield started
-    assert started.loop_errors == []
+peers = mesh_of(4)
 
 
 def dumb_mean(vectors: list[torch.Tensor], weights: tuple[int, ...]) -> torch.Tensor:

@@ -28,18 +28,15 @@ from tests.swarm.averaging_peers import (
     freeze,
     key_of,
     kill,
+    mesh_of,
     signing,
+    suspects_of,
     thaw,
     until,
     vectors_of,
 )
 
-
-@pytest.fixture(scope="module")
-def daemons() -> Iterator[Peers]:
-    with Peers(4) as started:
-        yield started
-    assert started.loop_errors == []
+daemons = mesh_of(4)
 
 
 @pytest.fixture
@@ -48,11 +45,6 @@ def peers(daemons: Peers) -> Iterator[Peers]:
     with daemons.using():
         yield daemons
     assert daemons.loop_errors == []
-
-
-def suspects_of(result: object) -> tuple[str, ...]:
-    assert isinstance(result, AveragingError), result
-    return result.suspects
 
 
 def assert_still_works(peers: Peers, who: tuple[int, ...], *, name: str = "afterwards") -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,6 @@ from adloco_p2p.core.model.hash_tree import tree_root
 from adloco_p2p.core.model.ledger_entry import Equivocation, Evidence, Pledge, inputs_digest, receipt_content
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.decode import decode
-from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import CODECS, codec_named
 from adloco_p2p.numerics.reduction import BadPart
@@ -30,33 +29,18 @@ from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution, root_of
 from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 from adloco_p2p.swarm.allreduce.pledges import Commitment, CommitmentBook, Notary, ReceiptBook
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
-from tests.swarm.averaging_peers import Peers, key_of, sign
+from tests.swarm.averaging_peers import Peers, alike, key_of, mesh_of, sign, suspects_of
 
 SIZE = 20_003
 MEMBERS = tuple(PeerId(f"member {number}") for number in range(3))
 
 
-@pytest.fixture(scope="module")
-def peers() -> Iterator[Peers]:
-    with Peers(4) as started:
-        yield started
-    assert started.loop_errors == []
+peers = mesh_of(4)
 
 
 @pytest.fixture(autouse=True)
 def no_evidence(peers: Peers) -> None:
     peers.evidence.clear()
-
-
-def alike(num_hosts: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    common = torch.randn(SIZE, generator=generator)
-    return [common + torch.randn(SIZE, generator=generator) for _ in range(num_hosts)]
-
-
-def suspects_of(result: object) -> tuple[str, ...]:
-    assert isinstance(result, AveragingError), result
-    return result.suspects
 
 
 def bans(evidence: Sequence[Evidence]) -> set[PeerId]:

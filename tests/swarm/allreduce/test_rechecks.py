@@ -1,6 +1,6 @@
 """Parts that other members make again, between real peers on loopback: one wrong sum for all is proven, and nothing else is."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,18 +22,14 @@ from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.recheck import Rechecks
 from adloco_p2p.swarm.allreduce.settled import Settled, ShownPart
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
-from tests.swarm.averaging_peers import Peers, key_of, sign, vectors_of
+from tests.swarm.averaging_peers import Peers, key_of, mesh_of, sign, vectors_of
 
 SIZE, HOSTS = 50_003, 4
 EVERYTHING = float(HOSTS - 1)
 """The rate at which every member makes all parts of others again."""
 
 
-@pytest.fixture(scope="module")
-def peers() -> Iterator[Peers]:
-    with Peers(HOSTS) as started:
-        yield started
-    assert started.loop_errors == []
+peers = mesh_of(HOSTS)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Fetching an average from donors that lie, are slow, or die half-way."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -12,15 +12,12 @@ from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.transfer import chunk_fetcher
 from adloco_p2p.swarm.transport.framed_stream import StreamLost
 from tests.swarm import averaging_peers
-from tests.swarm.averaging_peers import Peers, key_of, residual_of, vectors_of
+from tests.swarm.averaging_peers import Peers, key_of, mesh_of, residual_of, vectors_of
 
 SIZE = 100_000
 
 
-@pytest.fixture(scope="module")
-def peers() -> Iterator[Peers]:
-    with Peers(3) as started:
-        yield started
+peers = mesh_of(3)
 
 
 def repair(
