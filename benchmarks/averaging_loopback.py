@@ -84,8 +84,8 @@ def ours(
     vector, meter = torch.randn(size, generator=torch.Generator().manual_seed(rank)), Meter()
     identity = BenchmarkIdentity()
     with asyncio.Runner() as runner:
-        settings = {"codec": codec, "aggregation": rule, "recheck": recheck}
-        p2p, averager = runner.run(begin_averager(identity, meter=meter, **settings))
+        beginning = begin_averager(identity, meter=meter, codec=codec, aggregation=rule, recheck=recheck)
+        p2p, averager = runner.run(beginning)
         addresses = share([str(address) for address in runner.run(p2p.get_visible_maddrs())])
         runner.run(dial(p2p, [address for peer in addresses for address in peer]))
         weights = tuple((PeerId(peer), 1 + index) for index, peer in enumerate(share(p2p.peer_id.to_base58())))

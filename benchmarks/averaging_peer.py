@@ -42,8 +42,9 @@ async def begin_averager(
 
     from adloco_p2p.swarm.allreduce.averager import Averager
     from adloco_p2p.swarm.transport.endpoint import Endpoint
+    from adloco_p2p.swarm.transport.traffic import Meter
 
     p2p = await P2P.create(host_maddrs=listen, identity_path=identity.path)
-    averager = Averager(Endpoint(p2p, meter=meter), **settings, **identity.signing)
+    averager = Averager(Endpoint(p2p, meter=meter or Meter()), **settings, **identity.signing)
     await averager.start()
     return p2p, averager

@@ -33,8 +33,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.nodes import ENVIRONMENT, ROOT, read_events, write_document
-from benchmarks.soak import MACHINE, Peer, addresses_of, processes_of, say, soak_document, write_soak_text
+from benchmarks.nodes import ENVIRONMENT, ROOT, read_events, write_document, write_text
+from benchmarks.soak import MACHINE, Peer, addresses_of, processes_of, say, soak_document
 from benchmarks.stranger import frames_answered
 
 LIARS = ("flip", "nan", "replay", "weight", "garbage", "shape")
@@ -233,7 +233,7 @@ class Siege:
         ]
 
     def _write_config(self) -> Path:
-        write_soak_text(self.folder, NUM_PARAGRAPHS)
+        write_text(self.folder, num_paragraphs=NUM_PARAGRAPHS)
         document = soak_document(self.folder, inner_steps=self.arguments.inner_steps, instances=1)
         document["averaging"] = {"aggregation": "robust"}
         document["evaluation"] = {"rows": 16, "period_rounds": 1}

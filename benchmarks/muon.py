@@ -23,7 +23,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.training.hosting import Hosting
-from benchmarks.finetune import ME, work_of
+from benchmarks.finetune import ME, round_of
 from benchmarks.method.clock import Machine
 from benchmarks.method.figures import Estimate, estimate, losses_of, paired
 from benchmarks.method.report import rewrite
@@ -157,7 +157,7 @@ def _steps(size: str, kind: str, batch: int) -> Iterator[float]:
     engine.start([InstanceId(0)])
     number = 0
     while True:
-        work = work_of(run, InstanceId(0), number, 1)
+        work = round_of(run, InstanceId(0), number, 1)
         begun = time.process_time()
         assert engine.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None) is not None
         yield (time.process_time() - begun) / STEPS_TIMED

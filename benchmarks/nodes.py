@@ -138,10 +138,10 @@ def llama(*, width: int, layers: int, heads: int, intermediate: int) -> dict[str
     }
 
 
-def write_text(folder: Path) -> Path:
+def write_text(folder: Path, *, num_paragraphs: int = 400) -> Path:
     """A text to train on, always the same."""
     words = random.Random(3)
-    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(400)]
+    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(num_paragraphs)]
     path = folder / "text.txt"
     path.write_text("\n\n".join(paragraphs))
     return path

@@ -93,8 +93,9 @@ def ours(task: Task, director: Director, *, rule: str = "mean") -> Iterator[Ways
 
     identity = BenchmarkIdentity()
     with asyncio.Runner() as runner:
-        settings = {"part_bytes": PART_BYTES, "codec": task.codec, "aggregation": rule}
-        p2p, averager = runner.run(begin_averager(identity, listen=task.listen, **settings))
+        p2p, averager = runner.run(
+            begin_averager(identity, listen=task.listen, part_bytes=PART_BYTES, codec=task.codec, aggregation=rule)
+        )
         addresses = director.tell("share", [str(address) for address in runner.run(p2p.get_visible_maddrs())])
         runner.run(dial_lower_ranks(p2p, addresses, task.rank))
         weights = tuple((PeerId(peer), 1) for peer in director.tell("share", p2p.peer_id.to_base58()))

@@ -88,8 +88,10 @@ def act(rank: int, listen: str, case: Case) -> None:
             )
             return averaged.finished.digest
 
-        settings = {"part_bytes": PART_BYTES, "codec": case.codec, "aggregation": case.rule}
-        p2p, averager = runner.run(begin_averager(identity, listen=[f"/ip4/{listen}/tcp/0"], **settings))
+        listen_on = [f"/ip4/{listen}/tcp/0"]
+        p2p, averager = runner.run(
+            begin_averager(identity, listen=listen_on, part_bytes=PART_BYTES, codec=case.codec, aggregation=case.rule)
+        )
         addresses = director.tell("share", [str(address) for address in runner.run(p2p.get_visible_maddrs())])
         runner.run(dial_lower_ranks(p2p, addresses, rank))
         names = [PeerId(name) for name in director.tell("share", p2p.peer_id.to_base58())]
