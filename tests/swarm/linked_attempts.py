@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.ledger_entry import Evidence
 from adloco_p2p.core.model.scalars import Digest, PeerId
@@ -142,7 +143,7 @@ class LinkedPeers:
         begun: dict[tuple[Digest, PeerId], Butterfly] = {}
         first: dict[PeerId, Butterfly] = {}
         failed: list[Butterfly] = []
-        serving: set[asyncio.Task[Any]] = set()
+        serving = BackgroundTasks()
 
         async def serve(stream: FramedStream, peer: PeerId) -> None:
             try:
@@ -159,9 +160,7 @@ class LinkedPeers:
                 mine = await FramedStream.take_over(peer, *await asyncio.open_connection(sock=ours))
                 other = await FramedStream.take_over(me, *await asyncio.open_connection(sock=theirs))
                 mine.pace, other.pace = steps[0][1].of(me), steps[0][1].of(peer)
-                task = asyncio.get_running_loop().create_task(serve(other, peer))
-                serving.add(task)
-                task.add_done_callback(serving.discard)
+                serving.begin(serve(other, peer))
                 return mine
 
             return connect
@@ -187,9 +186,8 @@ class LinkedPeers:
             await attempt.closed()
         for pool in pools.values():
             pool.close()
-        for task in tuple(serving):
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+        serving.cancel()
+        await serving.settled()
         return list(results)
 
     def _surroundings(self, me: PeerId, pool: StreamPool) -> Surroundings:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import torch
 
+from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model import messages
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import FetchState
@@ -67,8 +68,7 @@ class NetworkMessenger:
     ) -> None:
         self._wire = wire
         self._roster = roster
-        self._fail = fail
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks = BackgroundTasks(fail)
 
     def send(self, peer: PeerId, message: WireMessage) -> None:
         self._begin(self._wire.send(peer, message))
@@ -78,21 +78,13 @@ class NetworkMessenger:
 
     async def drain(self) -> None:
         """Give what is on its way a moment to arrive."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=DRAIN_SECONDS)
+        await self._tasks.settled(timeout_seconds=DRAIN_SECONDS)
 
     def _begin(self, work) -> None:  # type: ignore[no-untyped-def]
         if len(self._tasks) >= MAX_SENDS:
             work.close()
-            return
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._reap)
-
-    def _reap(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+        else:
+            self._tasks.begin(work)
 
 
 class NetworkAveraging:

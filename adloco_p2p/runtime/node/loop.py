@@ -7,10 +7,10 @@ a restart safe.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
 
+from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.complaints import PartNotShown
@@ -109,7 +109,7 @@ class Node:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._averagings: dict[tuple[InstanceId, int, int], asyncio.Task[None]] = {}
         self._fetches: dict[InstanceId, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(self.post)
         self._worker = DeviceWorker(
             engine=ports.engine,
             checkpoints=ports.checkpoints,
@@ -158,9 +158,8 @@ class Node:
                 event = await self._next_event()
         finally:
             self._worker.abort()
-            for task in [*self._tasks]:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._tasks.cancel()
+            await self._tasks.settled()
             await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
 
     async def _next_event(self) -> Event | BaseException:
@@ -216,16 +215,16 @@ class Node:
             case Average() | RepairAverage():
                 self._ports.states.keep_newest(effect.instance)  # what is averaged takes its memory
                 key = (effect.instance, effect.round, effect.attempt)
-                self._averagings[key] = self._spawn(self._average(effect))
+                self._averagings[key] = self._tasks.begin(self._average(effect))
             case CancelAverage():
                 task = self._averagings.pop((effect.instance, effect.round, effect.attempt), None)
                 if task is not None:
                     task.cancel()
             case FetchState():
                 self._cancel_fetch(effect.instance)
-                self._fetches[effect.instance] = self._spawn(self._fetch(effect))
+                self._fetches[effect.instance] = self._tasks.begin(self._fetch(effect))
             case ScoreTasks():
-                self._spawn(self._score_tasks())
+                self._tasks.begin(self._score_tasks())
             case Stop():
                 raise AssertionError("a stop ends the list")
             case _:  # a `DeviceEffect`
@@ -238,17 +237,6 @@ class Node:
         task = self._fetches.pop(instance, None)
         if task is not None:
             task.cancel()
-
-    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._reap)
-        return task
-
-    def _reap(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.post(error)
 
     async def _average(self, effect: Average | RepairAverage) -> None:
         try:

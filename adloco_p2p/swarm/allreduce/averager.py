@@ -7,14 +7,14 @@ scratch: the caller tries again with the survivors, under another key. A topolog
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import torch
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
+from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import AverageFinished
 from adloco_p2p.core.model.ledger_entry import Evidence, Sign, Verify
@@ -84,12 +84,12 @@ class Averager:
         self._notary = Notary(endpoint.me, sign=sign, verify=verify, on_evidence=on_evidence)
         self._refusals = Refusals()
         self._attempts = AttemptRegister()
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
         self._results = ResultExchange(endpoint, codec=self._codec, limits=self._limits)
         self._receipts = ReceiptExchange(endpoint.me, self._notary, self._connect)
         self._keeps_contributions = recheck > 0
         self._held = HeldUploads()
-        self._decided = DecidedAttempts(self._attempts, self._held, close=lambda attempt: self._spawn(self._close(attempt)))
+        self._decided = DecidedAttempts(self._attempts, self._held, close=self._close_soon)
         self._rechecks = Rechecks(
             rate=recheck,
             connect=self._connect,
@@ -132,15 +132,13 @@ class Averager:
         for attempt in tuple(running.values()):
             attempt.fail("this peer stops", (self._around.own_peer,))
         await asyncio.sleep(0)  # those who await these attempts run now, and leave notes for the other members
-        if self._background:
-            await asyncio.wait(self._background, timeout=_STOP_SECONDS)
-        for task in tuple(self._background):
-            task.cancel()
+        await self._background.settled(timeout_seconds=_STOP_SECONDS)
+        self._background.cancel()
         self._decided.stop()
         for attempt in tuple(running.values()):
             attempt.close()
-        self._receipts.stop()
-        self._rechecks.stop()
+        self._receipts.tasks.cancel()
+        self._rechecks.tasks.cancel()
         self._around.pool.close()
         self._attempts.wake()
         await self._acceptor.abort(timeout_seconds=_STOP_SECONDS)
@@ -226,8 +224,11 @@ class Averager:
             return await earlier.completed_by(rest, timeout_seconds)
         except asyncio.CancelledError:
             self._attempts.end(rest, _GAVE_UP)
-            self._spawn(self._notify_members(rest, _GAVE_UP))
+            self._background.begin(self._notify_members(rest, _GAVE_UP))
             raise
+
+    def _close_soon(self, attempt: Attempt) -> None:
+        self._background.begin(self._close(attempt))
 
     async def _close(self, attempt: Attempt) -> None:
         self._attempts.forget(attempt)
@@ -305,21 +306,20 @@ class Averager:
         for settled in result.settled:
             receipts = tuple(settled.receipts.values())
             self._receipts.hold(settled.spec, receipts)
-            self._receipts.show_soon(settled.spec, receipts)
+            self._receipts.tasks.begin(self._receipts.show(settled.spec, receipts))
             self._rechecks.hold(settled)
             self._rechecks.begin(settled, encoded.part, self._around.executor, inspected=inspected, on_not_shown=on_not_shown)
-        self._spawn(self._serve_stragglers(attempt))
+        self._background.begin(self._serve_stragglers(attempt))
         earlier = self._decided.take(spec)
         if earlier is not None:
-            self._spawn(self._serve_stragglers(earlier))
+            self._background.begin(self._serve_stragglers(earlier))
         for peer, why in result.left_out.items():
             _LOG.info("averaging.left_out round=%d peer=%s reason=%s", spec.round, peer, why)
 
     async def settled(self) -> None:
         """Until slower members are served, notes are sent and drawn parts are made again; bounded."""
-        while self._background:
-            await asyncio.wait(self._background)
-        await self._rechecks.settled()
+        await self._background.settled()
+        await self._rechecks.tasks.settled()
 
     # --- ends ---
 
@@ -331,7 +331,7 @@ class Averager:
         is_decided = attempt.decision is not None
         if is_decided:
             self._decided.keep(attempt)
-        self._spawn(self._notify_members(attempt.spec, reply, closes=None if is_decided else attempt))
+        self._background.begin(self._notify_members(attempt.spec, reply, closes=None if is_decided else attempt))
 
     async def _notify_members(self, spec: AllReduceSpec, reply: HelloReply, *, closes: Attempt | None = None) -> None:
         turn, limit_seconds = asyncio.Semaphore(_NOTES_AT_ONCE), self._limits.note_seconds
@@ -363,11 +363,6 @@ class Averager:
             await attempt.serve_stragglers()
         finally:
             await self._close(attempt)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     # --- streams ---
 

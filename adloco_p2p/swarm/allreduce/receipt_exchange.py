@@ -11,6 +11,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
+from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Pledge
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
@@ -36,7 +37,8 @@ class ReceiptExchange:
         self._random = random.Random()
         self._held: OrderedDict[Digest, tuple[Pledge, ...]] = OrderedDict()
         """By key."""
-        self._showing: set[asyncio.Task[None]] = set()
+        self.tasks = BackgroundTasks()
+        """In which receipts are shown: nothing waits for it."""
         self._shown: OrderedDict[tuple[Digest, PeerId], tuple[Pledge, ...]] = OrderedDict()
 
     def hold(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
@@ -59,23 +61,7 @@ class ReceiptExchange:
         while len(self._shown) > _SHOWN_KEPT:
             self._shown.popitem(last=False)
 
-    def show_soon(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
-        """Beside other work; nothing waits for it."""
-        task = asyncio.get_running_loop().create_task(self._show(spec, receipts))
-        self._showing.add(task)
-        task.add_done_callback(self._showing.discard)
-
-    async def settled(self) -> None:
-        """Until all are shown, or could not be."""
-        while self._showing:
-            await asyncio.wait(self._showing)
-
-    def stop(self) -> None:
-        """Show no more."""
-        for task in tuple(self._showing):
-            task.cancel()
-
-    async def _show(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
+    async def show(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
         """Show them to one of the reducers that can be reached."""
         others = [spec.members[reducer] for reducer in spec.reducers if spec.members[reducer] != self._own_peer]
         if not others:

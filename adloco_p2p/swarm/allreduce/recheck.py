@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 
+from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Evidence
 from adloco_p2p.core.model.recheck_draw import MOST_INSPECTED, drawn_parts, inspected_parts
@@ -67,7 +68,8 @@ class Rechecks:
         self._asked: set[tuple[Digest, PeerId]] = set()
         """Members that have asked for parts: each may once, of an attempt."""
         self._has_more = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = BackgroundTasks()
+        """In which parts are made again."""
 
     # --- as a contributor ---
 
@@ -138,19 +140,7 @@ class Rechecks:
         drawn = tuple(dict.fromkeys((*inspected_parts(secret, shards), *drawn)))
         if drawn:
             results = {index: bytes(result(index)) for index in drawn}
-            task = asyncio.get_running_loop().create_task(self._check_all(settled, results, executor, on_not_shown))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def settled(self) -> None:
-        """Until all drawn parts are made again, or could not be."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def stop(self) -> None:
-        """Check no more."""
-        for task in tuple(self._tasks):
-            task.cancel()
+            self.tasks.begin(self._check_all(settled, results, executor, on_not_shown))
 
     async def _check_all(
         self,

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transfer.chunk_protocol import (
@@ -112,7 +113,7 @@ class ChunkFetcher:
         self._endpoint = endpoint
         self._handler = handler_name(kind)
         self._connect_seconds = connect_seconds
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving = BackgroundTasks()
 
     async def fetch(
         self, download: Download, donors: Sequence[PeerId], *, timeout_seconds: float, silence_seconds: float = SILENCE_SECONDS
@@ -195,9 +196,7 @@ class ChunkFetcher:
         finally:
             if fetch.download.is_complete and not stream.is_lost:
                 stream.send(FrameKind.WANT, encode_want(None))
-                leaving = asyncio.create_task(_leave(stream))
-                self._leaving.add(leaving)
-                leaving.add_done_callback(self._leaving.discard)
+                self._leaving.begin(_leave(stream))
             else:
                 stream.abort()
             fetch.download.bytes_sent += stream.bytes_sent

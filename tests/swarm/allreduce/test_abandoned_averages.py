@@ -93,7 +93,7 @@ def test_a_retry_that_is_given_up_before_it_begins_notifies_the_others_and_leave
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait(averager._background)
+        await averager._background.settled()
         assert averager.told == [(key_of("retry"), "this peer gave up", ())] and averager._attempts.is_used(key_of("retry"))
         assert (
             averager._decided._kept == {AVERAGE: attempt}

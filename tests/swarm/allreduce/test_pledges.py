@@ -211,7 +211,7 @@ def test_honest_hosts_prove_nothing_against_each_other(peers: Peers, rule: str, 
     with peers.using(aggregation=rule, codec=codec):
         results = peers.average(f"honest {rule} {codec}", alike(4), (1, 2, 3, 1))
         for peer in peers.list:
-            peers.run(peer.averager._receipts.settled())
+            peers.run(peer.averager._receipts.tasks.settled())
     assert len({result.finished.digest for result in results if isinstance(result, Averaged)}) == 1
     assert peers.evidence == []
 
@@ -354,7 +354,7 @@ def test_a_reducer_that_gives_two_members_two_results_is_proven_a_liar(peers: Pe
     digests = [result.finished.digest for result in results]  # type: ignore[union-attr]
     assert digests[0] == digests[1] == digests[2] != digests[3]
     for peer in peers.list:
-        peers.run(peer.averager._receipts.settled())
+        peers.run(peer.averager._receipts.tasks.settled())
     assert bans(peers.evidence) == {peers[1].peer_id}
 
 
