@@ -109,3 +109,8 @@ class DeviceError(AdlocoError):
 
     exit_code = 5
     code = "E501"
+
+
+def brief(error: BaseException) -> str:
+    """What an error of a library says, on one line of at most 300 characters."""
+    return " ".join(str(error).split())[:300]

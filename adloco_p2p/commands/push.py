@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from adloco_p2p.config.hub_reach import is_hub_reachable
-from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.errors import ConfigError, SwarmError, brief
 
 
 def check_push(repo: str) -> None:
@@ -34,7 +34,7 @@ def push(directory: Path, repo: str, *, message: str) -> str:
         api.create_repo(repo, private=True, exist_ok=True)
         return str(api.upload_folder(repo_id=repo, folder_path=directory, commit_message=message).commit_url)
     except HfHubHTTPError as error:
-        reason = f"--push {repo}: {' '.join(str(error).split())[:200]}; the export lies in {directory}"
+        reason = f"--push {repo}: {brief(error)}; the export lies in {directory}"
         if error.response.status_code in (401, 403):
             raise ConfigError(reason, code="E224") from error
         raise SwarmError(reason, code="E330") from error

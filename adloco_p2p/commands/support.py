@@ -10,7 +10,7 @@ from pathlib import Path
 
 from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.error_codes import ERROR_CODES, explained
-from adloco_p2p.errors import AdlocoError, ConfigError, StorageError
+from adloco_p2p.errors import AdlocoError, ConfigError, StorageError, brief
 
 NEAR_CODES = 3
 """So many codes are offered in place of one that there is not."""
@@ -87,7 +87,7 @@ def describe_crash(error: BaseException, workdir: Path | None) -> str:
     from adloco_p2p.storage.support_bundle import write_crash
 
     where = traceback.extract_tb(error.__traceback__)[-1]
-    words = f"{type(error).__name__}: {' '.join(str(error).split())[:300]} ({Path(where.filename).name}:{where.lineno})"
+    words = f"{type(error).__name__}: {brief(error)} ({Path(where.filename).name}:{where.lineno})"
     try:
         if workdir is not None:
             return f"{words}; support bundle: {write_crash(workdir, error)}"

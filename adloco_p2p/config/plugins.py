@@ -6,7 +6,7 @@ from importlib import metadata
 from typing import Any
 
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, brief
 
 GROUPS = {"model.plugin": "adloco_p2p.models", "data.plugin": "adloco_p2p.data_sources", "model.loss": "adloco_p2p.losses"}
 """Setting -> group of entry points that it chooses from."""
@@ -91,7 +91,7 @@ def load_plugin(setting: str, name: str) -> Callable[..., Any]:
 
 
 def one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"{type(error).__name__}: {brief(error)}"
 
 
 def installed_version(package: str) -> str | None:

@@ -55,24 +55,49 @@ class CastCodec:
         return self
 
 
-class IntegerCodec:
-    """Blocks of `group` values, each a float32 scale (the largest magnitude) and integers of 8 or 4 bits, nearest even.
+class _ScaledCodec:
+    """Values of a few bits each, in blocks of `group` with a float32 scale: size, scales [blocks], values [n]."""
 
-    size, scales [blocks], integers [n] (two in a byte where they have 4 bits, the even one low).
-    """
-
-    needs_feedback, is_verbatim = True, False
-    returns_mean = True
-    is_variable = False
+    needs_feedback, is_verbatim, is_variable = True, False, False
+    largest = float(np.finfo(np.float32).max)
 
     def __init__(self, name: str, code: int, *, bits: int, group: int) -> None:
-        assert bits in (4, 8) and group % 2 == 0
+        assert group * bits % 8 == 0
         self.name, self.code, self.group = name, code, group
-        self.largest = float(np.finfo(np.float32).max)
-        self._bits, self._top = bits, 2 ** (bits - 1) - 1
+        self._bits = bits
 
     def num_bytes(self, size: int) -> int:
-        return SIZE.size + 4 * num_blocks(size, self.group) + (size * self._bits + 7) // 8
+        return SIZE.size + 4 * num_blocks(size, self.group) + self._packed_bytes(size)
+
+    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
+        view = memoryview(data)
+        scales = SIZE.size + 4 * (first // self.group)
+        values = SIZE.size + 4 * num_blocks(claimed_size(data, self), self.group) + first * self._bits // 8
+        cut_scales = view[scales : scales + 4 * num_blocks(size, self.group)]
+        return b"".join((SIZE.pack(size), cut_scales, view[values : values + self._packed_bytes(size)]))
+
+    def _packed_bytes(self, size: int) -> int:
+        return (size * self._bits + 7) // 8
+
+    def _parts(self, data: Buffer) -> tuple[int, np.ndarray, np.ndarray]:
+        """Size, scales and packed values."""
+        size = claimed_size(data, self)
+        count = num_blocks(size, self.group)
+        scales = np.frombuffer(data, dtype="<f4", count=count, offset=SIZE.size)
+        check_scales(scales)
+        return size, scales, np.frombuffer(data, dtype=np.uint8, offset=SIZE.size + 4 * count)
+
+
+class IntegerCodec(_ScaledCodec):
+    """Integers of 8 or 4 bits, nearest even, two in a byte where they have 4 bits, the even one low. A scale is the largest
+    magnitude of its block."""
+
+    returns_mean = True
+
+    def __init__(self, name: str, code: int, *, bits: int, group: int) -> None:
+        assert bits in (4, 8)
+        super().__init__(name, code, bits=bits, group=group)
+        self._top = 2 ** (bits - 1) - 1
 
     def encode(self, values: torch.Tensor) -> memoryview:
         assert values.dtype == torch.float32 and values.ndim == 1
@@ -88,11 +113,7 @@ class IntegerCodec:
         return memoryview(SIZE.pack(size) + scales.astype("<f4").tobytes() + integers.tobytes())
 
     def decode(self, data: Buffer) -> torch.Tensor:
-        size = claimed_size(data, self)
-        count = num_blocks(size, self.group)
-        scales = np.frombuffer(data, dtype="<f4", count=count, offset=SIZE.size)
-        check_scales(scales)
-        packed = np.frombuffer(data, dtype=np.uint8, offset=SIZE.size + 4 * count)
+        size, scales, packed = self._parts(data)
         if self._bits == 4:
             integers = np.empty(2 * len(packed), dtype=np.int8)
             integers[0::2], integers[1::2] = (packed << 4).view(np.int8) >> 4, packed.view(np.int8) >> 4
@@ -105,37 +126,23 @@ class IntegerCodec:
         blocks *= scales[:, None]
         return torch.from_numpy(blocks.reshape(-1)[:size])
 
-    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
-        view = memoryview(data)
-        scales = SIZE.size + 4 * (first // self.group)
-        integers = SIZE.size + 4 * num_blocks(claimed_size(data, self), self.group) + first * self._bits // 8
-        cut_scales = view[scales : scales + 4 * num_blocks(size, self.group)]
-        return b"".join((SIZE.pack(size), cut_scales, view[integers : integers + (size * self._bits + 7) // 8]))
-
     @property
     def mean_codec(self) -> TensorCodec:
         return _INT8
 
 
-class SignCodec:
-    """Chunks of `group` values, each a float32 scale (the mean magnitude) and one bit a value: set where the value is negative.
+class SignCodec(_ScaledCodec):
+    """One bit a value, set where it is negative, the first value's lowest. A scale is the mean magnitude of its block.
 
-    size, scales [chunks], bits [n], the first value's lowest. Of all vectors with one magnitude per chunk and these signs the
-    decoded one is the nearest. The mean travels back in `back`, by default in the same form: as large for any number of hosts.
+    Of all vectors with one magnitude per block and these signs the decoded one is the nearest. The mean travels back in `back`,
+    by default in the same form: as large for any number of hosts.
     """
 
-    needs_feedback, is_verbatim = True, False
-    is_variable = False
     returns_mean = False  # few values, equally spaced, are rounded to 4 bits with a bias that the norm of the mean shows
 
     def __init__(self, name: str, code: int, *, group: int = 4096, back: TensorCodec | None = None) -> None:
-        assert group % 8 == 0
-        self.name, self.code, self.group = name, code, group
-        self.largest = float(np.finfo(np.float32).max)
+        super().__init__(name, code, bits=1, group=group)
         self._back = back
-
-    def num_bytes(self, size: int) -> int:
-        return SIZE.size + 4 * num_blocks(size, self.group) + (size + 7) // 8
 
     def encode(self, values: torch.Tensor) -> memoryview:
         assert values.dtype == torch.float32 and values.ndim == 1
@@ -147,22 +154,11 @@ class SignCodec:
         return memoryview(SIZE.pack(size) + scales.astype("<f4").tobytes() + bits.tobytes())
 
     def decode(self, data: Buffer) -> torch.Tensor:
-        size = claimed_size(data, self)
-        count = num_blocks(size, self.group)
-        scales = np.frombuffer(data, dtype="<f4", count=count, offset=SIZE.size)
-        check_scales(scales)
-        packed = np.frombuffer(data, dtype=np.uint8, offset=SIZE.size + 4 * count)
+        size, scales, packed = self._parts(data)
         signs = 1 - 2 * np.unpackbits(packed, count=size, bitorder="little").view(np.int8)
         chunks = padded(signs, self.group).astype(np.float32)
         chunks *= scales[:, None]
         return torch.from_numpy(chunks.reshape(-1)[:size])
-
-    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
-        view = memoryview(data)
-        scales = SIZE.size + 4 * (first // self.group)
-        bits = SIZE.size + 4 * num_blocks(claimed_size(data, self), self.group) + first // 8
-        cut_scales = view[scales : scales + 4 * num_blocks(size, self.group)]
-        return b"".join((SIZE.pack(size), cut_scales, view[bits : bits + (size + 7) // 8]))
 
     @property
     def mean_codec(self) -> TensorCodec:

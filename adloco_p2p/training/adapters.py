@@ -16,7 +16,7 @@ import transformers
 
 from adloco_p2p.config.local_files import is_hub_id
 from adloco_p2p.config.run_config import LoraConfig, ModelConfig
-from adloco_p2p.errors import ConfigError, DeviceError
+from adloco_p2p.errors import ConfigError, DeviceError, brief
 
 ADAPTER = "default"
 """The name that `peft` gives to a model's only adapter."""
@@ -46,9 +46,7 @@ def adapted(base: transformers.PreTrainedModel, lora: LoraConfig, *, seed: int) 
             warnings.simplefilter("ignore")  # about what peft itself has set
             module: torch.nn.Module = peft.get_peft_model(base, config)
     except ValueError as error:  # no layer matches, or one that peft cannot adapt
-        raise ConfigError(
-            f"model.lora.targets: {', '.join(lora.targets)}: {' '.join(str(error).split())[:300]}", code="E209"
-        ) from error
+        raise ConfigError(f"model.lora.targets: {', '.join(lora.targets)}: {brief(error)}", code="E209") from error
     if any("lora_embedding_" in name for name, _ in module.named_parameters()):
         raise ConfigError(
             f"model.lora.targets: {', '.join(lora.targets)} names an embedding, which is often tied to the head;"
@@ -57,7 +55,7 @@ def adapted(base: transformers.PreTrainedModel, lora: LoraConfig, *, seed: int) 
         )
     draw_adapter_(module, seed=seed)
     if lora.freeze_a:
-        for _, a in _matrices_a(module):
+        for a in _matrices_a(module):
             a.requires_grad_(False)
     return module
 
@@ -67,7 +65,7 @@ def draw_adapter_(module: torch.nn.Module, *, seed: int) -> None:
     """Adapters of the module as they begin: A uniform in +-1/sqrt(in), which is `peft`'s choice, and B zero. Drawn on the CPU
     from a generator of its own, layer after layer: the same on every device."""
     generator = torch.Generator().manual_seed(seed)
-    for _, a in _matrices_a(module):
+    for a in _matrices_a(module):
         bound = a.shape[1] ** -0.5
         a.copy_(torch.empty(a.shape).uniform_(-bound, bound, generator=generator))
     for name, b in module.named_parameters():
@@ -75,8 +73,8 @@ def draw_adapter_(module: torch.nn.Module, *, seed: int) -> None:
             b.zero_()
 
 
-def _matrices_a(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    return ((name, parameter) for name, parameter in module.named_parameters() if ".lora_A." in name)
+def _matrices_a(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    return (parameter for name, parameter in module.named_parameters() if ".lora_A." in name)
 
 
 def save_adapter(module: Any, model: ModelConfig, directory: Path) -> None:

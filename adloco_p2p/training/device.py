@@ -2,14 +2,17 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import psutil
 import torch
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, DeviceError, brief
+
+Result = TypeVar("Result")
 
 _ROUNDED_MB = 16
 """Pinned blocks up to this size, those of rows, are rounded up, so that others use them again."""
@@ -75,7 +78,7 @@ def gpu_problem() -> str:
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:  # the latter from the CPU build
-        return f"torch {torch.__version__} reports: {' '.join(str(error).split())[:200]}"
+        return f"torch {torch.__version__} reports: {brief(error)}"
     return f"torch {torch.__version__} finds no GPU"
 
 
@@ -172,3 +175,17 @@ def memory_bytes() -> int | None:
         return None
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0  # the driver counts those that torch cannot use, too
     return own + sum(torch.cuda.get_device_properties(index).total_memory for index in range(count))
+
+
+def with_room(work: Callable[[], Result], make_room: Callable[[], None], *, problem: str) -> Result:
+    """The result of `work`, which changes nothing where memory is short and is then called once more, with room. Raises
+    DeviceError with these words where that is not enough."""
+    try:
+        return work()
+    except torch.OutOfMemoryError:
+        pass
+    make_room()  # outside the handler, which would keep the failed attempt's tensors alive
+    try:
+        return work()
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(problem, code="E502") from error

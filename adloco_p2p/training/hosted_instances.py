@@ -10,24 +10,23 @@ averaged in turn, only those of the round's fragment come to the boundary; the o
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 import torch
 
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId, within_scalars
-from adloco_p2p.errors import DeviceError, LocalProtocolError
+from adloco_p2p.errors import LocalProtocolError
 from adloco_p2p.numerics.digest import StateHashing, state_digests
 from adloco_p2p.numerics.layout import fragment
 from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
+from adloco_p2p.training.device import Result, with_room
 from adloco_p2p.training.inner_optimizer import InnerOptimizer
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.saved_instance import check_saved, load_saved_, saved_tensors
 from adloco_p2p.training.seeds import derived_seed
-
-Result = TypeVar("Result")
 
 STATE_DTYPES = {
     "float32": (torch.float32, torch.float32),
@@ -160,6 +159,18 @@ class HostedInstances(ABC):
     def num_averaged(self, round: int) -> int:
         """R: how many values this round averages."""
         return len(range(self.num_parameters)[self._fragment_of(round)])
+
+    def _begin_round(self, effect: RunInner) -> Instance:
+        """The instance, ready for the round's inner steps."""
+        instance = effect.plan.instance
+        hosted = self._get(instance)
+        if effect.is_ahead:
+            self._run_ahead(instance)
+        elif not hosted.is_at_boundary:  # a round that never got an average
+            self.discard(instance)
+        hosted.round = effect.round
+        self._pseudo_gradients.pop(instance, None)
+        return hosted
 
     def _run_ahead(self, instance: InstanceId) -> None:
         """Begin a round from the outer parameters as they are, or from where this host's own pseudo-gradient, in place of the
@@ -415,19 +426,11 @@ class HostedInstances(ABC):
     def _with_room(self, work: Callable[[], Result], *, device: int, keep: InstanceId | None = None) -> Result:
         """The result of `work`; where the device's memory is short, with all its instances but `keep`, and the one that is
         training, waiting on the host. Raises DeviceError where that is not enough."""
-        try:
-            return work()
-        except torch.OutOfMemoryError:
-            pass
-        self._make_room(device, keep)  # outside the handler, which would keep the failed attempt's tensors alive
-        try:
-            return work()
-        except torch.OutOfMemoryError as error:
-            raise DeviceError(
-                f"memory_fraction: {self._device_names[device]} does not hold one instance of {self.num_parameters} parameters"
-                " and a second set of them; raise it, or lower max_micro_batch",
-                code="E502",
-            ) from error
+        problem = (
+            f"memory_fraction: {self._device_names[device]} does not hold one instance of {self.num_parameters} parameters"
+            " and a second set of them; raise it, or lower max_micro_batch"
+        )
+        return with_room(work, partial(self._make_room, device, keep), problem=problem)
 
     def _make_room(self, device: int, keep: InstanceId | None) -> None:
         """All instances of the device but `keep`, and the one that is training, wait on the host."""

@@ -130,15 +130,9 @@ class Hosting(HostedInstances):
         Chance (dropout) is drawn from a seed of run, instance, peer and round, so it needs no saved state.
         """
         instance_id = effect.plan.instance
-        instance = self._get(instance_id)
+        instance = self._begin_round(effect)
         place = self._place_of(instance_id)
         devices = [self._shells[device] for device in self._team_of(instance_id)]
-        if effect.is_ahead:
-            self._run_ahead(instance_id)
-        elif not instance.is_at_boundary:  # a round that never got an average
-            self.discard(instance_id)
-        instance.round = effect.round
-        self._pseudo_gradients.pop(instance_id, None)
         batches = self._feed.open(
             instance=instance_id,
             peer=self._me,

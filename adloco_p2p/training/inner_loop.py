@@ -5,19 +5,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 import torch
 
 from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, half_batch_statistics
 from adloco_p2p.core.model.instance_plan import HostShare
-from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.numerics.outer_optimizer import is_sound
 from adloco_p2p.training.accumulation import StepNoise
 from adloco_p2p.training.data_parallel import Team
+from adloco_p2p.training.device import with_room
 from adloco_p2p.training.input_worker import ReadyBatches
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import LearningRateSchedule
@@ -29,7 +28,7 @@ STATISTICS_PERIOD = 4
 products and, where the batch is one micro-batch, splitting it; every fourth keeps that under 3 % of the training time
 (benchmarks/statistics_cost.py), and a round still averages H / 4 of these noisy scalars. Only where a batch test asks."""
 
-Result = TypeVar("Result")
+_DOES_NOT_FIT = "does not fit the device's memory, with what it can do without on the host"
 
 
 def run_inner_steps(
@@ -64,14 +63,15 @@ def run_inner_steps(
     while done.steps < share.inner_steps and not is_enough(done.steps) and not clock.without(should_stop):
         batch = batches.take()
         # all of them at once, without waiting; the CPU does nothing more with them
-        rows = _with_room(partial(batch.rows.to, shell.device), make_room, what="the rows of an inner step")
+        rows = with_room(partial(batch.rows.to, shell.device), make_room, problem=f"the rows of an inner step {_DOES_NOT_FIT}")
         is_measured_now = is_measured and done.steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
         step_loss, noise, fitting = _accumulate_what_fits(
             team, rows, micro_batch=done.micro_batch, is_measured=is_measured_now, make_room=make_room
         )
         torch.nn.utils.clip_grad_norm_(shell.parameters, schedule.inner.clip_norm)
         rate = schedule.learning_rate(done.steps, instance.adoption_steps)
-        _with_room(partial(instance.inner_step, shell.gradient, rate), make_room, what="a step of the inner optimizer")
+        step = partial(instance.inner_step, shell.gradient, rate)
+        with_room(step, make_room, problem=f"a step of the inner optimizer {_DOES_NOT_FIT}")
         done.add(step_loss, noise, tokens=batch.num_predicted_tokens, fitting=fitting)
         on_progress(done.steps, step_loss / max(1, batch.num_predicted_tokens), batch.num_predicted_tokens)
     return done.result(share, team, instance, clock) if done.steps else None
@@ -153,20 +153,4 @@ def _accumulate_what_fits(
         micro_batch = max(1, micro_batch // 2)
         team.free_cache()
     accumulate = partial(team.accumulate, rows, micro_batch=1, is_measured=False)
-    return *_with_room(accumulate, make_room, what=f"one sample of {rows.input_ids.shape[1]} tokens"), 1
-
-
-def _with_room(work: Callable[[], Result], make_room: Callable[[], None], *, what: str) -> Result:
-    """The result of `work`, which changes nothing where memory is short and is then called once more, with room. Raises
-    DeviceError."""
-    try:
-        return work()
-    except torch.OutOfMemoryError:
-        pass
-    make_room()  # outside the handler, as above
-    try:
-        return work()
-    except torch.OutOfMemoryError as error:
-        raise DeviceError(
-            f"{what} does not fit the device's memory, with what it can do without on the host", code="E502"
-        ) from error
+    return *with_room(accumulate, make_room, problem=f"one sample of {rows.input_ids.shape[1]} tokens {_DOES_NOT_FIT}"), 1

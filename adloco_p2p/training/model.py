@@ -5,7 +5,7 @@ import transformers
 
 from adloco_p2p.config.local_files import check_no_program
 from adloco_p2p.config.run_config import ModelConfig, Scalar
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, brief
 from adloco_p2p.training.adapters import adapted
 from adloco_p2p.training.device import memory_bytes
 from adloco_p2p.training.plugins import plugin_model
@@ -69,7 +69,7 @@ def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_
     try:
         return transformers.AutoConfig.for_model(model_type, **arguments)
     except Exception as error:  # each class of transformers has its own ways to refuse a user's value
-        raise ConfigError(f"model.architecture: {model_type} refuses it: {_one_line(error)}", code="E209") from error
+        raise ConfigError(f"model.architecture: {model_type} refuses it: {brief(error)}", code="E209") from error
 
 
 def _is_known(model_type: str, key: str, value: Scalar) -> bool:
@@ -162,7 +162,7 @@ def _from_config(config: transformers.PretrainedConfig, given: dict[str, Scalar]
         sizes = " ".join(f"{key}={value}" for key, value in sorted(given.items()) if type(value) is int)
         raise ConfigError(
             f"model.architecture: these sizes do not make a {config.model_type}: {sizes or 'none is set'}; torch reports:"
-            f" {_one_line(error) or type(error).__name__}",
+            f" {brief(error) or type(error).__name__}",
             code="E209",
         ) from error
     return module
@@ -172,7 +172,3 @@ def _longest_sequence(config: transformers.PretrainedConfig) -> int | None:
     """Tokens that the positions cover; none for models without such a limit."""
     longest = config.to_dict().get(config.attribute_map.get("max_position_embeddings", "max_position_embeddings"))
     return longest if isinstance(longest, int) else None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -266,11 +266,7 @@ class OwnLoop(HostedInstances):
         """Wait until the program has done the round's inner steps, gave fewer, or has done one more than are
         enough. None where the peer stops before."""
         assert not effect.is_ahead, "combinations.py: a program's rounds wait for the outer step"
-        instance = self._get(effect.plan.instance)
-        if not instance.is_at_boundary:  # a round that never got an average
-            self.discard(effect.plan.instance)
-        instance.round = effect.round
-        self._pseudo_gradients.pop(effect.plan.instance, None)
+        instance = self._begin_round(effect)
         done = _Round(number=effect.round, share=effect.share, start=instance.local.clone())
         self._handover.put(done)
         with self._handover.changed:

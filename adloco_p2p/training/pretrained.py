@@ -23,7 +23,7 @@ from adloco_p2p.config.local_files import check_source
 from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import Digest
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, brief
 from adloco_p2p.training.device import memory_bytes
 
 MAX_HEADER_BYTES = 100 << 20
@@ -175,5 +175,5 @@ def _plain(value: Any) -> Any:
 
 
 def _cannot_be_loaded(model: ModelConfig, error: Exception) -> ConfigError:
-    reason = " ".join(str(error).split())[:300]
+    reason = brief(error)
     return ConfigError(f"model.pretrained: {model.pretrained!r} cannot be loaded: {reason}", code="E209")

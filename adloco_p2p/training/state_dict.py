@@ -9,7 +9,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, brief
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 """Under which training scripts keep it beside other things."""
@@ -29,7 +29,7 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, safetensors.SafetensorError) as error:
         is_pickle = isinstance(error, pickle.UnpicklingError)  # torch's words advise to run the code of the file
-        reason = "it holds other things than tensors" if is_pickle else " ".join(str(error).split())[:200]
+        reason = "it holds other things than tensors" if is_pickle else brief(error)
         raise ConfigError(
             f"--weights {path}: no state dict can be read: {reason}; write one with torch.save(model.state_dict(), FILE)",
             code="E209",

@@ -10,7 +10,7 @@ import transformers
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import Digest
-from adloco_p2p.errors import ConfigError, DeviceError
+from adloco_p2p.errors import ConfigError, DeviceError, brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def score_tasks(
             log_samples=True,
         )
     except (KeyError, ValueError, OSError) as error:  # an unknown name or form, or data that is not here
-        raise ConfigError(f"--tasks {' '.join(tasks)}: {' '.join(str(error).split())[:300]}", code="E223") from error
+        raise ConfigError(f"--tasks {' '.join(tasks)}: {brief(error)}", code="E223") from error
     assert found is not None, "one process"
     return [_score(name, samples, found["results"][name]) for name, samples in found["samples"].items()]
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.telemetry import Log, Progress, Round
+from adloco_p2p.errors import brief
 from adloco_p2p.runtime.node.ports import EventSink
 from adloco_p2p.trackers import Tracker
 from adloco_p2p.views.metrics import Measure
@@ -116,5 +117,5 @@ class _TrackerThread:
                 tracker.write(*point)
             tracker.close()
         except Exception as error:  # of a library outside, with errors of its own; training goes on without it
-            words = " ".join(str(error).split())[:200] or type(error).__name__
+            words = brief(error) or type(error).__name__
             self._problem = f"{self.name} failed and gets nothing more until the node starts again: {words}"

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.core.model.averages import LEAST_KEPT_BYTES
-from adloco_p2p.errors import ConfigError, StorageError
+from adloco_p2p.errors import ConfigError, StorageError, brief
 from adloco_p2p.storage.workdir import Holder, holder_of
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config, has_open_port, is_free
@@ -90,7 +90,7 @@ def check_gpu(config: PeerConfig) -> CheckResult:
     try:
         memories = memory_of(devices)
     except RuntimeError as error:  # the driver's: another program has the GPU for itself, or it has failed
-        return CheckResult(check="GPU", outcome="failed", found=" ".join(str(error).split())[:200], code="E522")
+        return CheckResult(check="GPU", outcome="failed", found=brief(error), code="E522")
     cards = [f"{item.name} {item.model}, {_gib(item.free_bytes)} of {_gib(item.total_bytes)} free" for item in memories]
     driver = driver_version()
     computing = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
