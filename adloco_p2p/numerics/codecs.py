@@ -72,7 +72,8 @@ class _ScaledCodec:
     def cut(self, data: Buffer, first: int, size: int) -> Buffer:
         view = memoryview(data)
         scales = SIZE.size + 4 * (first // self.group)
-        values = SIZE.size + 4 * num_blocks(claimed_size(data, self), self.group) + first * self._bits // 8
+        whole = claimed_size(data, self.name, self.num_bytes)
+        values = SIZE.size + 4 * num_blocks(whole, self.group) + first * self._bits // 8
         cut_scales = view[scales : scales + 4 * num_blocks(size, self.group)]
         return b"".join((SIZE.pack(size), cut_scales, view[values : values + self._packed_bytes(size)]))
 
@@ -81,7 +82,7 @@ class _ScaledCodec:
 
     def _parts(self, data: Buffer) -> tuple[int, np.ndarray, np.ndarray]:
         """Size, scales and packed values."""
-        size = claimed_size(data, self)
+        size = claimed_size(data, self.name, self.num_bytes)
         count = num_blocks(size, self.group)
         scales = np.frombuffer(data, dtype="<f4", count=count, offset=SIZE.size)
         check_scales(scales)

@@ -70,7 +70,7 @@ class TopKCodec:
         return memoryview(SIZE.pack(values.numel()) + pieces.tobytes())
 
     def decode(self, data: Buffer) -> torch.Tensor:
-        size = claimed_size(data, self)
+        size = claimed_size(data, self.name, self.num_bytes)
         pieces = np.frombuffer(data, dtype=np.uint8, offset=SIZE.size).reshape(-1, self._chunk_bytes)
         halves = np.ascontiguousarray(pieces[:, :_SCALE_BYTES]).view("<u2").astype("<u4") << 16
         scales = halves.view("<f4")

@@ -2,6 +2,7 @@
 
 import math
 import struct
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -89,11 +90,12 @@ def check_scales(scales: np.ndarray) -> None:
         raise RemoteProtocolError("a scale that is not finite, or negative")
 
 
-def claimed_size(data: Buffer, codec: TensorCodec) -> int:
-    """The number of values in a buffer. Raises RemoteProtocolError where its length does not fit that."""
+def claimed_size(data: Buffer, codec: str, num_bytes: Callable[[int], int]) -> int:
+    """The number of values in a buffer of that codec, which has `num_bytes` for so many. Raises RemoteProtocolError where its
+    length does not fit that."""
     size = SIZE.unpack_from(data)[0] if len(data) >= SIZE.size else -1
-    if not 0 <= size <= MAX_PART_VALUES or len(data) != codec.num_bytes(size):
-        raise RemoteProtocolError(f"{len(data)} bytes are no {codec.name} values")
+    if not 0 <= size <= MAX_PART_VALUES or len(data) != num_bytes(size):
+        raise RemoteProtocolError(f"{len(data)} bytes are no {codec} values")
     return int(size)
 
 

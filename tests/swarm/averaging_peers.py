@@ -211,8 +211,9 @@ class Peers:
 
     async def _start(self) -> None:
         def note(_loop: asyncio.AbstractEventLoop, context: dict) -> None:
-            # hivemind raises this for a stream that arrives while its handler is being removed; it is not ours.
-            if not isinstance(context.get("exception"), DispatchFailure):
+            # Not ours: hivemind raises the first for a stream that arrives while its handler is being removed, asyncio of
+            # Python 3.11 the second for a connection whose handler is cancelled.
+            if not isinstance(context.get("exception"), DispatchFailure | asyncio.CancelledError):
                 self.loop_errors.append(context)
 
         asyncio.get_running_loop().set_exception_handler(note)
