@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from adloco_p2p.cli import EXIT_BROKEN_PIPE, WithFields, main
+from adloco_p2p.cli.parser import error_words
 from adloco_p2p.commands import admission, control, signing, swarm, trained_model
 from adloco_p2p.commands.audit import read_ledger
 from adloco_p2p.commands.swarm_members import Member
@@ -238,6 +239,14 @@ def test_a_warning_has_place_and_reason() -> None:
         {"levelname": "WARNING", "name": "disk", "msg": "%s refused", "args": ("it",), "path": "a/b"}
     )
     assert WithFields("%(levelname)s %(name)s: %(message)s").format(record) == "WARNING disk: it refused, path a/b"
+
+
+def test_what_others_sent_draws_nothing_on_the_terminal_in_errors_and_log_lines() -> None:
+    evil = "two lines\nof a peer\x1b[2J\u202e"
+    record = logging.makeLogRecord({"levelname": "INFO", "name": "swarm", "msg": "%s", "args": (evil,)})
+    for shown in (error_words("E301", [evil]), WithFields("%(message)s").format(record)):
+        assert "two lines\nof a peer" in shown
+        assert all(character.isprintable() or character == "\n" for character in shown)
 
 
 class Stored:

@@ -111,13 +111,15 @@ def _report(code: str, problems: Sequence[str], *, as_json: bool) -> None:
 
 
 class WithFields(logging.Formatter):
-    """Shows what a log call gave as `extra`, too: where, and why."""
+    """Shows what a log call gave as `extra`, too: where, and why. A line may quote what others sent."""
 
     _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
     def format(self, record: logging.LogRecord) -> str:
+        from adloco_p2p.views.units import printable
+
         fields = [f"{name} {value}" for name, value in vars(record).items() if name not in self._OWN]
-        return ", ".join([super().format(record), *fields])
+        return printable(", ".join([super().format(record), *fields]))
 
 
 class _Version(argparse.Action):

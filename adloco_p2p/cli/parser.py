@@ -23,9 +23,11 @@ Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def error_words(code: str, problems: Sequence[str]) -> str:
-    """Every problem with its code, then the cause and the remedy of the code."""
+    """Every problem with its code, then the cause and the remedy of the code. A problem may quote what others sent."""
+    from adloco_p2p.views.units import printable
+
     entry = ERROR_CODES[code]
-    lines = [f"adloco-peer: {code}: {problem}" for problem in problems]
+    lines = [f"adloco-peer: {code}: {printable(problem)}" for problem in problems]
     return "\n".join([*lines, f"  cause:  {entry.cause}", f"  remedy: {entry.remedy}"])
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, Predicate
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.rules import (
@@ -19,7 +19,7 @@ from adloco_p2p.core.model.rules import (
     SwitchRules,
     WorkRules,
 )
-from adloco_p2p.core.model.scalars import Digest, Fraction, InstanceId
+from adloco_p2p.core.model.scalars import Digest, Fraction, InstanceId, is_printable
 from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
 
 PROTOCOL_VERSION = 16
@@ -28,7 +28,7 @@ MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
 
 Scalar = str | int | float | bool | None
-Name = Annotated[str, MinLen(1), MaxLen(200)]
+Name = Annotated[str, MinLen(1), MaxLen(200), Predicate(is_printable)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from adloco_p2p.core.model.messages import (
 )
 from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.core.model.report import Report
-from adloco_p2p.core.model.scalars import MAX_INSTANCES, Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, MAX_INSTANCES, Digest, InstanceId, PeerId
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.identities import sign, verify
 from adloco_p2p.sim.machine import Machine, Outgoing
@@ -229,6 +229,57 @@ def invents_completions(machine: Machine, peer: PeerId, message: object) -> Sent
     return at_once(message, *starts)
 
 
+def starts_with_nobody(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Starts attempts that name a host, or the steps of one, that the plan does not have."""
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    nobody = PeerId("nobody")
+    starts = []
+    for plan in machine.process.agreement.ledger.plans[-2:]:
+        for item in plan.instances:
+            hosts = tuple(share.peer for share in item.hosts if share.contributes(plan.round))
+            start = AttemptStart(instance=item.instance, round=plan.round, attempt=1, members=(*hosts, nobody))
+            starts += [start, replace(start, members=hosts, partial_steps=((nobody, 1),))]
+    del peer
+    return at_once(message, *starts)
+
+
+def parts_attempts(machine: Machine, peer: PeerId, message: object, *, alone: bool = False) -> Sent:
+    """Each host gets the start of an attempt of its own, with another number, to which no other host comes. It names all hosts,
+    or (`alone`) the liar and that host."""
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    sent: list[object] = [message]
+    for plan in machine.process.agreement.ledger.plans[-2:]:
+        for item in plan.instances:
+            hosts = tuple(share.peer for share in item.hosts if share.contributes(plan.round))
+            if peer not in hosts or machine.peer not in hosts:
+                continue
+            named = tuple(host for host in hosts if not alone or host in (peer, machine.peer))
+            number = 1 + 12 * hosts.index(peer) + int(machine.clock()) % 10
+            sent.append(AttemptStart(instance=item.instance, round=plan.round, attempt=number, members=named))
+    return at_once(*sent)
+
+
+def invites_each_alone(machine: Machine, peer: PeerId, message: object) -> Sent:
+    return parts_attempts(machine, peer, message, alone=True)
+
+
+def leaves_each_out(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Each host is told that the others average without it, again and again."""
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    sent: list[tuple[float, object]] = [(0.0, message)]
+    for plan in machine.process.agreement.ledger.plans[-2:]:
+        for item in plan.instances:
+            hosts = tuple(share.peer for share in item.hosts if share.contributes(plan.round))
+            others = tuple(host for host in hosts if host != peer)
+            number = 1 + int(machine.clock()) % 60
+            start = AttemptStart(instance=item.instance, round=plan.round, attempt=number, members=others)
+            sent += [(seconds, replace(start, attempt=number + place)) for place, seconds in enumerate((0.0, 0.5))]
+    return sent
+
+
 def votes_void(machine: Machine, peer: PeerId, message: object) -> Sent:
     """Every vote of its is for no average, signed as it should be."""
     if not isinstance(message, AverageDigest) or machine.process is None:
@@ -413,6 +464,20 @@ def overtakes_ballots(machine: Machine, peer: PeerId, message: object) -> Sent:
     attempt = promised.attempt + 1 if promised is not None else 1
     prepare = Prepare(parent=consensus.slot.digest, ballot=Ballot(attempt=attempt, peer=machine.peer), absent=())
     return at_once(prepare, message) if isinstance(message, Heartbeat) else at_once(prepare)
+
+
+def parts_ballots(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """It raises the ballots that the others have promised to numbers that lie too far apart for one of them to be heard by the
+    next: none can begin a ballot that is higher than all, and that all take for possible."""
+    if isinstance(message, Prepare | Proposal) and message.ballot.peer == machine.peer:
+        return ()
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    consensus = machine.process.agreement.consensus
+    roster = [name for name in consensus.slot.roster if name != machine.peer]
+    steps = 2 * roster.index(peer) if peer in roster else 0
+    ballots = [Ballot(attempt=step * MAX_BALLOT_JUMP, peer=machine.peer) for step in range(1, steps + 1)]
+    return at_once(message, *(Prepare(parent=consensus.slot.digest, ballot=ballot, absent=()) for ballot in ballots))
 
 
 def evicts_the_living(machine: Machine, peer: PeerId, message: object) -> Sent:

@@ -7,7 +7,7 @@ from random import Random
 from adloco_p2p.core.model.messages import MAX_HEARD, Entries, Heartbeat, Leave
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.rules import InstanceRules, MergeRules
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import MAX_PEER_ID_CHARS, PeerId
 from adloco_p2p.sim.adversary import stranger_names
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import RUN, name_of, sign
@@ -222,7 +222,7 @@ def legal_giants(seed: int) -> Outcome:
     def giants(at: Aim) -> tuple[object, ...]:
         beat = strangers.beat(at)
         request = strangers.join_request(at.me, lambda p: at.port.sign(at.me, p), at.plan, beat=beat.beat)
-        statements = tuple(statement("ban", PeerId("y" * 400), serial, signer=at.me) for serial in range(16))
+        statements = tuple(statement("ban", PeerId("y" * MAX_PEER_ID_CHARS), serial, signer=at.me) for serial in range(16))
         leave = Leave(peer=at.me, run=at.plan.run, beat=10**15, signature="f" * 1024)
         full = replace(beat, heard=(10**17,) * MAX_HEARD, joins=(request,) * 16, leaves=(leave,) * 16, statements=statements)
         return (full, Entries(entries=tuple(at.ledger.entries) * 4))

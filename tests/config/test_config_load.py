@@ -260,7 +260,7 @@ def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, mean
         ("merge.guard='no'", "because it is text (perhaps only the quotes are too many); accepted: true or false"),
         ("name=8", "name: 8 (--set) is not accepted, because it is not text (quotes are missing)"),
         ("name=''", "accepted: text, at least 1 characters, at most 200 characters"),
-        ("model.revision=12345", "accepted: text, at least 1 characters, at most 200 characters or null"),
+        ("model.revision=12345", "accepted: text, at least 1 characters, at most 200 characters, printable ones only or null"),
         ("inner.betas=[1, 0.5]", "accepted: a list of 2: a number, at least 0, below 1; a number, at least 0, below 1"),
         ("inner.betas=[0.1]", "inner.betas: [0.1] (--set) is not accepted"),
         ("inner.eps=.inf", "inner.eps: inf is not a finite number"),

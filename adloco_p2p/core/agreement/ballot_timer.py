@@ -1,6 +1,7 @@
 """The time that a ballot gets before the next proposer takes over, and proposers that take more than their turn."""
 
 from collections.abc import Sequence
+from math import inf
 
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.model.certificate import Ballot
@@ -27,6 +28,8 @@ class BallotTimer:
         """Whose ballot that is."""
         self._overtaken: dict[PeerId, int] = {}
         """Ballots of each proposer that came before its turn, while another was under way, or after its own."""
+        self._repeated_at = -inf
+        """When a proposer that has taken more than its turn was last answered after a ballot of its own."""
         self.ready_at: float | None = None
         """When this peer could have proposed a value."""
         run_out = context.run_out
@@ -50,7 +53,8 @@ class BallotTimer:
 
     def admit(self, ballot: Ballot, promised: Ballot | None, now: float) -> bool:
         """Give the ballot its time if it may be answered. A proposer that takes more than its turn again and again overtakes
-        no other any more, and the others do not wait for it."""
+        no other any more, and the others do not wait for it; after a ballot of its own it is answered once in half of the time
+        of a ballot, since every promise is written to the disk."""
         is_over = self._is_over(now) and not self._is_early(ballot.peer, now)
         is_own_again = promised is not None and promised.peer == ballot.peer
         overtaken = self._overtaken.get(ballot.peer, 0)
@@ -61,7 +65,10 @@ class BallotTimer:
         if overtaken < (1 if ballot.peer in self._late else MAX_OVERTAKEN):
             self.begin(ballot.peer, now)
             return True
-        return is_own_again
+        if is_own_again and ballot != promised and now >= self._repeated_at + self._base_seconds / 2:
+            self._repeated_at = now
+            return True
+        return ballot == promised
 
     def _is_over(self, now: float) -> bool:
         """No ballot is under way that has time left."""

@@ -66,6 +66,10 @@ BallotMessage = Prepare | Promise | Refusal | Proposal | Ack | Chosen | Vote | F
 """Messages that mean something in their own slot only."""
 MAX_EARLY = 256
 """Messages of a slot that this peer has not reached yet."""
+BALLOTS_PER_SECOND = 1 << 10
+"""More than honest peers begin. A ballot whose number is higher than the slot has had time for is ignored: the next one could
+be too large to be named. The limit does not follow the ballots that came here, or members could be made to promise such
+different numbers that no ballot of an honest one would be higher than all of them and within the limits of all."""
 
 
 class Consensus:
@@ -98,6 +102,10 @@ class Consensus:
         self._emergency = EmergencyCheck(self._context)
         self._early: dict[tuple[PeerId, str], tuple[PeerId, BallotMessage]] = {}
         self._deadline: float | None = None
+        self._opened_at = 0.0
+        """When this slot was opened, in seconds, ..."""
+        self._promised_before = 0
+        """... and the number of the ballot that was promised in it before a restart."""
         self._lone_lives = LoneLives()
         self._settled: LedgerEntry | None = None
         """The entry that was appended last in this life to the history that it ends, ..."""
@@ -114,6 +122,7 @@ class Consensus:
         self._learn_rosters()
         self._open_slot(now)
         self.acceptor.restore(recovered)
+        self._promised_before = self.acceptor.promised.attempt if self.acceptor.promised is not None else 0
         return self._flush(now)
 
     def note_work(self, rounds: Collection[int]) -> None:
@@ -223,6 +232,7 @@ class Consensus:
         self.members.known.learn_electors(slot.electorate)
         self._emergency.open(slot)
         self._compose(slot)
+        self._opened_at, self._promised_before = now, 0
         early, self._early = self._early, {}
         for sender, message in early.values():
             self._on_ballot_message(sender, message, now)
@@ -288,7 +298,7 @@ class Consensus:
             return
         if not isinstance(message, Pull) and (self.slot.parent.is_last or sender not in self.slot.roster):
             return  # after the last plan nothing is decided, but its reports name the states that the end of the run needs
-        if self._exceeds_ballot_jump(message):
+        if self._is_too_high(message, now):
             return
         match message:
             case Prepare():
@@ -311,17 +321,16 @@ class Consensus:
             case Pull():
                 self.values.on_pull(sender, message)
 
-    def _exceeds_ballot_jump(self, message: BallotMessage) -> bool:
-        """Whether it names a ballot that no peer reaches by honest attempts: the next one may be too large to be named."""
-        promised = self.acceptor.promised
-        reached = promised.attempt if promised is not None else 0
+    def _is_too_high(self, message: BallotMessage, now: float) -> bool:
+        """Whether it names a ballot that no peer has come to by honest attempts."""
+        most = self._promised_before + MAX_BALLOT_JUMP + BALLOTS_PER_SECOND * (now - self._opened_at)
         match message:
             case Final() | Pull():
                 return False
-            case Refusal(promised=higher) if higher is not None and higher.attempt > reached + MAX_BALLOT_JUMP:
+            case Refusal(promised=higher) if higher is not None and higher.attempt > most:
                 return True
             case _:
-                return message.ballot.attempt > reached + MAX_BALLOT_JUMP
+                return message.ballot.attempt > most
 
     def _on_other_slot(self, sender: PeerId, message: BallotMessage, now: float) -> None:
         """Help a peer that is behind; keep what is ahead until this peer gets there, and catch up."""

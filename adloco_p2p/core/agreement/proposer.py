@@ -59,6 +59,8 @@ class Proposer:
         """This peer's own attempt, with the members that do not count in it, and the promises that it got."""
         self._absent: tuple[PeerId, ...] = ()
         self._promises: dict[PeerId, Promise] = {}
+        self._higher: dict[PeerId, Ballot] = {}
+        """Members that refused it, and the higher ballots that they have promised, by their own word."""
         self._promises_due = 0.0
         """When the promises of those that answer at once are here. Seconds."""
         self._has_proposed = False
@@ -143,12 +145,13 @@ class Proposer:
         slot, me, promised = self._slot, self._context.me, self._acceptor.promised
         self._timer.begin(me, now)
         self._absent = tuple(peer for peer in slot.roster if self._context.members.is_absent(peer, now))
-        self._promises, self._has_proposed = {}, False
+        reached = max((ballot.attempt for ballot in (*self._higher.values(), *filter(None, [promised]))), default=0)
+        self._promises, self._higher, self._has_proposed = {}, {}, False
         self._promises_due = now + self._context.timing.ballot_timeout(len(slot.roster)) / 2
         if promised is None and slot.order[0] == me:
             self._publish(Ballot(attempt=0, peer=me), self._fresh_value(now), now)
             return True
-        self._ballot = Ballot(attempt=promised.attempt + 1 if promised else 1, peer=me)
+        self._ballot = Ballot(attempt=reached + 1, peer=me)
         self._acceptor.promise(self._ballot)
         self._promises[me] = Promise(parent=slot.digest, ballot=self._ballot, accepted=self._acceptor.accepted)
         self._dissemination.prepare(Prepare(parent=slot.digest, ballot=self._ballot, absent=self._absent))
@@ -162,17 +165,21 @@ class Proposer:
             self._values.ask_for(message.accepted[1], sender)
 
     def on_refusal(self, sender: PeerId, message: Refusal, now: float) -> None:
-        """Give way to a higher ballot; or, with the beats of the living that it names, try again soon."""
+        """Give way to a higher ballot, once the members that have promised one leave no majority; or, with the beats of the
+        living that it names, try again soon."""
         slot, promised = self._slot, self._acceptor.promised
         for peer, beat in message.alive:
             if peer in slot.roster:
                 self._context.members.note_beat(peer, beat, now)
         if message.ballot != self._ballot:
             return
-        is_counted = sender in slot.counted(self._absent)
-        if is_counted and message.promised is not None and (promised is None or message.promised > promised):
-            self._acceptor.promise(message.promised)
-            self._timer.begin(message.promised.peer, now)
+        counted = slot.counted(self._absent)
+        if sender in counted and message.promised is not None and (promised is None or message.promised > promised):
+            self._higher[sender] = message.promised
+            if not slot.is_quorum([peer for peer in counted if peer not in self._higher], self._absent):
+                highest = max(self._higher.values())
+                self._acceptor.promise(highest)
+                self._timer.begin(highest.peer, now)
         elif message.alive and not self._has_proposed:
             self._try_again(now)
 

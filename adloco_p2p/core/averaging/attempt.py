@@ -45,6 +45,8 @@ class Attempt:
     completes: Digest | None = None
     """The decision of the attempt that this one completes."""
     partial_steps: PartialSteps = ()
+    leader: PeerId | None = None
+    """The other host that started it; none for the first attempt of a round."""
     num_queries: int = 0
     """How often this host has queried the members."""
     overdue_at: float | None = None
@@ -54,6 +56,16 @@ class Attempt:
         """The members are being queried; when they are due again, in seconds."""
         self.num_queries += 1
         return now + pause_seconds(self.num_queries + 1)
+
+
+def _started(start: AttemptStart, leader: PeerId) -> Attempt:
+    return Attempt(
+        number=start.attempt,
+        members=start.members,
+        completes=start.completes,
+        partial_steps=start.partial_steps,
+        leader=leader,
+    )
 
 
 def has_voted_otherwise(peer: PeerId, votes: CommitVotes, start: AttemptStart) -> bool:
@@ -87,7 +99,7 @@ class Attempts:
     ) -> None:
         self.current = Attempt(number=0, members=contributors)
         """This host takes part in it or, without being a member, waits for it."""
-        self.pending: AttemptStart | None = None
+        self.pending: Attempt | None = None
         """The newest attempt that was started while this host trains."""
         self._me = me
         self._plan = plan
@@ -252,10 +264,16 @@ class Attempts:
         partial = self._hosts.partial_steps(members)
         self._begin(Attempt(number=number, members=members, completes=self._completed_by(members), partial_steps=partial))
 
-    def follow(self, start: AttemptStart) -> None:
-        self._begin(
-            Attempt(number=start.attempt, members=start.members, completes=start.completes, partial_steps=start.partial_steps)
-        )
+    def follow(self, start: AttemptStart, leader: PeerId) -> None:
+        self._begin(_started(start, leader))
+
+    def postpone(self, start: AttemptStart, leader: PeerId) -> None:
+        """Until the inner steps end."""
+        self.pending = _started(start, leader)
+
+    def begin_pending(self) -> None:
+        if self.pending is not None:
+            self._begin(self.pending)
 
     def _begin(self, attempt: Attempt) -> None:
         self.current = attempt
@@ -294,12 +312,11 @@ class Attempts:
         for the other."""
         if not all(self.is_partial(peer, steps) for peer, steps in start.partial_steps):
             return False
-        known: Attempt | AttemptStart = self.current
-        number = self.current.number
-        if self.pending is not None and self.pending.attempt > number:
-            known, number = self.pending, self.pending.attempt
-        if start.attempt != number:
-            return start.attempt > number
+        known = self.current
+        if self.pending is not None and self.pending.number > known.number:
+            known = self.pending
+        if start.attempt != known.number:
+            return start.attempt > known.number
         mine = (len(start.members), known.members, known.partial_steps)
         return mine > (len(known.members), start.members, start.partial_steps)
 
@@ -308,6 +325,11 @@ class Attempts:
         plan = self._plan.instance(self._instance)
         share = next(share for share in plan.hosts if share.peer == peer)
         return share.averages_every == 1 and plan.least_steps <= steps < share.inner_steps
+
+    @property
+    def leader_elsewhere(self) -> PeerId | None:
+        """The host by whose word the others average without this one, which waits for the result."""
+        return self.current.leader if self._me not in self.current.members else None
 
     def counts_otherwise(self, peer: PeerId, steps: int) -> bool:
         """The peer contributes so many inner steps (0: as planned), and is in the current attempt with other ones."""

@@ -111,13 +111,11 @@ class OuterRound(RoundState):
             return [*self.enter(Phase.RETRYING, now), *self._attempt.ask_for_result(now), *self._commit.seek(now)]
         if self.result is not None and self.result.has_diverged:
             return self._commit.give_nothing(now)
-        pending = self.attempts.pending
-        if pending is not None and self.me not in pending.members:
+        self.attempts.begin_pending()
+        if self.me not in self.attempts.current.members:
             effects = self.enter(Phase.RETRYING, now)
             self._attempt.wait_for_others(now)
             return [*effects, *self._commit.stand_by(now), *self._commit.seek(now)]
-        if pending is not None:
-            self.attempts.follow(pending)
         effects = [*self._attempt.begin(now), *self._commit.stand_by(now)]
         if self._ends_early and self.result is not None and self.attempts.is_partial(self.me, self.result.inner_steps):
             self.hosts[self.me].partial_steps = self.result.inner_steps
@@ -249,22 +247,23 @@ class OuterRound(RoundState):
         if sender in failed_here or not (is_member or self.attempts.is_worth_waiting(message)):
             return []
         if self.phase in (Phase.TRAINING, Phase.TRAINED):
-            self.attempts.pending = message
+            self.attempts.postpone(message, sender)
             return []
         is_running = self.phase is Phase.AVERAGING
         if is_running and not self.attempts.is_called_for(sender, now):
             return []
         if not is_running and self.phase is not Phase.RETRYING:
             return []
-        effects = self.abandon()
+        effects, has_waited = self.abandon(), self.attempts.leader_elsewhere == sender
         if is_running:  # so that its other members count the leader as the cause
             effects += self.end_here((), sender)
-        self.attempts.follow(message)
+        self.attempts.follow(message, sender)
         if is_member and self.is_contributor:
             return [*effects, *self._attempt.begin(now), *self._attempt.end_lost(now)]
         if is_running:
             effects += self.enter(Phase.RETRYING, now)
-        self._attempt.wait_for_others(now)
+        if not has_waited:  # once for each leader, however often it begins anew without this host
+            self._attempt.wait_for_others(now)
         return [*effects, *self._commit.seek(now)]
 
     def _objection(self, sender: PeerId, start: AttemptStart, failed_here: tuple[PeerId, ...]) -> list[Effect]:
@@ -378,6 +377,8 @@ class OuterRound(RoundState):
         """The pause after a failure is over: lead the next attempt, or skip a leader that was silent."""
         if not self.is_contributor:
             return self._attempt.ask_for_result(now)
+        if self.attempts.leader_elsewhere is not None:  # no result of its attempt has come
+            self.hosts.saw_failure((self.attempts.leader_elsewhere,))
         if not self.attempts.is_leader:
             self.hosts.skip_leader()
             self.next_deadline = now + TAKEOVER_SECONDS

@@ -102,7 +102,7 @@ def _sum_problem(evidence: WrongSum, verify: Verify) -> str:
 def is_wrong_sum(evidence: WrongSum, inputs: list[bytes], result: bytes) -> bool:
     """Whether no honest reducer makes this result of these inputs. An honest one checks all inputs of its shard, and takes none
     that cannot be decoded."""
-    if not {evidence.sent_codec, evidence.mean_codec} <= slice_sums.CODES:
+    if evidence.sent_codec not in slice_sums.CODES or evidence.mean_codec not in slice_sums.MEAN_CODES:
         return False
     try:
         sent = [slice_sums.decoded(evidence.sent_codec, data) for data in inputs]

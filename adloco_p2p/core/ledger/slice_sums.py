@@ -15,6 +15,8 @@ from adloco_p2p.core.model.median import upper_weighted_median
 _FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SIGN_INT4, _TOPK2, _SPARSE_MEAN = 1, 2, 3, 4, 5, 7, 8, 9, 10
 CODES = frozenset((_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SIGN_INT4, _TOPK2, _SPARSE_MEAN))
 """Of the codecs that this module has."""
+MEAN_CODES = frozenset((_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SPARSE_MEAN))
+"""Of those by which means are returned."""
 _GROUP = 4096
 _KEPT, _KEPT_REST_BITS, _KEPT_UNARY_BYTES = 64, 5, 24  # of `topk2`
 _LEVELS = 8  # of a sparse mean

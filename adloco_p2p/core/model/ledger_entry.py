@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le, MaxLen
+from annotated_types import Ge, Le, MaxLen, Predicate
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, Certificate, Signature
@@ -14,7 +14,7 @@ from adloco_p2p.core.model.course import Settings
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
-from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, PeerId, is_printable
 
 # --- reports ---------------------------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class Statement:
     serial: Count
     """Distinguishes two equal statements of a signer; of two in one plan the higher one is the later."""
     action: Action
-    subject: PeerId = NOBODY
+    subject: Annotated[PeerId, Predicate(is_printable)] = NOBODY
     """The peer; for `revoke` the key of the invitation; empty where it is about the run."""
     round: Count = 0
     """For `stop` the last round; for `pause` and `change` the first one."""

@@ -6,13 +6,17 @@ from typing import Annotated, NewType
 
 from annotated_types import Ge, Le, MaxLen, Predicate
 
-PeerId = NewType("PeerId", str)
-InstanceId = NewType("InstanceId", int)
-Digest = NewType("Digest", str)
+MAX_PEER_ID_CHARS = 64
+DIGEST_CHARS = 64
+LARGEST_INSTANCE = (1 << 31) - 1
+PeerId = NewType("PeerId", Annotated[str, MaxLen(MAX_PEER_ID_CHARS)])
+InstanceId = NewType("InstanceId", Annotated[int, Ge(0), Le(LARGEST_INSTANCE)])
+Digest = NewType("Digest", Annotated[str, MaxLen(DIGEST_CHARS)])
+"""Names as others send them have a limit, since peers keep many: those of strangers, too."""
 
 
 def is_digest(text: str) -> bool:
-    return len(text) == 64 and not text.strip("0123456789abcdef")
+    return len(text) == DIGEST_CHARS and not text.strip("0123456789abcdef")
 
 
 MAX_LABEL_CHARS = 24
@@ -23,6 +27,11 @@ def is_label(text: str) -> bool:
     return not text or (
         text.isascii() and text[0].isalnum() and not text.endswith(" ") and all(c.isalnum() or c in " ._+-" for c in text)
     )
+
+
+def is_printable(text: str) -> bool:
+    """printable ones only"""  # no control codes, nothing that turns the reading direction
+    return text.isprintable()
 
 
 def as_label(text: str) -> str:

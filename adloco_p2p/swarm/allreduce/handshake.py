@@ -77,7 +77,7 @@ class HelloReply:
     status: Literal["go", "refused", "failed"]
     """refused: this stream has no business here; failed: the average has failed, and why."""
     reason: Text = ""
-    suspects: Annotated[tuple[Annotated[PeerId, MaxLen(100)], ...], MaxLen(MAX_SUSPECTS)] = ()
+    suspects: Annotated[tuple[PeerId, ...], MaxLen(MAX_SUSPECTS)] = ()
 
     def encode(self) -> bytes:
         return canonical.encode(self)

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-from annotated_types import Ge, MaxLen, MinLen
+from annotated_types import Ge, MaxLen, MinLen, Predicate
 from google.protobuf.message import DecodeError
 from hivemind.dht.node import DHTNode
 
 from adloco_p2p.config.run_config import PROTOCOL_VERSION
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.scalars import Count, Digest, HexDigest, Label, PeerId
+from adloco_p2p.core.model.scalars import Count, Digest, HexDigest, Label, PeerId, is_printable
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError, RemoteProtocolError
 from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESS_CHARS, MAX_ADDRESSES, parse_peer_address
@@ -39,7 +39,7 @@ READ_TIMEOUT_SECONDS = 10.0
 _RUNS_KEY = "adloco/runs"
 _RUN_CONTEXT = "run record"
 _PEER_CONTEXT = "peer record"
-PeerName = Annotated[PeerId, MinLen(1), MaxLen(64)]
+PeerName = Annotated[PeerId, MinLen(1), Predicate(is_printable)]
 Address = Annotated[str, MaxLen(MAX_ADDRESS_CHARS)]
 
 
@@ -48,7 +48,7 @@ class RunRecord:
     """One run, as one of its peers announced it. Only `run` can be relied on: the manifest must have that digest."""
 
     run: HexDigest
-    name: Annotated[str, MaxLen(200)]
+    name: Annotated[str, MaxLen(200), Predicate(is_printable)]
     author: PeerName
     num_peers: Count
     """Live peers as the announcer counts them."""

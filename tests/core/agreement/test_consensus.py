@@ -268,6 +268,20 @@ def test_a_ballot_that_leaps_is_passed_over() -> None:
         assert promised is None or promised < largest
 
 
+def test_members_that_have_promised_a_higher_ballot_end_one_once_they_leave_no_majority() -> None:
+    """One that claims it before the others have answered ends none, however often it does."""
+    swarm = Swarm(5)
+    _, second, liar, *others = swarm.order
+    proposer, parent = swarm.peers[second], swarm.peers[second].consensus.slot.digest
+    swarm.take(second, proposer.tick(NOW + 2.0))
+    ballot = Ballot(attempt=1, peer=second)
+    for refuses, is_over in ((liar, False), (liar, False), (others[0], False), (others[1], True)):
+        assert proposer.consensus.acceptor.promised == ballot
+        refusal = Refusal(parent=parent, ballot=ballot, promised=Ballot(attempt=7, peer=liar), alive=())
+        proposer.receive(refuses, refusal, NOW + 2.1)
+        assert (proposer.consensus.acceptor.promised == refusal.promised) is is_over
+
+
 def test_nobody_is_left_out_who_is_heard_of() -> None:
     swarm = Swarm(3)
     _, second, third = swarm.order

@@ -183,6 +183,21 @@ def test_a_late_proposer_takes_one_ballot_more_than_its_turn_and_others_sixteen(
         assert sum(admitted) == count
 
 
+def test_a_proposer_that_raises_its_own_ballot_without_end_is_answered_seldom() -> None:
+    """Every promise is written to the disk."""
+    me = opened(5, peer(0))[1].order[4]
+    context, slot = opened(5, me)
+    timer, liar, promised, seconds = BallotTimer(context, slot), slot.order[0], Ballot(attempt=0, peer=me), 30
+    num_promises = 0
+    for attempt in range(1, 100 * seconds):
+        ballot = Ballot(attempt=attempt, peer=liar)
+        if timer.admit(ballot, promised, NOW + attempt / 100):
+            promised, num_promises = ballot, num_promises + 1
+            assert timer.admit(ballot, promised, NOW + attempt / 100), "the same again costs nothing"
+    assert num_promises <= MAX_OVERTAKEN + 2 + 2 * seconds / Timing().ballot_timeout(5)
+    assert promised.attempt > 100 * (seconds - 1), "but it is answered: it may be the only one that is left"
+
+
 def test_a_ballot_before_its_turn_is_paid_from_the_same_budget() -> None:
     me = opened(5, peer(0))[1].order[4]
     context, slot = opened(5, me)

@@ -34,7 +34,7 @@ from adloco_p2p.core.model.messages import (
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import RosterEntry
-from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, Digest, PeerId
 from adloco_p2p.core.planning.round_plan import next_plan
 from tests.core.agreement.test_consensus import NOW, RULES, Swarm, agreement, decide, first_plan, said, sign, spread, verify
 from tests.core.agreement.test_membership import member
@@ -535,6 +535,25 @@ def test_a_member_that_overtakes_every_ballot_does_not_stop_the_plans() -> None:
             swarm.take(name, swarm.peers[name].receive(liar, prepare, swarm.now))
             like = swarm.peers[name].members.heartbeat(swarm.now)
             swarm.take(name, swarm.peers[name].receive(liar, replace(like, beat=beat, lives=()), swarm.now))
+            swarm.take(name, swarm.peers[name].tick(swarm.now))
+        swarm.deliver(to=honest)
+    assert all(swarm.peers[name].ledger.head.round >= 1 for name in honest)
+
+
+def test_a_member_that_drives_the_promises_apart_does_not_stop_the_plans() -> None:
+    """Every member promised another number, so far from the next one that neither it nor a higher one would be heard there."""
+    swarm = Swarm(6)
+    swarm.mail.clear()
+    liar = swarm.order[0]
+    honest = [name for name in swarm.peers if name != liar]
+    digest = swarm.peers[honest[0]].consensus.slot.digest
+    for place, name in enumerate(honest):
+        for step in range(1, 2 * place + 1):
+            prepare = Prepare(parent=digest, ballot=Ballot(attempt=step * MAX_BALLOT_JUMP, peer=liar), absent=())
+            swarm.take(name, swarm.peers[name].receive(liar, prepare, swarm.now))
+    for _ in range(60):
+        swarm.now += 0.5
+        for name in honest:
             swarm.take(name, swarm.peers[name].tick(swarm.now))
         swarm.deliver(to=honest)
     assert all(swarm.peers[name].ledger.head.round >= 1 for name in honest)

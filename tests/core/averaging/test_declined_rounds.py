@@ -169,7 +169,7 @@ def test_the_question_of_a_restarted_host_is_answered_and_its_refusal_ends_any_a
     question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), is_question=True)
     waiting = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=HOSTS)
     assert outer.received(HOSTS[5], question, 11.0) == [Send(peer=HOSTS[5], message=waiting)]
-    outer.attempts.follow(AttemptStart(instance=INSTANCE, round=0, attempt=1, members=HOSTS))
+    outer.attempts.follow(AttemptStart(instance=INSTANCE, round=0, attempt=1, members=HOSTS), OTHERS[0])
     effects = outer.received(HOSTS[5], replace(question, suspects=(HOSTS[5],)), 12.0)
     assert CancelAverage(instance=INSTANCE, round=0, attempt=1) in effects
     assert HOSTS[5] not in outer.hosts.remaining

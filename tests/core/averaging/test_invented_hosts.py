@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.averaging.phases import Phase
+from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from tests.core.averaging.test_declined_rounds import HOSTS, INSTANCE, OTHERS, plan_of, training
+from tests.core.averaging.test_outer_round import inner_result
 from tests.core.averaging.test_partial_contributions import ended_early, waiting
 
 ANYBODY = st.sampled_from([*HOSTS, PeerId("nobody"), PeerId("nobody else")])
@@ -39,6 +42,25 @@ VOTES = st.builds(
     backers=st.lists(st.tuples(ANYBODY, st.just("forged")), max_size=3).map(tuple),
 )
 MESSAGES: st.SearchStrategy[AveragingMessage] = STARTS | FAILURES | VOTES
+
+
+@pytest.mark.parametrize("begun", [waiting, lambda: training(plan_of()), lambda: ended_early()[0]])
+def test_a_host_waits_once_for_an_attempt_of_others_whose_leader_begins_it_again_and_again(
+    begun: Callable[[], OuterRound],
+) -> None:
+    """By the word of one member the others average without this one; it would have waited for ever."""
+    outer, now, liar = begun(), 140.0, OTHERS[0]
+    started: list[AttemptStart] = []
+    for number in range(1, 400):
+        now += 0.5
+        if outer.phase is Phase.TRAINING and number == 20:
+            outer.inner_finished(inner_result(outer), now)
+        start = AttemptStart(instance=INSTANCE, round=0, attempt=2 * number, members=OTHERS)
+        outer.received(liar, start, now)
+        sent = [effect.message for effect in outer.tick(now) if isinstance(effect, Send)]
+        started += [message for message in sent if isinstance(message, AttemptStart) and message.attempt > 0]
+    assert liar in outer.hosts.suspects
+    assert any(liar not in start.members and HOSTS[0] in start.members for start in started)
 
 
 @pytest.mark.parametrize(

@@ -191,4 +191,4 @@ def test_of_two_starts_with_one_number_and_other_steps_the_same_one_counts_every
     trains = training(plan_of())
     for sender, steps in ((LATE, first), (OTHERS[0], second)):
         trains.received(sender, start(1, partial=[(LATE, steps)]), 112.0)
-    assert trains.attempts.pending == start(1, partial=[(LATE, 2)])
+    assert trains.attempts.pending is not None and trains.attempts.pending.partial_steps == ((LATE, 2),)

@@ -10,7 +10,7 @@ from adloco_p2p.core.ledger.admission import in_order
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model.hash_tree import leaf_hash, proof, tree_root
-from adloco_p2p.core.model.ledger_entry import Pledge, WrongSum
+from adloco_p2p.core.model.ledger_entry import Pledge, WrongSum, inputs_digest, receipt_content
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from tests.core.agreement.test_consensus import sign, verify
@@ -55,6 +55,21 @@ def test_no_slice_of_an_honest_reducer_is_evidence() -> None:
     ledger, _ = seated()
     for index in range(3):
         assert "a sum that may be right" in verdict(ledger, statements=[evidence(ledger, index, MEAN)])
+
+
+@pytest.mark.parametrize("mean_codec", range(256))
+def test_a_receipt_of_any_codec_raises_no_error(mean_codec: int) -> None:
+    """A member may sign one about itself that names a codec in which no mean is returned, with bytes of that codec."""
+    ledger, _ = seated()
+    two_of_topk2 = bytes((2, 0, 0, 0)) + bytes(4) + bytes([255] * 8) + bytes(16 + 40 + 16)
+    result = Tree({OTHER: [packed(0, 0)], LIAR: [two_of_topk2]})
+    sent = Tree({OTHER: [packed(0, 0)], LIAR: [packed(0, 0)]})
+    made = evidence(ledger, 0, result, contributions=(sent,), coefficients=(1.0,))
+    inputs = inputs_digest(made.sent_codec, mean_codec, made.roots, made.coefficients)
+    receipt = pledge(ledger, receipt_content(inputs, result.shard(LIAR)), by=LIAR, kind="reduction")
+    told = verdict(ledger, statements=[replace(made, mean_codec=mean_codec, receipt=receipt)])
+    assert told == "" or "may be right" in told
+    assert mean_codec != 9 or "may be right" in told, "of `topk2`, whose bytes these are"
 
 
 def test_a_contribution_that_was_left_out_is_not_shown_and_does_not_count() -> None:

@@ -7,9 +7,10 @@ import pytest
 from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import MAX_LABEL_CHARS, Digest, PeerId
+from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
-from adloco_p2p.swarm.discovery.run_records import MAX_DHT_RECORD_BYTES, Discovery, PeerRecord
+from adloco_p2p.swarm.discovery.run_records import MAX_DHT_RECORD_BYTES, Discovery, PeerRecord, RunRecord
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.v1 import gossip_pb2
 from tests.swarm.swarm_hosts import started_hosts
@@ -142,6 +143,27 @@ def test_a_well_signed_manifest_must_still_be_a_configuration(author):
     manifest = SignedManifest(manifest=payload, author=author.peer_id, signature=author.sign("manifest", payload))
     with pytest.raises(RemoteProtocolError, match="RunConfig"):
         manifest.verified(manifest.run)
+
+
+DRAWS = "a run\x1b[2J\u202e"
+
+
+def test_a_manifest_with_a_name_that_draws_on_the_terminal_is_refused(author):
+    """A joiner prints it."""
+    config = RunConfig(name=DRAWS, author=author.peer_id)
+    with pytest.raises(RemoteProtocolError, match="RunConfig: name"):
+        SignedManifest.sign(config, author).verified(config.digest)
+
+
+@pytest.mark.parametrize("field", ["name", "author"])
+def test_a_record_of_a_run_that_draws_on_the_terminal_is_refused(author, field):
+    """Anybody may announce one, and a newcomer that finds several lists them."""
+    record = RunRecord(
+        run=RUN, name="a run", author=author.peer_id, num_peers=1, announcer=author.peer_id, protocol=16, expiration=1e9
+    )
+    decode(RunRecord, canonical.encode(record), max_bytes=MAX_DHT_RECORD_BYTES)
+    with pytest.raises(RemoteProtocolError, match=field):
+        decode(RunRecord, canonical.encode(dataclasses.replace(record, **{field: DRAWS})), max_bytes=MAX_DHT_RECORD_BYTES)
 
 
 def test_the_largest_records_fit_into_the_dht():

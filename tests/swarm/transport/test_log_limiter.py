@@ -1,7 +1,7 @@
 """A bad peer's refusals are told once a minute and reason, with their number."""
 
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.swarm.transport.log_limiter import MAX_REASONS, MAX_REMOTES, PERIOD_SECONDS, Refusals
+from adloco_p2p.swarm.transport.log_limiter import MAX_LINES, MAX_REASONS, MAX_REMOTES, PERIOD_SECONDS, Refusals
 
 BAD, OTHER = PeerId("bad"), PeerId("other")
 
@@ -30,4 +30,12 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(3 * MAX_REMOTES):
         refusals.count(PeerId(f"peer {number}"), "noise", 0.0)
     assert len(refusals._logged) == MAX_REMOTES
-    assert refusals.count(PeerId("peer 0"), "noise", 1.0) == 1
+    assert refusals.count(PeerId("peer 0"), "noise", PERIOD_SECONDS) == 1
+
+
+def test_refusals_under_ever_new_names_are_logged_seldom_too() -> None:
+    """A stranger makes a name for each of its messages."""
+    refusals = Refusals()
+    told = [refusals.count(PeerId(f"peer {number}"), "noise", number / 1000) for number in range(3000)]
+    assert sum(map(bool, told)) == MAX_LINES
+    assert refusals.count(PeerId("peer 2999"), "noise", 2 * PERIOD_SECONDS) == 2
