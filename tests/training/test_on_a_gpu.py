@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from adloco_p2p.training import chunked_loss
 from adloco_p2p.training import hosting as hosting_module
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.memory_search import search_cuda
+from adloco_p2p.training.shell import ModelShell
 from tests.training.small_run import (
     LENGTH,
     ONE,
@@ -222,6 +223,24 @@ def test_neither_do_rows_of_several_documents(has_kernel: bool, seen: Counter[st
     peer.start([ONE])
     few, many = (waits_of(seen, peer, steps=steps, batch=4, micro=2) for steps in (4, 8))
     assert many - few == Counter({"copies to a device": 4 * 3, "copies to the host": 1})
+
+
+@pytest.mark.parametrize(
+    ("attention", "precision", "is_deterministic"),
+    [("document", "auto", False), ("row", "auto", False), ("document", "float32", False), ("document", "auto", True)],
+)
+def test_the_kernel_for_documents_is_tried_where_it_may_be_used(
+    attention: str,
+    precision: Literal["auto", "float32"],
+    is_deterministic: bool,
+    seen: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(ModelShell, "try_document_kernel", lambda _, rows: tried.append(rows.num_samples))
+    run = replace(with_("data", attention=attention), model=replace(RUN.model, precision=precision))
+    hosting(run, peer=replace(GPU, device=("cuda:0", "cuda:1"), deterministic=is_deterministic))
+    assert tried == ([2, 2] if (attention, precision, is_deterministic) == ("document", "auto", False) else [])
 
 
 def test_the_largest_micro_batch_is_found_by_trying(seen: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
