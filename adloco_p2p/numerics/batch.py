@@ -1,7 +1,7 @@
 """The input of the device room from the data room: rows of token ids, and where they come from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -24,9 +24,13 @@ class Batch:
     labels: torch.Tensor  # [n, L]
     positions: torch.Tensor | None = None  # [n, L]
     """Places in the document, from 0 on, where a row holds several: attention stays inside of each. None: one text a row."""
+    documents: tuple[int, ...] = ()  # [n]
+    """How many each row holds, where there are positions; counted on the CPU, so that nobody waits for a device to know it."""
 
     def __post_init__(self) -> None:
         assert self.input_ids.shape == self.labels.shape and self.input_ids.ndim == 2, (self.input_ids.shape, self.labels.shape)
+        if self.positions is not None and not self.documents:
+            object.__setattr__(self, "documents", tuple((self.positions == 0).sum(dim=1).tolist()))
 
     @property
     def num_samples(self) -> int:
@@ -37,10 +41,15 @@ class Batch:
         """Labels that some token predicts: all but a row's first and its padding."""
         return int((self.labels[:, 1:] != IGNORED_LABEL).sum())
 
+    @property
+    def has_several_documents(self) -> bool:
+        """In one of its rows."""
+        return any(count > 1 for count in self.documents)
+
     def rows(self, start: int, stop: int) -> "Batch":
         """Rows `start` to `stop`, as views."""
-        positions = None if self.positions is None else self.positions[start:stop]
-        return Batch(input_ids=self.input_ids[start:stop], labels=self.labels[start:stop], positions=positions)
+        part = slice(start, stop)
+        return replace(self._each(lambda rows: rows[part]), documents=self.documents[part])
 
     def pinned(self) -> "Batch":
         """A copy in page-locked memory, which a CUDA device can fetch beside its work."""
@@ -53,7 +62,9 @@ class Batch:
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
         positions = None if self.positions is None else change(self.positions)
-        return Batch(input_ids=change(self.input_ids), labels=change(self.labels), positions=positions)
+        return Batch(
+            input_ids=change(self.input_ids), labels=change(self.labels), positions=positions, documents=self.documents
+        )
 
 
 class SampleStream(Protocol):

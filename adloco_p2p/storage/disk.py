@@ -34,6 +34,13 @@ def reported(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: {advice}", code=_CODES.get(error.errno or 0)) from error
 
 
+def share_mode(directory: Path) -> None:
+    """Weights, which safetensors writes for their owner alone, get the mode of a configuration beside them: so what a
+    container wrote can be read outside of it."""
+    for path in directory.rglob("*.safetensors"):
+        shutil.copymode(next(path.parent.glob("*config.json"), path), path)
+
+
 def check_room(directory: Path, num_bytes: int, *, what: str) -> None:
     """Raise StorageError where `what` is larger than the free space on the disk of `directory` and its present content, which
     it replaces."""

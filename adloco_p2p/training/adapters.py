@@ -38,6 +38,7 @@ def adapted(base: transformers.PreTrainedModel, lora: LoraConfig, *, seed: int) 
         r=lora.rank,
         lora_alpha=lora.alpha,
         target_modules=lora.targets[0] if lora.targets == ("all-linear",) else list(lora.targets),
+        exclude_modules=_more_than_linear(base) or None,
         use_rslora=lora.rank_stabilised,
         lora_dropout=0.0,
     )
@@ -58,6 +59,16 @@ def adapted(base: transformers.PreTrainedModel, lora: LoraConfig, *, seed: int) 
         for a in _matrices_a(module):
             a.requires_grad_(False)
     return module
+
+
+def _more_than_linear(base: torch.nn.Module) -> list[str]:
+    """Names of modules that inherit from a linear layer and compute something else, such as Llama 4's routers, which return two
+    tensors: `peft` takes them for linear layers."""
+    return [
+        name
+        for name, module in base.named_modules()
+        if isinstance(module, torch.nn.Linear) and type(module).forward is not torch.nn.Linear.forward
+    ]
 
 
 @torch.no_grad()

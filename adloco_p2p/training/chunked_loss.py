@@ -68,10 +68,10 @@ def body_of(module: transformers.PreTrainedModel) -> Any:
     return None if plain.base_model is plain else plain.base_model
 
 
-def hidden_states(module: transformers.PreTrainedModel, rows: Batch) -> torch.Tensor:
-    """The input of the head: [n, L, D]."""
+def hidden_states(module: transformers.PreTrainedModel, rows: Batch, **places: torch.Tensor) -> torch.Tensor:
+    """The input of the head: [n, L, D]. `places`: `document_places`."""
     # positions that restart, and no attention mask: transformers then keeps attention inside of each document
-    output = body_of(module)(input_ids=rows.input_ids, position_ids=rows.positions, use_cache=False)
+    output = body_of(module)(input_ids=rows.input_ids, position_ids=rows.positions, use_cache=False, **places)
     hidden: torch.Tensor = output.last_hidden_state
     return hidden
 

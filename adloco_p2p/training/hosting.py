@@ -17,7 +17,7 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, DeviceError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.adapters import draw_adapter_
@@ -32,7 +32,7 @@ from adloco_p2p.training.inner_optimizer import InnerOptimizer, inner_optimizer
 from adloco_p2p.training.input_worker import InputWorker
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_need import memory_need
-from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda
+from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda, synthetic_rows
 from adloco_p2p.training.model import build_model, check_texts_apart
 from adloco_p2p.training.plugins import plugin_loss
 from adloco_p2p.training.progress import IsEnough, OnProgress, never_enough
@@ -42,6 +42,8 @@ from adloco_p2p.training.shell import ModelShell
 
 GUARD_ROWS = 32
 """Rows on which an outer step is measured, before and after it."""
+_TRIAL_TOKENS = 64
+"""Of a row with which a kernel is tried."""
 
 
 class Hosting(HostedInstances):
@@ -71,9 +73,23 @@ class Hosting(HostedInstances):
         self._heldout_losses: dict[InstanceId, tuple[float, ...]] = {}
 
     def _shell_of(self, module: transformers.PreTrainedModel, device: torch.device) -> ModelShell:
+        """Raises DeviceError where the model does not fit the device."""
         loss = plugin_loss(self._run.model.loss) if self._run.model.loss else None
         is_half = is_bfloat16(self._run.model.precision, device)
-        shell = ModelShell(module, device=device, is_bfloat16=is_half, loss=loss)
+        try:
+            shell = ModelShell(module, device=device, is_bfloat16=is_half, loss=loss)
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"memory_fraction: {device} does not hold the model and a gradient of its parameters; raise it, or train on"
+                " another device",
+                code="E502",
+            ) from error
+        is_exact = (
+            self._peer_config.deterministic
+        )  # nobody has seen whether the kernel is; this also is the way to do without it
+        if self._run.data.keeps_texts_apart and device.type == "cuda" and is_half and not is_exact:
+            length = min(_TRIAL_TOKENS, self._feed.sequence_length)
+            shell.try_document_kernel(synthetic_rows(2, length, self._feed.vocab_size, num_documents=2))
         if self._peer_config.activation_checkpointing:
             shell.recompute_activations()
         if self._peer_config.compile:
@@ -289,6 +305,7 @@ class Hosting(HostedInstances):
             is_measured=self._run.batch.is_tested,
             new_optimizer=self._new_optimizer,
             num_instances=max(1, most - hosted),
+            num_documents=1 + self._run.data.keeps_texts_apart,
             limit=limit,
         )
 

@@ -101,9 +101,11 @@ def search_cuda(
     is_measured: bool,
     new_optimizer: NewOptimizer,
     num_instances: int,
+    num_documents: int,
     limit: int,
 ) -> int:
-    """By trying: an inner step, twice per size, beside as much memory as `num_instances` instances keep.
+    """By trying: an inner step, twice per size, beside as much memory as `num_instances` instances keep. `num_documents`: in
+    each row.
 
     The process's memory limit (`training.device`) leaves the margin. Raises DeviceError where one sample does not fit.
     """
@@ -118,7 +120,7 @@ def search_cuda(
         ) from error
 
     def fits(num_samples: int) -> bool:
-        rows = synthetic_rows(num_samples, sequence_length, vocab_size)
+        rows = synthetic_rows(num_samples, sequence_length, vocab_size, num_documents=num_documents)
         try:
             for _ in range(2):  # the second time the allocator holds what the first one left
                 accumulate_gradient(shell, rows, micro_batch=num_samples, is_measured=False)
@@ -147,7 +149,10 @@ def search_cuda(
     return fitting
 
 
-def synthetic_rows(num_samples: int, sequence_length: int, vocab_size: int) -> Batch:
-    """Rows of different tokens, full length."""
+def synthetic_rows(num_samples: int, sequence_length: int, vocab_size: int, *, num_documents: int = 1) -> Batch:
+    """Rows of different tokens, full length; of so many documents each, or as many as there are tokens."""
     ids = torch.arange(num_samples * sequence_length).remainder(vocab_size).view(num_samples, sequence_length)
-    return Batch(input_ids=ids, labels=ids)
+    if num_documents == 1:
+        return Batch(input_ids=ids, labels=ids)
+    positions = torch.arange(sequence_length).remainder(-(-sequence_length // num_documents)).repeat(num_samples, 1)
+    return Batch(input_ids=ids, labels=ids, positions=positions)

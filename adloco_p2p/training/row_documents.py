@@ -1,5 +1,5 @@
-"""Whether rows hold several documents is known where they are read. transformers looks at the positions instead, in every
-forward, and where these lie on a GPU the host waits for all that the GPU has to do, and then the GPU for the host."""
+"""How many documents rows hold is known where they are read. transformers looks at the positions instead, in every forward, and
+where these lie on a GPU the host waits for all that the GPU has to do, and then the GPU for the host."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,8 @@ from transformers import masking_utils
 class _Known(local):
     """Of the thread; a context variable is nothing that torch.compile can trace."""
 
-    is_one_a_row = False
+    has_several: bool | None = None
+    """None: not known."""
 
 
 _KNOWN = _Known()
@@ -21,15 +22,23 @@ _look = masking_utils.find_packed_sequence_indices
 
 def _documents(position_ids: torch.Tensor) -> torch.Tensor | None:
     """As transformers has it: the number of each token's document [n, L]; none where every row is one."""
-    return None if _KNOWN.is_one_a_row else _look(position_ids)
+    if _KNOWN.has_several is None:
+        numbers: torch.Tensor | None = _look(position_ids)
+        return numbers
+    return (position_ids == 0).cumsum(dim=-1) if _KNOWN.has_several else None
+
+
+def are_several_known() -> bool:
+    """Whether this thread is in a forward whose rows hold several documents, at least one of them."""
+    return bool(_KNOWN.has_several)
 
 
 @contextmanager
-def known_documents(*, is_one_a_row: bool) -> Iterator[None]:
-    """Forwards of this thread inside do not look, if every row is one document."""
+def known_documents(*, has_several: bool) -> Iterator[None]:
+    """Forwards of this thread inside do not look. `has_several`: a row holds more than one document."""
     masking_utils.find_packed_sequence_indices = _documents
-    before, _KNOWN.is_one_a_row = _KNOWN.is_one_a_row, is_one_a_row
+    before, _KNOWN.has_several = _KNOWN.has_several, has_several
     try:
         yield
     finally:
-        _KNOWN.is_one_a_row = before
+        _KNOWN.has_several = before

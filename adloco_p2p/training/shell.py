@@ -13,6 +13,7 @@ from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_products, sum_dtype
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
 from adloco_p2p.training.chunked_loss import body_of, chunk_values, chunked_cross_entropy, head_of, hidden_states
+from adloco_p2p.training.document_kernel import document_places, try_attention
 from adloco_p2p.training.plugins import Loss
 from adloco_p2p.training.row_documents import known_documents
 
@@ -36,6 +37,7 @@ class ModelShell:
         self._logits_of = head_of(self.module) if loss is None else None  # another loss needs the logits of all tokens
         self._head = self.module.get_output_embeddings()
         self._bound: torch.Tensor | None = None
+        self._has_document_kernel = False
         self._accumulate_in_place()
 
     @property
@@ -78,6 +80,20 @@ class ModelShell:
         all sizes."""
         body = body_of(self.module)
         (self.module if body is None else body).compile(backend=backend)
+
+    def try_document_kernel(self, rows: Batch) -> bool:
+        """From now on without masks for several documents of a row, if torch's kernel for them does with this model on this
+        device what masks do. Before `bind` and `compile`. `rows`: to try it with; of several documents."""
+        assert self._bound is None and rows.has_several_documents
+
+        def step() -> None:
+            torch.autograd.backward(self.token_losses(rows).sum())
+
+        self.module.train()
+        self._has_document_kernel = True
+        self._has_document_kernel = try_attention(self.module, step)
+        self.gradient.zero_()
+        return self._has_document_kernel
 
     def _accumulate_in_place(self) -> None:
         for parameter, (_, view) in zip(self.parameters, self.layout.views(self.gradient), strict=True):
@@ -153,15 +169,16 @@ class ModelShell:
         targets = torch.cat([batch.labels[:, 1:], end], dim=1)  # [n, L]
         with (
             torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16),
-            known_documents(is_one_a_row=batch.positions is None),
+            known_documents(has_several=batch.has_several_documents),
         ):
+            places = document_places(batch) if self._has_document_kernel else {}
             if self._logits_of is not None:
-                hidden = hidden_states(self.module, batch)
+                hidden = hidden_states(self.module, batch, **places)
                 return chunked_cross_entropy(hidden.flatten(0, 1), targets.view(-1), self._logits_of, self._head).view(
                     targets.shape
                 )
             # positions that restart, and no attention mask: transformers then keeps attention inside of each document
-            output = self.module(input_ids=batch.input_ids, position_ids=batch.positions, use_cache=False)
+            output = self.module(input_ids=batch.input_ids, position_ids=batch.positions, use_cache=False, **places)
         logits = output.logits  # [n, L, V]
         if self._loss is not None:
             return self._loss(logits.float(), targets)

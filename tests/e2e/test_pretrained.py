@@ -135,6 +135,8 @@ def test_a_run_of_adapters_exports_the_merged_model_and_the_adapter(
     assert off < 0.02, "the merged weights differ by more than their rounding"
     named = [path.name for path in output.rglob("*") if path.is_file() and str(tmp_path).encode() in path.read_bytes()]
     assert not named
+    modes = {path.stat().st_mode & 0o777 for path in output.rglob("*") if path.is_file()}
+    assert len(modes) == 1, "whoever may read the configuration may read the weights"
 
 
 def test_evaluation_on_a_named_file(pretrained: Path, tmp_path: Path) -> None:

@@ -119,16 +119,25 @@ def test_a_crash_is_one_line_and_one_bundle(
     assert "IndexError" in everything_in(bundle)["crash.txt"]  # the last crash is still told
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: unspecified launch failure\nSearch for `cudaErrorLaunchFailure'",
+        "CUDA driver error: unknown error",
+        "cuDNN Frontend error: [cudnn_frontend] Error: No execution plans support the graph.",
+        "CUDA out of memory. Tried to allocate 2.00 GiB.",
+    ],
+)
 def test_an_error_of_a_gpu_is_no_fault_of_the_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def report(arguments: object) -> int:
-        raise RuntimeError("CUDA error: unspecified launch failure\nSearch for `cudaErrorLaunchFailure'")
+        raise RuntimeError(words)
 
     monkeypatch.setattr(inspect, "report", report)
     assert main(["report", "--workdir", str(tmp_path / "new"), "--output", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("adloco-peer: E102: RuntimeError: CUDA error: unspecified launch failure") and "dmesg" in said
+    assert said.startswith(f"adloco-peer: E102: RuntimeError: {words[:20]}") and "dmesg" in said and "nvidia-smi" in said
 
 
 def test_a_crash_where_nothing_can_be_written_shows_the_traceback(

@@ -47,7 +47,7 @@ def save_base(
     sizes = {**({} if model_type == "gpt2" else SIZES), **other_sizes}
     special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     config = transformers.AutoConfig.for_model(
-        model_type, vocab_size=VOCAB_SIZE + 5, **{**special, **ARCHITECTURES[model_type], **sizes}
+        model_type, vocab_size=VOCAB_SIZE + 5, **{**special, **ARCHITECTURES.get(model_type, {}), **sizes}
     )
     torch.manual_seed(seed)
     module = transformers.AutoModelForCausalLM.from_config(config)
@@ -97,6 +97,20 @@ def test_adapter_and_merged_model_are_read_by_plain_libraries(model_type: str, t
     assert (logits(reloaded) - wanted).abs().max() < 1e-4
     for path in [*(tmp_path / "adapter").iterdir(), *(tmp_path / "merged").iterdir()]:
         assert str(tmp_path).encode() not in path.read_bytes(), f"{path.name} names a path of this machine"
+
+
+def test_a_router_that_inherits_from_a_linear_layer_gets_no_adapter(tmp_path: Path) -> None:
+    """Llama 4's returns two tensors, which an adapter would replace by one."""
+    sizes: dict[str, Any] = {"intermediate_size_mlp": 48, "num_local_experts": 2, "head_dim": 16}
+    base = save_base(tmp_path / "base", "llama4_text", interleave_moe_layer_step=1, **sizes)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(base)
+    module = build(base)
+    assert torch.equal(logits(module), logits(plain))
+    adapted_layers = {entry.name.partition(".lora_")[0].rpartition(".")[2] for entry in layout_of(module).entries}
+    assert adapted_layers == {f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")}
+    train_a_little(module)
+    save_adapter(module, ModelConfig(pretrained=str(base)), tmp_path / "adapter")
+    assert torch.equal(logits(peft.PeftModel.from_pretrained(plain, tmp_path / "adapter")), logits(module))
 
 
 @pytest.mark.parametrize("model_type", ARCHITECTURES)

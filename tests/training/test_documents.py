@@ -2,12 +2,15 @@
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
 from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.training import document_kernel
+from adloco_p2p.training.memory_search import synthetic_rows
 from adloco_p2p.training.shell import ModelShell
 from tests.training.small_run import LENGTH, VOCAB_SIZE
 from tests.training.test_adapters import ARCHITECTURES, build, save_base
@@ -63,3 +66,133 @@ def test_a_compiled_model_computes_the_same_without_a_break(rank: int, tmp_path:
     for ours, theirs in zip(computed(), plain, strict=True):
         torch.testing.assert_close(ours, theirs)
     assert not counters["graph_break"] and 0 < counters["stats"]["unique_graphs"] <= len(batches) + 1
+
+
+# --- without masks -----------------------------------------------------------------------------------------------------
+
+
+TRIAL = synthetic_rows(2, LENGTH, VOCAB_SIZE, num_documents=2)
+
+
+def varlen_by_hand(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None,
+    window_size: tuple[int, int],
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """What torch documents of `varlen_attn`, which runs on GPUs only: tokens [T, heads, d] of one document after another."""
+    assert cu_seq_q is cu_seq_k and cu_seq_q.dtype == torch.int32 and max_q == max_k
+    assert window_size == (-1, 0) and query.shape[0] == key.shape[0] == value.shape[0]
+    places = torch.arange(query.shape[0], device=query.device)
+    document = torch.bucketize(places, cu_seq_q[1:], right=True)
+    mask = (document[:, None] == document[None]) & (places[:, None] >= places[None])
+    query, key, value = (each.transpose(0, 1)[None] for each in (query, key, value))
+    attention = torch.nn.functional.scaled_dot_product_attention
+    found = attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=enable_gqa)
+    return found[0].transpose(0, 1)
+
+
+def packed_rows() -> Batch:
+    ids = torch.randint(VOCAB_SIZE, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+    positions = torch.stack([torch.cat([torch.arange(b - a), torch.arange(c - b)]) for a, b, c in CUTS])
+    return Batch(input_ids=ids, labels=ids, positions=positions)
+
+
+def computed(shell: ModelShell, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Losses, and the gradient of their sum."""
+    shell.gradient.zero_()
+    losses = shell.token_losses(batch)
+    losses.sum().backward()
+    return losses.detach(), shell.gradient.clone()
+
+
+@pytest.fixture
+def kernel_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of documents that torch's kernel, here by hand, was called with."""
+    calls: list[int] = []
+
+    def called(*arguments: Any, **more: Any) -> torch.Tensor:
+        calls.append(len(arguments[3]) - 1)
+        return varlen_by_hand(*arguments, **more)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", called)
+    return calls
+
+
+@pytest.mark.parametrize("is_recomputed", [False, True])
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_the_kernel_for_documents_computes_what_masks_do(
+    model_type: str, rank: int, is_recomputed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel_calls: list[int]
+) -> None:
+    shell = ModelShell(build(save_base(tmp_path, model_type), rank=rank), device=torch.device("cpu"), is_bfloat16=False)
+    if is_recomputed:
+        shell.recompute_activations()
+    shell.module.train()
+    rows = packed_rows()
+    alone = Batch(input_ids=rows.input_ids, labels=rows.labels)
+    masked, whole = computed(shell, rows), computed(shell, alone)
+    assert shell.try_document_kernel(TRIAL) and not shell.gradient.any()
+    kernel_calls.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(document_kernel, "sdpa_mask", None)  # no mask is made
+        without = computed(shell, rows)
+    for found, expected in zip(without, masked, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert set(kernel_calls) == {4} and len(kernel_calls) == 2 * (1 + is_recomputed)
+    kernel_calls.clear()
+    assert all(torch.equal(found, expected) for found, expected in zip(computed(shell, alone), whole, strict=True))
+    assert not kernel_calls, "rows of one document go torch's usual way"
+
+
+def test_a_window_that_is_shorter_than_the_row_keeps_its_mask(tmp_path: Path, kernel_calls: list[int]) -> None:
+    """The first layer attends to all of a document, the second one to 24 tokens of it."""
+    layers = ["full_attention", "sliding_attention"]
+    base = save_base(tmp_path, "qwen2", sliding_window=24, use_sliding_window=True, layer_types=layers)
+    shell = ModelShell(build(base, rank=0), device=torch.device("cpu"), is_bfloat16=False)
+    shell.module.train()
+    masked = computed(shell, packed_rows())
+    assert shell.try_document_kernel(synthetic_rows(2, 16, VOCAB_SIZE, num_documents=2))
+    kernel_calls.clear()
+    for found, expected in zip(computed(shell, packed_rows()), masked, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert kernel_calls == [4]
+
+
+def test_where_the_kernel_does_not_do_the_same_masks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: Any, **__: Any) -> torch.Tensor:
+        raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
+
+    def across(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu: torch.Tensor, *_: Any, **more: Any) -> Any:
+        one = torch.tensor([0, query.shape[0]], dtype=torch.int32)
+        return varlen_by_hand(query, key, value, one, one, LENGTH, LENGTH, **more)
+
+    for kernel, model_type, sizes in (
+        (refuses, "llama", {}),
+        (across, "llama", {}),
+        (varlen_by_hand, "llama", {"attention_dropout": 0.1}),
+        (varlen_by_hand, "gemma2", {"head_dim": 16}),  # capped scores
+    ):
+        base = save_base(tmp_path / f"{kernel.__name__}-{model_type}-{len(sizes)}", model_type, **sizes)
+        shell = ModelShell(build(base, rank=0), device=torch.device("cpu"), is_bfloat16=False)
+        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+        shell.module.eval()
+        masked = shell.token_losses(packed_rows())
+        assert not shell.try_document_kernel(TRIAL) and not shell.gradient.any()
+        shell.module.eval()
+        assert torch.equal(shell.token_losses(packed_rows()), masked)
+
+
+def test_documents_are_counted_where_rows_are_made() -> None:
+    rows = packed_rows()
+    alone = Batch(input_ids=rows.input_ids, labels=rows.labels, positions=torch.arange(LENGTH).expand(2, -1))
+    assert rows.documents == (2, 2) and rows.rows(1, 2).documents == (2,) and rows.to(torch.device("meta")).documents == (2, 2)
+    assert rows.has_several_documents and not alone.has_several_documents
+    assert Batch(input_ids=rows.input_ids, labels=rows.labels).documents == ()

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -11,13 +12,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from adloco_p2p.cli import main
 from adloco_p2p.config.run_config import AveragingConfig, LoraConfig, ModelConfig, RunConfig
+from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
+from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training import chunked_loss
 from adloco_p2p.training import hosting as hosting_module
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.memory_search import search_cuda
+from adloco_p2p.training.shell import ModelShell
 from tests.training.small_run import (
     LENGTH,
     ONE,
@@ -34,6 +38,7 @@ from tests.training.small_run import (
     train_round,
 )
 from tests.training.test_adapters import save_base
+from tests.training.test_documents import TRIAL, varlen_by_hand
 from tests.training.test_several_devices import history
 from tests.training.virtual_gpu import DeviceTensor, virtual_gpus
 
@@ -209,12 +214,33 @@ def test_inner_steps_do_not_wait_for_the_gpu(kind: str, seen: Counter[str]) -> N
     assert few["reads"] == 3 and few["copies to the host"] == 1, "at the end: the loss, and whether the parameters are sound"
 
 
-def test_packed_documents_cost_one_wait_for_each_micro_batch(seen: Counter[str]) -> None:
-    """transformers looks whether a row holds several documents before it makes the mask."""
+@pytest.mark.parametrize("has_kernel", [False, True])
+def test_neither_do_rows_of_several_documents(has_kernel: bool, seen: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers would look at the positions before it makes the mask."""
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_by_hand)
     peer = hosting(peer=GPU, feed=Documents())
+    assert not has_kernel or peer._shell.try_document_kernel(TRIAL)
     peer.start([ONE])
     few, many = (waits_of(seen, peer, steps=steps, batch=4, micro=2) for steps in (4, 8))
-    assert many - few == Counter({"copies to a device": 4 * 3, "copies to the host": 1, "reads": 4 * 2})
+    assert many - few == Counter({"copies to a device": 4 * 3, "copies to the host": 1})
+
+
+@pytest.mark.parametrize(
+    ("attention", "precision", "is_deterministic"),
+    [("document", "auto", False), ("row", "auto", False), ("document", "float32", False), ("document", "auto", True)],
+)
+def test_the_kernel_for_documents_is_tried_where_it_may_be_used(
+    attention: str,
+    precision: Literal["auto", "float32"],
+    is_deterministic: bool,
+    seen: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(ModelShell, "try_document_kernel", lambda _, rows: tried.append(rows.num_samples))
+    run = replace(with_("data", attention=attention), model=replace(RUN.model, precision=precision))
+    hosting(run, peer=replace(GPU, device=("cuda:0", "cuda:1"), deterministic=is_deterministic))
+    assert tried == ([2, 2] if (attention, precision, is_deterministic) == ("document", "auto", False) else [])
 
 
 def test_the_largest_micro_batch_is_found_by_trying(seen: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,12 +266,47 @@ def test_an_apple_gpu_never_sees_float64(monkeypatch: pytest.MonkeyPatch) -> Non
         life(peer)
 
 
-def test_a_node_trains_alone_on_a_gpu(seen: Counter[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of it: text, forks, evaluation, checkpoints, the end."""
+def start(workdir: Path, *, devices: str, rounds: int = 2) -> int:
+    """A node that trains alone, small; its exit code."""
     sizes = ["model.architecture.num_hidden_layers=1", "data.sequence_length=64", "evaluation.rows=4", "batch.initial_batch=2"]
     work = ["work.inner_steps=2", "work.samples=null"]
-    machine = ["device=auto", "num_threads=1", "max_micro_batch=2"]
-    words = ["start", "configs/default.yaml", "--offline", "--plain", "--workdir", str(tmp_path), "--rounds", "2"]
-    assert main([*words, "--set", *sizes, *work, "--peer-set", *machine]) == 0
+    machine = [f"device={devices}", "num_threads=1", "max_micro_batch=2"]
+    words = ["start", "configs/default.yaml", "--offline", "--plain", "--workdir", str(workdir), "--rounds", str(rounds)]
+    return main([*words, "--set", *sizes, *work, "--peer-set", *machine])
+
+
+def test_a_node_trains_alone_on_a_gpu(seen: Counter[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of it: text, forks, evaluation, checkpoints, the end."""
+    assert start(tmp_path, devices="auto") == 0
     said = capsys.readouterr().out
     assert "device cuda:0" in said and "fork" in said and "finished  rounds 2/2" in said
+
+
+def test_a_gpu_that_fails_ends_the_node_and_the_others_go_on(
+    seen: Counter[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the third round, when it trains the instance that was forked."""
+    run_inner = Hosting.run_inner
+
+    def failing(self: Hosting, effect: RunInner, **more: Any) -> InnerResult | None:
+        if effect.round == 2 and self.device_names[self._place_of(effect.plan.instance)] == "cuda:1":
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return run_inner(self, effect, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Hosting, "run_inner", failing)
+        assert start(tmp_path, devices="[cuda:0,cuda:1]", rounds=4) == 1
+    said = capsys.readouterr()
+    assert "E102" in said.err, said
+    assert start(tmp_path, devices="cuda:0", rounds=4) == 0
+    assert "finished  rounds 4/4" in capsys.readouterr().out
+
+
+def test_a_model_that_a_gpu_does_not_hold_is_refused_by_name(seen: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(hosting_module, "ModelShell", short)
+    with pytest.raises(DeviceError, match="memory_fraction: cuda:0 does not hold the model and a gradient") as refused:
+        hosting(peer=GPU)
+    assert refused.value.code == "E502"

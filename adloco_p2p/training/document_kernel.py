@@ -1,0 +1,112 @@
+"""Attention of rows that hold several documents without a mask: on GPUs by torch's kernel for sequences of different lengths.
+
+A mask has a byte or more for each pair of tokens of a row, its attention computes the pairs across documents, too, and no flash
+attention takes one. The kernel (`varlen_attn`) gets the rows as one line of documents, and the places where they begin. It is
+torch's own, for bfloat16 on NVIDIA's Ampere generation and newer, and maybe on others: `try_attention` tries it with the model
+on the device, and where it does not do what masked attention does, or raises an error, all stays as it was. Layers that need
+more than documents and causality, such as windows shorter than the row, get their mask as ever.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.training.row_documents import are_several_known
+
+_ATTENTION = "documents"
+_TRIAL = "documents_trial"
+"""The names under which transformers finds the two functions below."""
+_TOLERANCE = 0.05
+"""Between the kernel's values and those of masked attention, relative to the largest: several roundings of bfloat16."""
+
+
+def document_places(rows: Batch) -> dict[str, torch.Tensor]:
+    """Where the documents of rows begin in the line of all their tokens, and its end, int32, as an argument of a forward that
+    every layer hands on to its attention. Nothing is waited for."""
+    if rows.positions is None or not rows.has_several_documents:
+        return {}
+    firsts = torch.nonzero_static(rows.positions.flatten() == 0, size=sum(rows.documents)).flatten()
+    return {"cu_seq_lens_q": torch.nn.functional.pad(firsts, (0, 1), value=rows.positions.numel()).int()}
+
+
+def try_attention(module: transformers.PreTrainedModel, step: Callable[[], None]) -> bool:
+    """Whether the module computes without masks from now on; otherwise it computes as before. `step`: a forward and backward of
+    rows of several documents, with `document_places`."""
+    plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
+    before = plain.config._attn_implementation
+    if before != "sdpa":
+        return False
+    for name, function, mask_function in ((_TRIAL, _trial, sdpa_mask), (_ATTENTION, _attention, _mask)):
+        transformers.AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, mask_function)
+    plain.set_attn_implementation(_TRIAL)
+    try:
+        step()
+    except Exception:  # torch refuses a card, a type or a size with whatever error it has; an older one lacks the kernel
+        plain.set_attn_implementation(before)
+        return False
+    plain.set_attn_implementation(_ATTENTION)
+    return True
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Query [n, heads, L, d], key and value [n, heads or groups of them, L, d] -> [n, L, heads, d]."""
+    if attention_mask is not None or cu_seq_lens_q is None:
+        others |= {"dropout": dropout, "scaling": scaling}
+        masked: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **others)
+        return masked
+    if dropout or others.get("position_bias") is not None or others.get("softcap") is not None:
+        raise NotImplementedError("dropout, a position bias or capped scores in attention")
+    from torch.nn.attention.varlen import varlen_attn  # not every torch has it
+
+    num_rows, _, length, _ = query.shape
+    device = query.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+    query, key, value = (each.transpose(1, 2).flatten(0, 1).to(dtype) for each in (query, key, value))  # [n L, heads, d]
+    places = (cu_seq_lens_q, cu_seq_lens_q, length, length)
+    found = varlen_attn(query, key, value, *places, scale=scaling, window_size=(-1, 0), enable_gqa=True)
+    assert isinstance(found, torch.Tensor), "the sums of the scores were not asked for"
+    return found.view(num_rows, length, *found.shape[1:]), None
+
+
+def _mask(*, kv_length: int, local_size: int | None = None, **others: Any) -> torch.Tensor | None:
+    """None where documents and causality are all that a mask would contain."""
+    is_more = others.get("attention_mask") is not None or others.get("use_vmap")
+    is_window = local_size is not None and local_size <= kv_length
+    if are_several_known() and not is_more and not is_window:
+        return None
+    mask: torch.Tensor | None = sdpa_mask(kv_length=kv_length, local_size=local_size, **others)
+    return mask
+
+
+def _trial(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """`_attention` without the mask. Raises ArithmeticError where that differs from masked attention."""
+    expected, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **others)
+    found, _ = _attention(module, query, key, value, None, **others)
+    error, largest = (float(each.detach().abs().max()) for each in (found - expected, expected))
+    if not error <= _TOLERANCE * largest:
+        raise ArithmeticError("torch's kernel for documents computes something else than masked attention")
+    return found, None
