@@ -219,7 +219,8 @@ def _run_line(status: Status, width: int) -> RenderableType:
 
 def _ending(status: Status) -> str:
     if status.finish is not None:
-        end = f"finished in {units.duration(status.finish.seconds)}"
+        order = " by a signer's order" if derived.ended_by_signer(status) else ""
+        end = f"finished in {units.duration(status.finish.seconds)}{order}"
         loss = status.finish.heldout_loss
         return end if loss is None else f"{end}, held-out loss {units.loss(loss)}"
     if status.state == "paused":

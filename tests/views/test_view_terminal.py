@@ -50,7 +50,7 @@ def test_columns_drop_by_priority() -> None:
 def test_the_header_shows_when_the_work_began_to_count_and_what_a_token_costs() -> None:
     status = status_at(*BUSY)
     price = units.size(derived.bytes_per_token(status))
-    assert f"{price} sent per token  first average after 21.5 s" in screen(status, 80, 40)
+    assert f"{price} sent per token  first average 21.5 s after the command" in screen(status, 200, 60)
     again = replay([*events()[:-1], events()[0]])  # started again: of the new session nothing counts yet
     assert "first average" not in screen(again, 200, 60) and f"{price[-2:]} sent per token" in screen(again, 200, 60)
 
