@@ -24,6 +24,7 @@ from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import InstanceId, PeerId, as_label
 from adloco_p2p.core.model.telemetry import Listening, Refused
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
@@ -395,7 +396,7 @@ class NetworkPeer:
 
     def _report_missing(self, missing: Sequence[PeerId]) -> None:
         names = ", ".join(missing)
-        self._local.embedding.workdir.enter(f"{READY}, {len(missing)} to come")
+        self._local.embedding.workdir.enter(f"{READY}, {plural(len(missing), 'peer')} to come")
         words = f"the run begins when all founders are here; to come: {names}" if missing else "all founders are here"
         self._local.sink.write(telemetry.Warning(key="founders", message=words, active=bool(missing)))
 

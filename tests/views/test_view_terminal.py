@@ -14,6 +14,7 @@ from rich.console import Console
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.keyboard import Keyboard
 from adloco_p2p.views.members import MemberRow, member_row
+from adloco_p2p.views.records import Incident
 from adloco_p2p.views.screen import Around, render
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.terminal import TerminalView
@@ -101,7 +102,7 @@ def test_the_peers_of_a_swarm_stand_in_place_of_the_planned_ones() -> None:
 
 def test_a_swarm_that_starts_counts_the_peers_that_are_ready() -> None:
     rows = [
-        member_row("peer-0", Status(), outside="ready, 1 to come"),
+        member_row("peer-0", Status(), outside="ready, 1 peer to come"),
         member_row("peer-1", Status(), is_ready=False, outside="importing model code"),
     ]
     console = Console(file=io.StringIO(), width=80, height=24, color_system=None)
@@ -120,6 +121,17 @@ def test_the_instances_are_the_last_to_go() -> None:
     text = screen(status_at(*BUSY), 80, 9)
     assert "capped" in text
     assert "Decisions" not in text
+
+
+def test_past_troubles_take_no_lines_from_peers_and_decisions() -> None:
+    status = status_at(*BUSY)
+    trouble = Incident(elapsed_seconds=90.0, round=13, instance=0, kind="average failed", message="two lines of words, " * 5)
+    past = replace(status, warnings={}, incidents=(trouble,) * 3)
+    peers = {units.short_peer(row.peer) for row in derived.peer_rows(status)}
+    for width in (80, 140):
+        text = screen(past, width, 24)
+        assert all(peer in text for peer in peers) and "Decisions" in text and "two lines of words" in text
+    assert "the laptop's uplink is slow" in screen(replace(past, warnings=status.warnings), 80, 24), "a condition of now does"
 
 
 def test_rows_that_do_not_fit_are_counted() -> None:
