@@ -19,6 +19,7 @@ from adloco_p2p.views.status import ORDERS, Status, apply
 from tests.core.agreement.test_consensus import sign
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, invited, statement, ticketed_ledger
+from tests.views.golden import screen
 from tests.views.synthetic import START, THIS, events, replay, stamped, started
 
 STARTED = replace(started(), rounds=100, samples=None)
@@ -120,6 +121,7 @@ def test_an_order_leaves_the_warnings_once_it_holds_and_the_page_shows_it_all_th
     assert status.warnings[ORDERS] == end and status.orders == f"{end}; {change} by a signer's order"
     finished = replay(made)
     assert ORDERS not in finished.warnings and derived.ended_by_signer(finished) == "a signer ended the run after round 5"
+    assert " by a signer's order, held-out loss" in screen(finished, 120, 24)
     assert derived.ended_by_signer(replay(events(6))) == "" == derived.ended_by_signer(status)
     with_more = [{**event, "course": {**course, "last_round": 6}} if event["event"] == "plan" else event for event in events(6)]
     assert derived.ended_by_signer(replay(with_more)) == "", "it came to its own end before"
