@@ -74,7 +74,7 @@ def _one_seat_is_one_and_none_after_a_revocation(
     late = PeerProcess(folder / "late", ("join", "--initial-peers", single)).start()
     peers.append(late)
     assert [late.end(), unwelcome.end()] == [2, 2]
-    assert "all 1 seats of the invitation are taken" in late.words
+    assert "no seat of the invitation is left: it has 1" in late.words
     assert "the invitation was revoked" in unwelcome.words
     other = run(["invite", "--workdir", guest.workdir], folder=folder)
     assert other.code == 2
