@@ -207,11 +207,12 @@ def joining(status: Status) -> str:
         )
     if words := keeper_words(status) or bench_words(status):
         return words
-    shares = [share for planned in plan.instances if (share := _share(status, planned)) is not None]
-    if not shares or status.results or any(share.inner_steps for share in shares):
+    shares = {item.instance: share for item in plan.instances if (share := _share(status, item)) is not None}
+    if not shares or status.results or any(share.inner_steps for share in shares.values()):
         return ""
+    what = "the state is here" if status.fetched >= shares.keys() else "fetching the state"
     working = [known.round for known in ahead if _has_work(status, known)]
-    return f"fetching the state; training from round {working[0]} on" if working else "fetching the state"
+    return f"{what}; training from round {working[0]} on" if working else what
 
 
 def download_words(status: Status) -> str:

@@ -106,6 +106,8 @@ class Status:
     finish: telemetry.Finished | None = None
     downloads: Mapping[int, telemetry.StateDownload] = field(default_factory=dict)
     """By instance: states on their way to this peer."""
+    fetched: frozenset[int] = frozenset()
+    """Instances whose state has come to this peer since its start."""
     bandwidth: telemetry.Bandwidth | None = None
     """Rates and caps of now; none where nothing measures them."""
     machine: telemetry.Machine | None = None
@@ -191,6 +193,7 @@ def _started(status: Status, event: telemetry.Started, time: float) -> Status:
         bandwidth=None,
         machine=None,
         downloads={},
+        fetched=frozenset(),
     )
 
 
@@ -494,8 +497,11 @@ def _of_now(event: telemetry.Bandwidth | telemetry.Machine, status: Status) -> S
 @fold.register
 def _state_download(event: telemetry.StateDownload, status: Status) -> Status:
     others = {instance: known for instance, known in status.downloads.items() if instance != event.instance}
-    is_over = event.received_bytes >= event.total_bytes
-    return replace(status, downloads=others if is_over else {**others, event.instance: event})
+    if event.received_bytes < event.total_bytes:
+        downloads, fetched = {**others, event.instance: event}, status.fetched - {event.instance}
+    else:
+        downloads, fetched = others, status.fetched | {event.instance}
+    return replace(status, downloads=downloads, fetched=fetched)
 
 
 @fold.register

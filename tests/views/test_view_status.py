@@ -290,6 +290,8 @@ def test_a_joiner_reads_how_much_of_the_state_is_here_and_how_long_it_takes() ->
     assert derived.phase(status) == f"fetching the state; training from round 4 on, {derived.download_words(status)}"
     status = apply(status, downloading(90_000_000, 90_000_000))
     assert (derived.download_fraction(status), derived.download_words(status)) == (None, "")
+    assert derived.phase(status) == "the state is here; training from round 4 on"
+    assert derived.phase(apply(status, downloading(1, 90_000_000))).startswith("fetching the state; ")
 
 
 def test_rows_show_what_each_instance_does() -> None:
