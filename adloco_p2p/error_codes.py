@@ -166,8 +166,10 @@ ERROR_CODES = {
     ),
     "E222": ErrorCode(
         "only a signer of the run can do this",
-        "Invitations, bans and revocations carry the signature of a signer: the author who started the run.",
-        "Use the working directory in which the run was started; `adloco-peer members --workdir DIR` names the signers.",
+        "Invitations, bans and orders carry the signature of a signer: the author who started the run, and those whom a signer"
+        " has added.",
+        "Use the working directory of a signer, such as the one in which the run was started; `adloco-peer signers --workdir"
+        " DIR` lists the signers, and `adloco-peer signers --add PEER` in such a directory adds this peer.",
     ),
     "E223": ErrorCode(
         "a task cannot be evaluated",
@@ -416,8 +418,9 @@ ERROR_CODES = {
     "E503": ErrorCode(
         "training has diverged",
         "Four rounds in a row led to a loss or parameters that are not finite. The last checkpoint is intact.",
-        "The author has to lower `inner.learning_rate` and start a new run; with faulty memory or an overclocked GPU it"
-        " happens on one machine only.",
+        "The author has to lower the learning rate and start a new run: `inner.learning_rate`, or in a program around"
+        " `adloco_p2p.Swarm` that of its own optimizer. With faulty memory or an overclocked GPU it happens on one machine"
+        " only.",
     ),
     "E520": ErrorCode(
         "this Python is too old",

@@ -15,7 +15,10 @@ from adloco_p2p.cli import main, make_parser
 from adloco_p2p.cli.examples import EXAMPLES, FIRST
 from adloco_p2p.cli.parser import Parser
 from adloco_p2p.commands import trained_model
+from adloco_p2p.commands.console import Steps
+from adloco_p2p.commands.swarm import _conclude
 from adloco_p2p.commands.train import _ended, _keep_command, _run_config, shortest
+from adloco_p2p.config.load import load_peer, load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Stop
 from adloco_p2p.core.model.rules import WorkRules
@@ -46,7 +49,10 @@ def test_the_help_page_lists_every_verb_once_below_a_task_and_fits_its_terminal(
 @pytest.mark.parametrize("line", [line.partition("    ")[0] for lines in (*EXAMPLES.values(), FIRST) for line in lines])
 def test_every_example_is_a_command(line: str) -> None:
     command = line.removeprefix('eval "$(').removesuffix(')"').partition(" > ")[0]
-    assert make_parser().parse_args(shlex.split(command)[1:]).verb
+    arguments = make_parser().parse_args(shlex.split(command)[1:])
+    assert arguments.verb
+    load_peer(None, vars(arguments).get("peer_set", []))
+    load_run(None, vars(arguments).get("set", []))
 
 
 def test_a_peer_that_holds_no_model_gets_no_hint_to_export_it(
@@ -77,7 +83,7 @@ LONG = "adloco://ab,/ip4/192.0.2.1/tcp/1/p2p/a"
             ["join", "--initial-peers", LONG, "--workdir", "me", f"--initial-peers={LONG}", "--initial", LONG],
             "adloco-peer join --workdir me",
         ),
-        (["start", "--initial-peers", LONG, "--workdir", "me"], f"adloco-peer start --initial-peers {LONG} --workdir me"),
+        (["start", "--initial-peers", LONG, "--workdir", "me"], "adloco-peer start --workdir me"),
     ],
 )
 def test_a_peer_goes_on_by_the_shortest_command_that_works(
@@ -115,6 +121,17 @@ def test_a_joiner_without_a_link_goes_on_where_its_directory_has_one(
     assert "adloco://cut" in capsys.readouterr().err
 
 
+def test_the_loss_that_few_bytes_cost_is_shown_with_the_hosts_that_it_was_measured_with(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chosen = ["--set", "averaging.preset=sign"]
+    assert main(["config", "show", *chosen]) == 0
+    shown = "held-out loss beside float32, as measured: +0.064 +- 0.026 nats with 4 hosts"
+    assert f"\n# codec sign, {shown}, +0.032 +- 0.014 nats with 8 hosts (docs/results/bytes.md)\n" in capsys.readouterr().out
+    assert main(["plan", "--samples", "1000", "--peers", "3", *chosen]) == 0
+    assert f"per peer and direction; {shown} (docs/results/bytes.md)\n" in capsys.readouterr().out
+
+
 def test_start_without_a_configuration_goes_on_with_the_run_of_the_directory(tmp_path: Path) -> None:
     mine = RunConfig(name="mine", work=WorkRules(samples=60_000))
     with closing(Workdir.open(tmp_path)) as workdir:
@@ -129,6 +146,7 @@ def test_start_without_a_configuration_goes_on_with_the_run_of_the_directory(tmp
     ("words", "kept"),
     [
         (["start"], "adloco-peer start"),
+        (["start", "mine.yaml", "--initial-peers", LONG, "/ip4/x", "--plain"], "adloco-peer start mine.yaml --plain"),
         (["join", "--initial-peers", LONG], "adloco-peer join"),
         (["keep", f"--initial-peers={LONG}"], "adloco-peer keep"),
         (["start", "--lifeline", "3"], ""),
@@ -281,6 +299,27 @@ def test_an_export_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     assert done.stdout.split() == ["2", "False"] and "E211" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("called", "on_path", "shown"),
+    [
+        (".venv/bin/adloco-peer", False, ".venv/bin/adloco-peer"),
+        ("/an environment/adloco-peer", False, "'/an environment/adloco-peer'"),
+        (".venv/bin/adloco-peer", True, "adloco-peer"),
+        ("__main__.py", False, "adloco-peer"),
+    ],
+)
+def test_what_can_be_done_next_is_a_command_that_the_shell_finds(
+    called: str, on_path: bool, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if on_path:
+        (tmp_path / "adloco-peer").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [called])
+    arguments = Namespace(workdir=tmp_path, export=None)
+    assert _conclude(arguments, [], Steps(sys.stderr), finished=[tmp_path / "peer-0"], is_stopped=False) == 0
+    assert f"  {shown} generate --workdir {tmp_path}/peer-0 " in capsys.readouterr().out
+
+
 def test_a_usage_error_names_the_program_once_and_no_list_of_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         make_parser().parse_args(["strat"])
@@ -302,6 +341,21 @@ def test_a_model_that_is_not_there_is_named_by_the_setting_that_named_it(
     assert main(asked) == 2
     said = capsys.readouterr().err
     assert "E209: model.pretrained: './nomodel' looks like a path" in said and "tokenizer" not in said.splitlines()[0]
+
+
+def test_a_model_that_could_be_of_the_hub_is_looked_for_here_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(["start", "--workdir", str(tmp_path / "w"), "--set", "model.pretrained=models/mine"]) == 2
+    said = capsys.readouterr().err
+    assert "E208: tokenizer.source: 'models/mine' cannot be loaded: no directory of that name is here; revision 'main'" in said
+    assert "where tokenizer.source is left out, model.pretrained names it" in said
+
+
+def test_a_plan_of_a_model_that_is_not_there_names_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--samples", "1000", "--set", "model.pretrained=./nomodel"]) == 2
+    assert "E209: model.pretrained: './nomodel' looks like a path" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

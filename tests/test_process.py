@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from adloco_p2p.runtime.node.event_sink import stamp
 from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
-from tests.views.synthetic import events, stamped
+from tests.views.synthetic import OTHERS, START, THIS, events, stamped
 
 POOLS = """
 import ctypes, threading
@@ -382,6 +382,37 @@ def test_the_status_of_a_peer_that_ended_without_the_model_of_the_run_names_the_
     assert "the last one stopped: most others were not heard at the end; its run goes on with" in said
 
 
+def write_events(folder: Path, made: Sequence[Any]) -> None:
+    with (folder / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in made)
+
+
+@pytest.mark.parametrize("is_lifted", [False, True])
+def test_a_verb_that_finds_no_node_of_a_banned_peer_names_the_ban_and_no_command_to_join(
+    is_lifted: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig())
+        workdir.keep_command("adloco-peer join")
+    keep_address(tmp_path, f"adloco://{RunConfig().digest},/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}")
+    ban = {"event": "ruled", "time": START, "round": 3, "action": "ban", "subject": THIS, "by": OTHERS[0], "reason": "noise"}
+    write_events(tmp_path, [*events(6)[:-1], ban, *([{**ban, "action": "unban"}] if is_lifted else [])])
+    assert main(["status", "--workdir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    words = f"E221: {tmp_path}: no node runs in this directory; this peer is banned in round 3 by {OTHERS[0]}: noise; a signer"
+    assert (words in said, "its run goes on with: adloco-peer join" in said) == (not is_lifted, is_lifted)
+
+
+def test_the_status_of_a_run_that_a_signer_ended_names_the_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig())
+    stop = {"event": "ruled", "time": START, "round": 4, "action": "stop", "subject": "", "by": THIS, "reason": "it is good"}
+    ended = [{**event, "course": {"last_round": 5}} if event["event"] == "plan" else event for event in events(6)]
+    write_events(tmp_path, [*ended[:-1], stop, ended[-1]])
+    assert main(["status", "--workdir", str(tmp_path)]) == 0
+    assert "; a signer ended the run after round 5: it is good\n" in capsys.readouterr().out
+
+
 def author_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch, **newest: Any) -> None:
     """A signer's directory whose newest plan has these values."""
     me = Identity.load_or_create(folder / "identity.key").peer_id
@@ -478,7 +509,8 @@ def test_an_open_run_prints_its_link_to_every_peer_and_another_only_to_a_signer(
     said = capsys.readouterr()
     assert said.out.startswith("adloco://") and said.out.count("\n") == 1 and "no invitation" in said.err
     assert main(["invite", "--workdir", str(tmp_path / "closed")]) == 2
-    assert "E222" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "E222" in refused and "those whom a signer has added" in refused and "adloco-peer signers --add" in refused
 
 
 def test_a_run_whose_link_is_printed_can_be_asked_for_its_members_before_its_first_plan(

@@ -17,7 +17,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "join": (
         "adloco-peer join --initial-peers LINK --workdir runs/theirs",
-        "adloco-peer join --initial-peers LINK --workdir runs/theirs --peer-set up_bytes_per_second=1000000",
+        "adloco-peer join --initial-peers LINK --workdir runs/theirs --peer-set upload_bytes_per_second=1000000",
     ),
     "keep": ("adloco-peer keep --initial-peers LINK --workdir runs/kept",),
     "swarm": (

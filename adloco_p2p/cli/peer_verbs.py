@@ -62,7 +62,7 @@ def helping(verbs: Verbs) -> None:
     """Verbs that run many peers, or a bootstrap."""
     swarm = add_verb(verbs, "swarm", "a whole swarm on this machine: real processes on loopback")
     run_config(swarm)
-    workdir(swarm)
+    workdir(swarm, "a directory of each peer")
     swarm.add_argument("--peers", type=positive, required=True, metavar="N", help="how many peers")
     swarm.add_argument("--rounds", type=positive, metavar="R", help="outer rounds of the run")
     swarm.add_argument("--no-wait", action="store_true", help="begin with the first peer; the others join a run under way")
@@ -95,7 +95,7 @@ def admission(verbs: Verbs) -> None:
     json_output(invite)
     invite.set_defaults(verb="admission:invite")
 
-    members = add_verb(verbs, "members", "the peers with a seat, what they count, invitations and bans")
+    members = add_verb(verbs, "members", "the peers with a seat, the weight of their work, invitations and bans")
     workdir(members)
     json_output(members)
     members.set_defaults(verb="admission:members")

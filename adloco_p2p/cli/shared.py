@@ -25,8 +25,8 @@ def run_of_others(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
 
 
-def workdir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="everything of this peer lies here")
+def workdir(parser: argparse.ArgumentParser, content: str = "everything of this peer") -> None:
+    parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help=f"{content} lies here")
 
 
 def machine(parser: argparse.ArgumentParser) -> None:

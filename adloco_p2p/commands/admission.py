@@ -1,12 +1,11 @@
 """Verbs about the peers of a run: invite, ban, unban; and the list of members that everybody can read."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from adloco_p2p.commands.audit import ban_fields, ban_lines, read_ledger
-from adloco_p2p.commands.console import remark, say
+from adloco_p2p.commands.console import remark, say, say_json
 from adloco_p2p.commands.signing import Signer, peer_named, signer_of, state
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
@@ -26,8 +25,10 @@ def invite(arguments: argparse.Namespace) -> int:
     """Print links that let others in, or end an invitation."""
     if arguments.revoke is None and (run := read_run(arguments.workdir)) is not None and run.admission.kind == "open":
         address = _address(arguments.workdir)
-        say(json.dumps({"link": address}) if arguments.json else address)
-        if not arguments.json:
+        if arguments.json:
+            say_json({"link": address})
+        else:
+            say(address)
             remark("the run is open: it asks for no invitation")
         return 0
     signer = signer_of(arguments.workdir)
@@ -44,7 +45,7 @@ def invite(arguments: argparse.Namespace) -> int:
     links = [with_invitation(address, token.to_text()) for token in tokens]
     if arguments.json:
         made = [{"link": link, "key": t.invitation.key} for link, t in zip(links, tokens, strict=True)]
-        say(json.dumps({"seats": seats, "last_round": last_round, "invitations": made}))
+        say_json({"seats": seats, "last_round": last_round, "invitations": made})
         return 0
     for link in links:
         say(link)
@@ -102,7 +103,7 @@ def members(arguments: argparse.Namespace) -> int:
             "invitations": [{"key": key, "seats_taken": number} for key, number in sorted(taken.items())],
             "bans": [ban_fields(ruling) for ruling in admissions.bans().values()],
         }
-        say(json.dumps(document))
+        say_json(document)
         return 0
     say(f"round {plan.round}, admission {run.admission.kind}, {plural(len(plan.roster), 'member')}")
     if ordered := in_words(plan.course, plan.round):

@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import os
+import shlex
 import shutil
 import sys
 import threading
@@ -49,6 +50,13 @@ OUTPUT_VERSION = 1
 def say_json(fields: Mapping[str, Any]) -> None:
     """A result for a program: one JSON object on a line."""
     say(json.dumps({"output_version": OUTPUT_VERSION, **fields}))
+
+
+def program() -> str:
+    """The name by which the user can call this program again: with its path where the shell does not find it without, as in an
+    environment that is not active."""
+    called = Path(sys.argv[0])
+    return "adloco-peer" if called.name != "adloco-peer" or shutil.which(called.name) else shlex.quote(sys.argv[0])
 
 
 def make_way() -> None:

@@ -17,7 +17,7 @@ from adloco_p2p.errors import NoNodeError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View, stamp
 from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_command, read_run
-from adloco_p2p.views import derived, units
+from adloco_p2p.views import derived, overview, units
 from adloco_p2p.views.status import Status, replay
 from adloco_p2p.views.summary import lines, summary, traffic_words
 
@@ -66,7 +66,8 @@ def _last_words(workdir: Path, status: Status) -> str:
     finish, run = status.finish, read_run(workdir)
     assert finish is not None
     loss = f", held-out loss {units.loss(finish.heldout_loss)}" if finish.heldout_loss is not None else ""
-    end = f"finished: {derived.position(status)}{loss}, {units.count(finish.tokens)} tokens"
+    order = f"; {words}" if (words := derived.ended_by_signer(status)) else ""
+    end = f"finished: {derived.position(status)}{loss}, {units.count(finish.tokens)} tokens{order}"
     pictures = f"  the pictures: adloco-peer report --workdir {workdir} --output DIR"
     if run is not None and run.model.program:
         return f"{end}\n{pictures}"  # the program has the model
@@ -89,6 +90,14 @@ def _continuing(workdir: Path) -> str:
     return f"{why}its run goes on with the command that started it"
 
 
+def _own_ban(workdir: Path) -> str:
+    """In words, that the peer of the directory is banned, by whom and why; empty where its events have no such order."""
+    status = _last_status(workdir)
+    if status is None or (words := overview.ban_words(status).get(status.peer)) is None:
+        return ""
+    return f"this peer is {words}; a signer of the run lifts a ban with `adloco-peer unban`"
+
+
 def _starting(workdir: Path) -> str | None:
     """The phase of a node that starts and cannot be asked yet."""
     holder = holder_of(workdir)
@@ -103,6 +112,8 @@ def _client(workdir: Path) -> ControlClient:
         holder = holder_of(workdir)
         if holder is None and (meant := meant_workdir(workdir)):
             raise NoNodeError(f"{error}; did you mean {meant}?") from None
+        if holder is None and (words := _own_ban(workdir)):
+            raise NoNodeError(f"{error}; {words}", code="E221") from None
         if holder is None and (words := _continuing(workdir)):
             raise NoNodeError(f"{error}; {words}") from None
         if holder is None:

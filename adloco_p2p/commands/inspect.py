@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.config.load import load_peer, load_run, show
+from adloco_p2p.config.local_files import check_sources
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.telemetry import Plan, Round, Stamped
@@ -33,8 +34,19 @@ def show_config(arguments: argparse.Namespace) -> int:
     if is_machine:
         say(show(load_peer(arguments.peer_config, arguments.peer_set), arguments.json))
     else:
-        say(show(load_run(arguments.config, arguments.set), arguments.json))
+        loaded = load_run(arguments.config, arguments.set)
+        say(show(loaded, arguments.json))
+        if not arguments.json:
+            _say_prices(loaded.value)
     return 0
+
+
+def _say_prices(run: RunConfig) -> None:
+    """Of the codec, where it was measured."""
+    from adloco_p2p.views.cost_model import in_words, prices_of
+
+    if measured := [in_words(price, hosts=hosts) for hosts, price in prices_of(run).items()]:
+        say(f"\n# codec {run.averaging.codec}, {_PRICED}: {', '.join(measured)} (docs/results/bytes.md)")
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -112,7 +124,7 @@ def plan(arguments: argparse.Namespace) -> int:
         megabits_per_second=arguments.mbit,
     )
     estimates = _estimates(arguments, run, num_samples=num_samples, link=link)
-    exchange = exchange_of(run.averaging, link, is_fine_tuned=run.model.pretrained is not None)
+    exchange = exchange_of(run, link)
     happened = None if arguments.workdir is None else _happened(arguments)
     computing = _computing(arguments, run, link)
     if arguments.json:
@@ -210,13 +222,18 @@ def _ramp_estimate(run: RunConfig, num_samples: int, link: "Link") -> "Estimate"
     )
 
 
+_PRICED = "held-out loss beside float32, as measured"
+
+
 def _exchange_line(exchange: "Exchange") -> str:
+    from adloco_p2p.views.cost_model import in_words
+
     codec = f"codec {exchange.codec}" + (f" (averaging.preset {exchange.preset})" if exchange.preset else "")
     line = f"  a round, {codec}: {exchange.bytes_per_peer / 1e6:,.2f} MB per peer and direction"
-    if exchange.price_nats is None:
+    if exchange.price_nats is None or exchange.price_hosts is None:
         return line
-    spread = f" +- {exchange.price_half_width:.3f}" if exchange.price_half_width is not None else ""
-    return f"{line}; {exchange.price_nats:+.3f}{spread} nats beside float32 where it was measured (docs/results.md)"
+    price = in_words((exchange.price_nats, exchange.price_half_width), hosts=exchange.price_hosts)
+    return f"{line}; {_PRICED}: {price} (docs/results/bytes.md)"
 
 
 def _estimate_line(item: "Estimate") -> str:
@@ -242,6 +259,7 @@ def memory_need_of(run: RunConfig) -> "MemoryNeed":
     from adloco_p2p.training.model import build_model
     from adloco_p2p.training.shell import block_matrices, frozen_bytes
 
+    check_sources(run)
     vocab_size = open_tokenizer(run.tokenizer).vocab_size
     model = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
     return memory_need(run, layout_of(model), matrices=block_matrices(model), frozen_bytes=frozen_bytes(model))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from adloco_p2p.commands.console import Steps, open_view, say
+from adloco_p2p.commands.console import Steps, open_view, program, say
 from adloco_p2p.commands.control import ended
 from adloco_p2p.commands.swarm_members import (
     LOOK_SECONDS,
@@ -181,12 +181,12 @@ def _conclude(
             say(f"{member.name} never joined; where the run was over before that, give it more --rounds")
     code = 3 if failed else 0
     if not finished:
-        say(f"saved; continue with: {arguments.command_line}")
+        say(f"saved; continue with: {arguments.command_line.replace('adloco-peer', program(), 1)}")
         return code
-    first = shlex.quote(str(finished[0]))
+    first, command = shlex.quote(str(finished[0])), program()
     nexts = [
-        f"adloco-peer generate --workdir {first} --prompt 'The '",
-        f"adloco-peer report --workdir {first} --output {shlex.quote(str(arguments.workdir / 'report'))}",
+        f"{command} generate --workdir {first} --prompt 'The '",
+        f"{command} report --workdir {first} --output {shlex.quote(str(arguments.workdir / 'report'))}",
     ]
     if arguments.export is not None:
         if (written := _exported_round(arguments)) is not None:
@@ -197,8 +197,8 @@ def _conclude(
             steps.enter("writing the model")
             say(export_words(write_export(finished[0], arguments.export, instance=None)))
             steps.enter(None)
-        nexts.append(f"adloco-peer dashboard --workdir {first}")
+        nexts.append(f"{command} dashboard --workdir {first}")
     else:
-        nexts.append(f"adloco-peer export --workdir {first} --output {shlex.quote(str(arguments.workdir / 'model'))}")
+        nexts.append(f"{command} export --workdir {first} --output {shlex.quote(str(arguments.workdir / 'model'))}")
     say("\n".join(["done. Try next:", *(f"  {line}" for line in nexts)]))
     return code

@@ -62,10 +62,10 @@ def start(arguments: argparse.Namespace) -> int:
 
 
 def _keep_command(workdir: "Workdir", arguments: argparse.Namespace) -> None:
-    """For the next time, without an invitation; except that of a swarm's peer, which only `swarm` starts."""
-    words = shlex.split(arguments.command_line)
+    """For the next time, without an invitation or an address that may be stale by then; except that of a swarm's peer, which
+    only `swarm` starts."""
     if getattr(arguments, "lifeline", None) is None:
-        workdir.keep_command(shlex.join(_without_links(words) if words[1] in ("join", "keep") else words))
+        workdir.keep_command(shlex.join(_without_links(shlex.split(arguments.command_line))))
 
 
 def _identified(run: RunConfig) -> RunConfig:
@@ -209,9 +209,7 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
 def shortest(command: str, workdir: Path) -> str:
     """The command that goes on: without the long link, where the directory holds it."""
     words = shlex.split(command)
-    if words[1] in ("join", "keep") and leads_to_others(workdir):
-        words = _without_links(words)
-    return shlex.join(words)
+    return shlex.join(_without_links(words) if leads_to_others(workdir) else words)
 
 
 def leads_to_others(workdir: Path) -> bool:

@@ -31,7 +31,11 @@ MAX_DEPTH = 8
 """Nesting of one setting's value."""
 MAX_INTEGER = 2**63
 """Whole numbers of a configuration stay below this, in both directions."""
-_ALTERNATIVES = (("work.rounds", "work.samples"), ("averaging.preset", "averaging.codec"))
+_ALTERNATIVES = (
+    ("work.rounds", "work.samples"),
+    ("averaging.preset", "averaging.codec"),
+    ("inner.warmup_steps", "inner.warmup_samples"),
+)
 """Of each pair a run is given one."""
 
 
@@ -59,12 +63,12 @@ def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConf
     return replace(loaded, notices=tuple(notices))
 
 
-def load_run_settings(document: dict[str, Any]) -> RunConfig:
+def load_run_settings(document: dict[str, Any]) -> Loaded[RunConfig]:
     """The configuration of a run from sections and settings as a file holds them, or dotted keys. Raises ConfigError with every
     problem."""
     plain = {key: value for key, value in document.items() if "." not in key}
     dotted = [f"{key}={json.dumps(value)}" for key, value in document.items() if "." in key]
-    return _load(RunConfig, plain, "settings of the program", dotted, preset=preset_of, impossible=combinations).value
+    return _load(RunConfig, plain, "settings of the program", dotted, preset=preset_of, impossible=combinations)
 
 
 def load_peer(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[PeerConfig]:

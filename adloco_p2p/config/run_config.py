@@ -280,7 +280,7 @@ _BYTES_PER_VALUE = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingConfig:
     preset: Literal["dense", "half", "int8", "sign", "sparse"] | None = None
-    """Names a codec and the settings that belong to it; `adloco-peer plan` shows what each costs, from `docs/results.md`.
+    """Names a codec and the settings that belong to it; `adloco-peer plan` shows what each costs (`docs/results/bytes.md`).
     `averaging.codec` is then left out; other settings that are written win over the preset."""
     codec: Literal["float32", "float16", "bfloat16", "int8", "int4", "topk2", "sign", "sign_int4"] = "float32"
     """How pseudo-gradients travel. Values of 4 or 2 bytes; blocks of 8- or 4-bit integers; `topk2`: 64 of 4096 values, 2 bits

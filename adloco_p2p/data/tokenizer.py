@@ -151,11 +151,13 @@ class PretrainedTokenizer:
                 local_files_only=not is_asked,
             )
         except (OSError, ValueError, ImportError) as error:
+            is_here = Path(config.source).is_dir()
+            where = "" if is_here else f"no directory of that name is here; revision {revision!r} of the hub: "
+            why = _first_line(error) if is_here or is_asked else NOT_CACHED
             raise ConfigError(
-                f"tokenizer.source: {config.source!r} (revision {revision!r}) cannot be loaded:"
-                f" {_first_line(error) if is_asked else NOT_CACHED}; "
-                "name a hub tokenizer that can be reached or a local directory with tokenizer.json; a model that starts from"
-                " random weights can use bytes (no download)",
+                f"tokenizer.source: {config.source!r} cannot be loaded: {where}{why}; name a local directory with"
+                " tokenizer.json, or a hub tokenizer that can be reached (where tokenizer.source is left out, model.pretrained"
+                " names it); a model that starts from random weights can use bytes (no download)",
                 code="E208",
             ) from error
         ends = (self._inner.eos_token_id, self._inner.sep_token_id)

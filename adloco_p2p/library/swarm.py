@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import torch
 
-from adloco_p2p.config.load import load_peer, load_run, load_run_settings
+from adloco_p2p.config.load import Loaded, load_peer, load_run, load_run_settings
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.commands import Command
@@ -217,10 +217,12 @@ class Swarm:
         """The run to start. A directory that holds it keeps its first parameters: a program that is restarted draws others."""
         if isinstance(self._target, Mapping):
             names = {"mode": "diloco", "model.program": self._name, "model.layout": self._layout}
-            asked = load_run_settings({**names, **self._target})
+            loaded = load_run_settings({**names, **self._target})
         else:
             overrides = [f"model.program={json.dumps(self._name)}", f"model.layout={self._layout}"]
-            asked = load_run(Path(self._target), overrides).value
+            loaded = load_run(Path(self._target), overrides)
+        _warn_about_inner(loaded)
+        asked = loaded.value
         known = workdir.run.model if workdir.run is not None else None
         is_known = known is not None and (known.program, known.layout) == (self._name, self._layout)
         first = known.digest if known is not None and is_known else tensor_digest(gathered(self._parameters))
@@ -337,6 +339,18 @@ class Swarm:
         self._thread.join()
 
 
+def _warn_about_inner(loaded: Loaded[RunConfig]) -> None:
+    """Nothing reads them. They are not refused: without them a run that was begun with them would be another one."""
+    unwritten = ("default", "preset ", "averaging.preset ")
+    written = [key for key, origin in loaded.origins.items() if key.startswith("inner.") and not origin.startswith(unwritten)]
+    if written:
+        logger.warning(
+            "%s: without effect, because the program's own optimizer does the inner steps; set its learning rate and warm-up"
+            " in the program, and leave inner.* out of a new run's settings",
+            ", ".join(written),
+        )
+
+
 def _checked(given: Iterable[torch.nn.Parameter] | Iterable[Named]) -> list[torch.nn.Parameter]:
     """The parameters in their order. Raises ConfigError where they cannot be averaged."""
     if isinstance(given, torch.nn.Module | torch.Tensor | Mapping):
@@ -351,6 +365,12 @@ def _checked(given: Iterable[torch.nn.Parameter] | Iterable[Named]) -> list[torc
         if parameter.dtype != torch.float32:
             raise ConfigError(
                 f"parameters: number {place} is {parameter.dtype}; accepted: torch.float32 (autocast computes in less)",
+                code="E233",
+            )
+        if parameter.is_inference():
+            raise ConfigError(
+                f"parameters: number {place} was made under torch.inference_mode, so nothing can train it; accepted: parameters"
+                " that are made outside of it",
                 code="E233",
             )
     if len({id(parameter) for parameter in found}) < len(found):

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from adloco_p2p.config.local_files import check_run_of_others, check_sources, unpinned
@@ -23,6 +24,7 @@ from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import InstanceId, PeerId, as_label
 from adloco_p2p.core.model.telemetry import Listening, Refused
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
@@ -45,7 +47,7 @@ from adloco_p2p.runtime.node.background import in_background
 from adloco_p2p.runtime.node.event_sink import CountingSink
 from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, control_server, live_figures, open_local
-from adloco_p2p.storage.admission_files import keep_address
+from adloco_p2p.storage.admission_files import keep_address, read_address
 from adloco_p2p.storage.attempt_keys import AttemptKeys
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import READY, Workdir
@@ -80,6 +82,13 @@ def addresses_of_link(own: Sequence[str], initial_peers: Sequence[PeerAddress], 
     others = shareable([str(address) for address in initial_peers if address.peer != me])
     half = LINKED_ADDRESSES // 2
     return tuple(dict.fromkeys([*others[:half], *shareable(own), *others[half:]]))[:LINKED_ADDRESSES]
+
+
+def addresses_known(workdir: Path) -> Sequence[PeerAddress]:
+    """Of the link that the directory holds from an earlier start: one that names no initial peers begins with those. Raises
+    ConfigError where the file is damaged."""
+    link = read_address(workdir)
+    return split_initial_peers([link])[1] if link else ()
 
 
 async def start_run(embedding: Embedding, run: RunConfig, *, initial_peers: Sequence[str]) -> Stop:
@@ -165,7 +174,7 @@ async def _take_part(
     say(await swarm_node.describe_reachability())
     if addresses:
         say(f"initial peers: {' '.join(addresses)}")
-    linked = addresses_of_link(addresses, initial_peers, me=swarm_node.me)
+    linked = addresses_of_link(addresses, initial_peers or addresses_known(workdir.path), me=swarm_node.me)
     link = format_link(run.digest, linked) if linked else ""
     if link:
         keep_address(workdir.path, link)
@@ -387,7 +396,7 @@ class NetworkPeer:
 
     def _report_missing(self, missing: Sequence[PeerId]) -> None:
         names = ", ".join(missing)
-        self._local.embedding.workdir.enter(f"{READY}, {len(missing)} to come")
+        self._local.embedding.workdir.enter(f"{READY}, {plural(len(missing), 'peer')} to come")
         words = f"the run begins when all founders are here; to come: {names}" if missing else "all founders are here"
         self._local.sink.write(telemetry.Warning(key="founders", message=words, active=bool(missing)))
 

@@ -40,7 +40,7 @@ def score_tasks(
     Raises DeviceError where lm-eval is not installed, and ConfigError where a task or its data cannot be loaded.
     """
     try:
-        import lm_eval
+        import lm_eval.evaluator
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager
     except ImportError as error:
@@ -48,6 +48,7 @@ def score_tasks(
             "--tasks: lm-eval is not installed; in the checkout: pip install -c constraints.txt '.[lm-eval]'", code="E521"
         ) from error
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it advises about what was set here on purpose
+    lm_eval.evaluator.get_git_commit_hash = lambda: None  # of the current directory, where git complains if it is no repository
     own = TaskManager(include_path=str(tasks_path), include_defaults=False) if tasks_path is not None else None
     if own is not None and all(task in own.all_tasks or _is_file(task) for task in tasks):
         manager = own

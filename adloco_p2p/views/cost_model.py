@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil, log
 from typing import Literal
 
-from adloco_p2p.config.run_config import AveragingConfig
+from adloco_p2p.config.run_config import RunConfig
 
 ROUNDING = 1e-9
 """Rounds that are whole but for rounding are whole."""
@@ -84,15 +84,31 @@ class Link:
     megabits_per_second: float
 
 
-MEASURED_PRICES: dict[str, tuple[float, float | None]] = {
-    "half": (0.004, None),
-    "int8": (0.000, None),
-    "sign_int4": (0.004, None),
-    "sign": (0.032, 0.014),
-    "sparse": (0.067, 0.027),
+Price = tuple[float, float | None]
+"""Held-out loss above that of float32 in nats per token, and half its 95 % interval where there are several seeds."""
+
+MEASURED_PRICES: dict[str, dict[int, Price]] = {
+    "half": {8: (0.004, None)},
+    "int8": {4: (0.003, 0.043), 8: (0.000, None)},
+    "sign_int4": {8: (0.004, None)},
+    "sign": {4: (0.064, 0.026), 8: (0.032, 0.014)},
+    "sparse": {4: (0.150, 0.037), 8: (0.067, 0.027), 16: (0.125, None)},
 }
-"""By preset, or codec that has none: held-out loss above float32's in nats per token, and half its 95 % interval where there
-are several seeds; 8 hosts, 64 rounds, 20,864 parameters. `python -m benchmarks.presets report` states that too."""
+"""By preset, or codec that has none, and by number of hosts; 64 rounds, 20,864 parameters. `python -m benchmarks.presets
+report` states that too."""
+
+
+def prices_of(run: RunConfig) -> dict[int, Price]:
+    """By number of hosts. Empty where nothing was measured, as of runs that start from a pretrained model."""
+    averaging = run.averaging
+    return {} if run.model.pretrained is not None else MEASURED_PRICES.get(averaging.preset or averaging.codec, {})
+
+
+def in_words(price: Price, *, hosts: int) -> str:
+    """`+0.064 +- 0.026 nats with 4 hosts`."""
+    nats, half_width = price
+    spread = f" +- {half_width:.3f}" if half_width is not None else ""
+    return f"{nats:+.3f}{spread} nats with {hosts} hosts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +122,24 @@ class Exchange:
     price_nats: float | None
     """None where nothing was measured."""
     price_half_width: float | None
+    price_hosts: int | None
+    """With how many hosts it was measured."""
 
 
-def exchange_of(averaging: AveragingConfig, link: Link, *, is_fine_tuned: bool = False) -> Exchange:
-    """`is_fine_tuned`: the run starts from a pretrained model, for which no price was measured."""
-    no_price = None, None
-    price, half_width = no_price if is_fine_tuned else MEASURED_PRICES.get(averaging.preset or averaging.codec, no_price)
-    size = round_bytes(num_parameters=link.num_parameters, num_workers=link.num_workers, bytes_per_value=link.bytes_per_value)
+def exchange_of(run: RunConfig, link: Link) -> Exchange:
+    """Its price is that of the number of hosts, among those that were measured, which is nearest by ratio."""
+    measured, num_hosts = prices_of(run), link.num_workers
+    hosts = min(measured, key=lambda number: max(number / num_hosts, num_hosts / number), default=None)
+    price, half_width = measured[hosts] if hosts is not None else (None, None)
     return Exchange(
-        codec=averaging.codec, preset=averaging.preset, bytes_per_peer=size, price_nats=price, price_half_width=half_width
+        codec=run.averaging.codec,
+        preset=run.averaging.preset,
+        bytes_per_peer=round_bytes(
+            num_parameters=link.num_parameters, num_workers=num_hosts, bytes_per_value=link.bytes_per_value
+        ),
+        price_nats=price,
+        price_half_width=half_width,
+        price_hosts=hosts,
     )
 
 

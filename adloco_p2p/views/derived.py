@@ -15,7 +15,9 @@ from adloco_p2p.views.status import Status
 
 MAX_BINS = 12
 WINDOW_ROUNDS = 5
-"""Rates and the time left are means over this many finished rounds."""
+"""Rates and the time left are means over so many finished rounds, ..."""
+WINDOW_SECONDS = 30.0
+"""... or over the rounds of so much running time, if they are more: single rounds of a second differ widely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,15 @@ _ABSENT = frozenset({"left", "suspected"})
 def waiting_kind(status: Status) -> str:
     """What `joining` describes, in a word."""
     return "keeper" if keeper_words(status) else "bench" if bench_words(status) else "joining"
+
+
+def ended_by_signer(status: Status) -> str:
+    """In words, that a signer's order ended the run, after which round and why; otherwise empty."""
+    last = status.plans[-1] if status.plans else None
+    if status.finish is None or last is None or last.course.last_round is None or last.round <= last.course.last_round:
+        return ""
+    reason = status.reasons.get("stop", "")
+    return f"a signer ended the run after round {last.course.last_round}{f': {units.one_line(reason)}' if reason else ''}"
 
 
 def paused_by_signer(status: Status) -> str:
@@ -196,11 +207,12 @@ def joining(status: Status) -> str:
         )
     if words := keeper_words(status) or bench_words(status):
         return words
-    shares = [share for planned in plan.instances if (share := _share(status, planned)) is not None]
-    if not shares or status.results or any(share.inner_steps for share in shares):
+    shares = {item.instance: share for item in plan.instances if (share := _share(status, item)) is not None}
+    if not shares or status.results or any(share.inner_steps for share in shares.values()):
         return ""
+    what = "the state is here" if status.fetched >= shares.keys() else "fetching the state"
     working = [known.round for known in ahead if _has_work(status, known)]
-    return f"fetching the state; training from round {working[0]} on" if working else "fetching the state"
+    return f"{what}; training from round {working[0]} on" if working else what
 
 
 def download_words(status: Status) -> str:
@@ -330,8 +342,9 @@ def _last_rounds(status: Status) -> list[tuple[int, float]]:
     """The ends of the last rounds, behind the beginning of the first of them. Before the first round of a peer that came later
     it waited for a seat, so that round has no beginning."""
     ends = round_ends(status)
-    begin = [(-1, 0.0)] if ends and ends[0][0] == 0 else []
-    return [*begin, *ends][-WINDOW_ROUNDS - 1 :]
+    points = [*([(-1, 0.0)] if ends and ends[0][0] == 0 else []), *ends]
+    num_recent = sum(points[-1][1] - end <= WINDOW_SECONDS for _, end in points)
+    return points[-max(WINDOW_ROUNDS + 1, num_recent) :]
 
 
 def seconds_per_round(status: Status) -> float | None:

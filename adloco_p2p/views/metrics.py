@@ -137,7 +137,7 @@ def _work(status: Status) -> list[Measure]:
             "seconds",
             "From the command to the first committed average of this session with this node's work.",
             counted,
-            "first average after {}",
+            "first average {} after the command",
         ),
         _metric(
             "saved_round",

@@ -16,7 +16,7 @@ from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.ledger_events import LedgerLine
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.records import Decision, RoundResult
-from adloco_p2p.views.status import ORDERS, Status
+from adloco_p2p.views.status import Status
 from adloco_p2p.views.throughput import throughput
 
 MAX_POINTS = 500
@@ -145,7 +145,7 @@ def _now(status: Status, contributions: Sequence[Contribution], own: Status | No
         "tokens_per_second": rounded(overview.swarm_tokens_per_second(own)) if own is not None else None,
         "join": f"adloco-peer join --initial-peers '{own.join_link}' --workdir my-peer" if own and own.join_link else "",
         "is_paused": bool(derived.paused_by_signer(own if own is not None else status)),
-        "orders": text(status.warnings.get(ORDERS, "")),
+        "orders": text(status.orders),
         "is_last_agreed": any(plan.is_last for plan in status.plans),
         "fraction": min(1.0, fraction),
         "heldout_loss": rounded(derived.final_heldout(ended or status)) if status.lives else None,

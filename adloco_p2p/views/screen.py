@@ -1,6 +1,6 @@
 """The screen of the live view. `render` is pure: status and size in, something rich can print out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Group, RenderableType
@@ -118,20 +118,36 @@ class _Lines:
         self.free -= taken
         return taken
 
+    def share(self, wanted: Mapping[str, int], *, last: str) -> dict[str, int]:
+        """Hand out lines to sections by their names, in this order but for the one that comes last."""
+        order = sorted(wanted, key=lambda name: name == last)
+        behind = [sum(wanted[name] for name in order[place + 1 :]) for place in range(len(order))]
+        return {name: self.take(wanted[name], others_want=want) for name, want in zip(order, behind, strict=True)}
+
 
 def _narrow(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow]) -> list[RenderableType]:
     """One section below the other."""
     rows = derived.instance_rows(status)
     peers, section = _peers(status, members)
     notes, decisions = _notes(status, width), _decisions(status, width)
-    wanted = [len(rows) + 2, _with_title(notes), len(peers) + 2, _with_title(decisions)]
-    taken = [lines.take(want, others_want=sum(wanted[index + 1 :])) for index, want in enumerate(wanted)]
+    wanted = {
+        "instances": len(rows) + 2,
+        "notes": _with_title(notes),
+        "peers": len(peers) + 2,
+        "decisions": _with_title(decisions),
+    }
+    taken = lines.share(wanted, last=_least_urgent(status))
     return [
-        *table_section(f"Instances ({len(rows)})", INSTANCE_COLUMNS, rows, width, taken[0]),
-        *section(width, taken[2]),
-        *_list("Decisions", decisions, taken[3]),
-        *_list("Warnings", notes, taken[1]),
+        *table_section(f"Instances ({len(rows)})", INSTANCE_COLUMNS, rows, width, taken["instances"]),
+        *section(width, taken["peers"]),
+        *_list("Decisions", decisions, taken["decisions"]),
+        *_list("Warnings", notes, taken["notes"]),
     ]
+
+
+def _least_urgent(status: Status) -> str:
+    """The section that gets what others leave: past troubles, where no condition holds now."""
+    return "notes" if not status.warnings else ""
 
 
 def _wide(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow]) -> list[RenderableType]:
@@ -142,16 +158,20 @@ def _wide(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow
     rows = derived.instance_rows(status)
     peers, section = _peers(status, members)
     notes, decisions = _notes(status, width), _decisions(status, right)
-    wanted = [len(rows) + 2, _with_title(notes), max(len(peers) + 2, _with_title(decisions))]
-    taken = [lines.take(want, others_want=sum(wanted[index + 1 :])) for index, want in enumerate(wanted)]
+    wanted = {
+        "instances": len(rows) + 2,
+        "notes": _with_title(notes),
+        "pair": max(len(peers) + 2, _with_title(decisions)),
+    }
+    taken = lines.share(wanted, last=_least_urgent(status))
     pair = Table.grid(padding=0)
     for column in (left, 2 * GAP, right):
         pair.add_column(width=column)
-    pair.add_row(Group(*section(left, taken[2])), "", Group(*_list("Decisions", decisions, taken[2])))
+    pair.add_row(Group(*section(left, taken["pair"])), "", Group(*_list("Decisions", decisions, taken["pair"])))
     return [
-        *table_section(f"Instances ({len(rows)})", INSTANCE_COLUMNS, rows, width, taken[0]),
-        *([pair] if taken[2] >= 3 else []),
-        *_list("Warnings", notes, taken[1]),
+        *table_section(f"Instances ({len(rows)})", INSTANCE_COLUMNS, rows, width, taken["instances"]),
+        *([pair] if taken["pair"] >= 3 else []),
+        *_list("Warnings", notes, taken["notes"]),
     ]
 
 
@@ -219,7 +239,8 @@ def _run_line(status: Status, width: int) -> RenderableType:
 
 def _ending(status: Status) -> str:
     if status.finish is not None:
-        end = f"finished in {units.duration(status.finish.seconds)}"
+        order = " by a signer's order" if derived.ended_by_signer(status) else ""
+        end = f"finished in {units.duration(status.finish.seconds)}{order}"
         loss = status.finish.heldout_loss
         return end if loss is None else f"{end}, held-out loss {units.loss(loss)}"
     if status.state == "paused":

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatch
 
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.course import in_words, settings_at
+from adloco_p2p.core.model.course import in_words, pending, settings_at
 from adloco_p2p.core.model.scalars import MAX_ROSTER
 from adloco_p2p.core.model.telemetry import InstanceLine, Log, Stamped, shared
 from adloco_p2p.views import units
@@ -30,7 +30,7 @@ MAX_INCIDENTS = 50
 """Past troubles kept for the view; `counts` still counts all of them."""
 
 ORDERS = "signers"
-"""Key of the condition that names what signers of the run ordered."""
+"""Key of the condition that names what signers of the run ordered and is still to come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,10 @@ class Status:
     incidents: tuple[Incident, ...] = ()
     warnings: Mapping[str, str] = field(default_factory=dict)
     """Conditions that hold now: key to message."""
-    pause_reason: str = ""
-    """Of the newest pause that a signer ordered, in the signer's words."""
+    orders: str = ""
+    """What signers of the run ordered, in words: what holds and what is to come."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Of the newest pause and stop that signers ordered, in the signer's words; by action."""
     bans: Mapping[str, telemetry.Ruled] = field(default_factory=dict)
     """Of peers that are banned now: by whom, when and why."""
     evaluated: Mapping[tuple[int, int], telemetry.HeldOut] = field(default_factory=dict)
@@ -104,6 +106,8 @@ class Status:
     finish: telemetry.Finished | None = None
     downloads: Mapping[int, telemetry.StateDownload] = field(default_factory=dict)
     """By instance: states on their way to this peer."""
+    fetched: frozenset[int] = frozenset()
+    """Instances whose state has come to this peer since its start."""
     bandwidth: telemetry.Bandwidth | None = None
     """Rates and caps of now; none where nothing measures them."""
     machine: telemetry.Machine | None = None
@@ -189,6 +193,7 @@ def _started(status: Status, event: telemetry.Started, time: float) -> Status:
         bandwidth=None,
         machine=None,
         downloads={},
+        fetched=frozenset(),
     )
 
 
@@ -202,26 +207,33 @@ def _plan(plan: telemetry.Plan, status: Status) -> Status:
         status = _decided(status, switch)
     for planned in plan.instances:
         status = _lived(status, planned.instance, plan.round, plan.round if plan.is_last else plan.round + 1)
-    on_roster = {entry.peer for entry in plan.roster}
-    states = {peer: state for peer, state in status.peer_states.items() if peer in on_roster or state != "left"}
     newest = tuple(known for _, known in sorted({**others, plan.round: plan}.items()))[-MAX_PLANS:]
-    status = _ordered(replace(status, plans=newest, peer_states=states), newest[-1])
+    status = _seated(_ordered(replace(status, plans=newest), newest[-1]))
     words = slow_peer(plan, status.results.values(), codec=status.codec, me=status.peer)
     return _warning(telemetry.Warning(key=SLOW_PEER, message=words, active=bool(words)), status)
 
 
+def _seated(status: Status) -> Status:
+    """Without the states of peers that no plan seats from the round in progress on: a peer that lost its seat while this one
+    was away, or was passive, is never reported to have left."""
+    seated = {seat.peer for plan in status.plans if plan.round >= status.current_round for seat in plan.roster}
+    return replace(status, peer_states={peer: state for peer, state in status.peer_states.items() if peer in seated})
+
+
 def _ordered(status: Status, plan: telemetry.Plan) -> Status:
-    """The orders of signers for the run, as a condition; and its length where they changed that."""
+    """The orders of signers for the run, those to come as a condition; and its length where they changed that."""
     settings, last = settings_at(plan.course, plan.round), plan.course.last_round
     if settings.rounds is not None or settings.samples is not None:
         status = replace(status, rounds=settings.rounds, samples=settings.samples)
     if last is not None and status.rounds is not None:
         status = replace(status, rounds=min(status.rounds, last + 1))
     warnings = {key: message for key, message in status.warnings.items() if key != ORDERS}
-    if words := in_words(plan.course, plan.round):
-        reason = f"; reason of the pause: {status.pause_reason}" if plan.course.paused_from is not None else ""
-        warnings[ORDERS] = words + reason if status.pause_reason else words
-    return replace(status, warnings=warnings)
+    why = status.reasons.get("pause") if plan.course.paused_from is not None else None
+    reason = f"; reason of the pause: {why}" if why else ""
+    now = status.current_round
+    if to_come := in_words(pending(plan.course, now), now):
+        warnings[ORDERS] = to_come + reason
+    return replace(status, warnings=warnings, orders=in_words(plan.course, plan.round) + reason)
 
 
 def _passes(mode: str) -> str:
@@ -409,8 +421,8 @@ def _ruled(event: telemetry.Ruled, status: Status) -> Status:
     bans = {peer: ban for peer, ban in status.bans.items() if peer != event.subject or event.action not in ("ban", "unban")}
     if event.action == "ban":
         bans[event.subject] = event
-    pause_reason = event.reason if event.action == "pause" else status.pause_reason
-    status = replace(status, bans=bans, pause_reason=pause_reason)
+    reasons = {**status.reasons, event.action: event.reason} if event.action in ("pause", "stop") else status.reasons
+    status = replace(status, bans=bans, reasons=reasons)
     return _ordered(status, status.plans[-1]) if status.plans else status  # it may come behind its plan
 
 
@@ -485,8 +497,11 @@ def _of_now(event: telemetry.Bandwidth | telemetry.Machine, status: Status) -> S
 @fold.register
 def _state_download(event: telemetry.StateDownload, status: Status) -> Status:
     others = {instance: known for instance, known in status.downloads.items() if instance != event.instance}
-    is_over = event.received_bytes >= event.total_bytes
-    return replace(status, downloads=others if is_over else {**others, event.instance: event})
+    if event.received_bytes < event.total_bytes:
+        downloads, fetched = {**others, event.instance: event}, status.fetched - {event.instance}
+    else:
+        downloads, fetched = others, status.fetched | {event.instance}
+    return replace(status, downloads=downloads, fetched=fetched)
 
 
 @fold.register
@@ -502,4 +517,5 @@ def _starting(event: telemetry.Starting, status: Status) -> Status:
 @fold.register
 def _finished(event: telemetry.Finished, status: Status) -> Status:
     activities = {instance: replace(activity, phase="done") for instance, activity in status.activities.items()}
-    return replace(status, state="finished", finish=event, activities=activities)
+    warnings = {key: message for key, message in status.warnings.items() if key != ORDERS}  # they are carried out
+    return replace(status, state="finished", finish=event, activities=activities, warnings=warnings)

@@ -53,10 +53,10 @@ def _steps(row: InstanceRow, width: int) -> RenderableType:
     """A bar and `12/32`, or while it averages the seconds of about as many as last time; only the numbers where there is no
     room."""
     if row.averaging is not None:
-        seconds, usual = row.averaging
+        seconds, usual = round(row.averaging[0]), max(round(row.averaging[1]), 1)
         if seconds > usual:
-            return Text(f"{seconds:.0f} s, usual {usual:.0f}", no_wrap=True)
-        return part(round(seconds), max(round(usual), 1), width, unit=" s")
+            return Text(f"{seconds} s, usual {usual}", no_wrap=True)
+        return part(seconds, usual, width, unit=" s")
     return part(row.step, row.num_steps, width) if row.num_steps else Text("none this round", "dim")
 
 

@@ -49,6 +49,9 @@ def test_a_warm_up_begins_dense_and_its_bytes_are_those_of_all_rounds() -> None:
 
 def test_plan_shows_the_price_that_the_kept_records_give() -> None:
     records = read_records(KEPT)
-    for way, (price, half_width) in MEASURED_PRICES.items():
+    kept = {Cell(**record["cell"]) for record in records}
+    measured = {Cell(way=way, hosts=hosts): price for way, prices in MEASURED_PRICES.items() for hosts, price in prices.items()}
+    assert measured.keys() == {cell for cell in kept if cell.way in MEASURED_PRICES and cell.rounds == 64 and cell.width == 32}
+    for cell, (price, half_width) in measured.items():
         spread = "" if half_width is None else f" +- {half_width:.3f}"
-        assert price_of(records, Cell(way=way)) == f"{price:+.3f}{spread}"
+        assert price_of(records, cell) == f"{price:+.3f}{spread}"

@@ -80,6 +80,14 @@ def test_a_run_ends_by_what_was_written_last(tmp_path: Path) -> None:
             from_text(tmp_path, text, *overrides)
 
 
+@pytest.mark.parametrize(("chosen", "other"), [("warmup_steps", "warmup_samples"), ("warmup_samples", "warmup_steps")])
+def test_the_warm_up_of_the_command_line_replaces_that_of_the_file(tmp_path: Path, chosen: str, other: str) -> None:
+    inner = from_text(tmp_path, f"inner: {{{other}: 9}}", f"inner.{chosen}=5").value.inner
+    assert (getattr(inner, chosen), getattr(inner, other)) == (5, None)
+    with pytest.raises(ConfigError, match="choose one"):
+        from_text(tmp_path, f"inner: {{{other}: 9, {chosen}: 5}}")
+
+
 def test_every_setting_has_an_origin_and_every_origin_a_setting(tmp_path: Path) -> None:
     plain = canonical.to_plain(from_text(tmp_path, "model: {pretrained: a/b, architecture: {}}").value)
     origins = from_text(tmp_path, "model: {pretrained: a/b, architecture: {}}").origins

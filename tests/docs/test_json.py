@@ -15,6 +15,7 @@ from adloco_p2p.commands.signing import _leave
 from adloco_p2p.core.model.ledger_entry import Statement
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.storage.admission_files import read_statements
+from tests.test_process import author_of_a_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 
@@ -47,6 +48,17 @@ def test_the_fields_are_those_of_the_page(words: list[str], tmp_path: Path, caps
     assert list(document) == fields[:1] if words == ["explain-error", "E302"] else list(document) == fields
     if words[0] == "explain-error":
         assert list(document["errors"][0]) == fields[1:]
+
+
+@pytest.mark.parametrize("words", ["invite", "members"])
+def test_what_signers_and_members_read_has_the_fields_of_the_page(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author_of_a_run(tmp_path, monkeypatch)
+    assert main([words, "--json", "--workdir", str(tmp_path)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.pop("output_version") == OUTPUT_VERSION
+    assert list(document) == [name for name in re.findall(r"`([a-z_]+)`", rows()[words]) if name != "link"]
 
 
 def test_an_error_is_a_document_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

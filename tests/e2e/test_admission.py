@@ -74,7 +74,7 @@ def _one_seat_is_one_and_none_after_a_revocation(
     late = PeerProcess(folder / "late", ("join", "--initial-peers", single)).start()
     peers.append(late)
     assert [late.end(), unwelcome.end()] == [2, 2]
-    assert "all 1 seats of the invitation are taken" in late.words
+    assert "no seat of the invitation is left: it has 1" in late.words
     assert "the invitation was revoked" in unwelcome.words
     other = run(["invite", "--workdir", guest.workdir], folder=folder)
     assert other.code == 2
@@ -97,6 +97,14 @@ def _comes_back_by_the_bare_address_until_it_is_banned(first: PeerProcess, guest
     wait(lambda: banned not in roster_of(first, folder), "the ban to be in the ledger", first)
     bans = json.loads(run(["ledger", "bans", "--json", "--workdir", first.workdir], folder=folder).output)
     assert [(ban["peer"], ban["reason"], ban["signer"]) for ban in bans] == [(banned, "tests", first.me)]
+    asked = run(["status", "--workdir", guest.workdir], folder=folder)
+    assert asked.code == 2 and "E221" in asked.errors and "this peer is banned in round" in asked.errors, asked
+
+    def is_shown() -> bool:
+        shown = json.loads(run(["status", "--workdir", first.workdir, "--json"], folder=folder).output)["peers"]
+        return banned in [row["peer"] for row in shown]
+
+    wait(lambda: not is_shown(), "the screens of others to forget the banned peer", first)
 
 
 def _the_token_is_in_one_file_only(first: PeerProcess, bare: str, token: str, folder: Path) -> None:

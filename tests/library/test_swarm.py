@@ -1,6 +1,7 @@
 """What `Swarm` refuses, and that a program which uses it loads no libraries of models. `tests/training/test_own_loop.py` and
 `tests/e2e/test_own_loop.py` have its rounds."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import adloco_p2p
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Stop
 from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.runtime.adapters.embedding import Embedding
 
 ALONE = {"name": "line", "work.rounds": 1, "work.inner_steps": 1, "batch.initial_batch": 4, "admission.probation_rounds": 0}
@@ -23,6 +25,11 @@ def line() -> torch.nn.Linear:
     return torch.nn.Linear(2, 1)
 
 
+def made_in_inference() -> list[torch.nn.Parameter]:
+    with torch.inference_mode():
+        return list(line().parameters())
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -31,6 +38,7 @@ def line() -> torch.nn.Linear:
         (line().state_dict(), "a OrderedDict"),
         (torch.optim.SGD(line().parameters()).param_groups, "number 0 is a dict"),
         (line().bfloat16().parameters(), "number 0 is torch.bfloat16"),
+        (made_in_inference(), "number 0 was made under torch.inference_mode"),
         ([line().weight] * 2, "twice"),
     ],
 )
@@ -72,6 +80,29 @@ def test_a_peer_that_comes_when_the_run_is_over_does_not_take_its_own_parameters
     with pytest.raises(adloco_p2p.AdlocoError, match="holds no model") as late, swarm:
         pass
     assert late.value.code == "E314" and not swarm.is_finished
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_settings_of_inner_steps_that_the_program_does_are_named(
+    is_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def begun(*_: Any, **__: Any) -> Stop:
+        raise adloco_p2p.AdlocoError("begun")
+
+    monkeypatch.setattr("adloco_p2p.library.swarm.start_run", begun)
+    target: Any = {**ALONE, "mode": "adloco", "inner.learning_rate": 0.1}
+    if is_file:
+        target = tmp_path / "run.yaml"
+        target.write_text("mode: adloco\ninner: {learning_rate: 0.1}\nwork: {rounds: 1}\n")
+    swarm = adloco_p2p.Swarm(target, workdir=tmp_path / "me", parameters=line().parameters(), peer=MACHINE)
+    with pytest.raises(adloco_p2p.AdlocoError, match="begun"):
+        swarm.__enter__()
+    (warned,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warned.startswith("inner.learning_rate: without effect, because the program's own optimizer"), "no preset is named"
+
+
+def test_the_remedy_of_a_run_that_diverged_is_one_that_a_program_has() -> None:
+    assert "in a program around `adloco_p2p.Swarm` that of its own optimizer" in ERROR_CODES["E503"].remedy
 
 
 def test_a_program_loads_no_libraries_of_models() -> None:

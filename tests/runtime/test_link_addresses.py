@@ -1,7 +1,10 @@
 """The addresses of the link that a node prints and keeps: they lead to the run after every restart."""
 
+from pathlib import Path
+
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.runtime.network_node import LINKED_ADDRESSES, addresses_of_link
+from adloco_p2p.runtime.network_node import LINKED_ADDRESSES, addresses_known, addresses_of_link
+from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.swarm.p2p.addresses import PeerAddress, parse_peer_addresses
 
 ME, FOUNDER = (PeerId(f"12D3KooW{letter * 44}") for letter in "AB")
@@ -19,6 +22,13 @@ def after_starts(own: list[list[str]], initial: tuple[PeerAddress, ...]) -> tupl
 def test_a_joiner_of_a_swarm_on_this_machine_keeps_the_address_of_the_founder() -> None:
     founder, own = f"/ip4/127.0.0.1/tcp/38779/p2p/{FOUNDER}", [[f"/ip4/192.0.2.2/tcp/{4 + life}/p2p/{ME}"] for life in range(3)]
     assert after_starts(own, parse_peer_addresses([founder])) == (founder, own[-1][0])
+
+
+def test_a_start_without_initial_peers_keeps_those_of_the_link_in_the_directory(tmp_path: Path) -> None:
+    assert addresses_known(tmp_path) == ()
+    bootstrap, own = (f"/ip4/192.0.2.{number}/tcp/4/p2p/{peer}" for number, peer in ((1, FOUNDER), (2, ME)))
+    keep_address(tmp_path, f"adloco://{'a' * 64},{bootstrap},{own}")
+    assert addresses_of_link([own], addresses_known(tmp_path), me=ME) == (bootstrap, own)
 
 
 def test_own_addresses_of_earlier_starts_do_not_crowd_out_those_of_others() -> None:

@@ -19,7 +19,7 @@ from tests.training.small_run import ME, ONE, effect
 
 RUN = load_run_settings(
     {"mode": "diloco", "model.program": "line", "outer.learning_rate": 0.5, "outer.momentum": 0.5, "work.inner_steps": 3}
-)
+).value
 STEPS = 3
 
 

@@ -1,10 +1,11 @@
 """The estimates of method section 12 against its table."""
 
+from dataclasses import replace
 from math import ceil, inf
 
 import pytest
 
-from adloco_p2p.config.run_config import AveragingConfig
+from adloco_p2p.config.run_config import AveragingConfig, ModelConfig, RunConfig
 from adloco_p2p.views.cost_model import (
     MEASURED_PRICES,
     Link,
@@ -71,11 +72,21 @@ def test_a_batch_that_cannot_grow_has_one_estimate(growth_cap: float, max_batch:
     assert only == estimate_of(only.method, 1250, LINK)
 
 
+SIGN = RunConfig(averaging=AveragingConfig(preset="sign", codec="sign"))
+
+
 def test_an_exchange_has_the_price_of_its_preset_or_none() -> None:
-    found = exchange_of(AveragingConfig(preset="sign", codec="sign"), LINK)
+    found = exchange_of(SIGN, LINK)
     assert (found.preset, found.codec, found.bytes_per_peer) == ("sign", "sign", pytest.approx(1.8e9))
-    assert (found.price_nats, found.price_half_width) == MEASURED_PRICES["sign"]
-    assert exchange_of(AveragingConfig(codec="topk2"), LINK).price_nats is None, "measured with other settings only"
-    assert exchange_of(AveragingConfig(preset="int8", codec="int8"), LINK).price_nats == 0.0
-    fine_tuned = exchange_of(AveragingConfig(preset="int8", codec="int8"), LINK, is_fine_tuned=True)
-    assert (fine_tuned.price_nats, fine_tuned.price_half_width) == (None, None)
+    assert (found.price_nats, found.price_half_width) == MEASURED_PRICES["sign"][4]
+    other = RunConfig(averaging=AveragingConfig(codec="topk2"))
+    assert exchange_of(other, LINK).price_nats is None, "measured with other settings only"
+    fine_tuned = exchange_of(replace(SIGN, model=ModelConfig(pretrained="a/b")), LINK)
+    assert (fine_tuned.price_nats, fine_tuned.price_half_width, fine_tuned.price_hosts) == (None, None, None)
+
+
+@pytest.mark.parametrize(("hosts", "nearest"), [(1, 4), (2, 4), (5, 4), (6, 8), (8, 8), (64, 8)])
+def test_a_price_is_that_of_the_nearest_number_of_hosts_that_was_measured(hosts: int, nearest: int) -> None:
+    found = exchange_of(SIGN, replace(LINK, num_workers=hosts))
+    assert found.price_hosts == nearest
+    assert (found.price_nats, found.price_half_width) == MEASURED_PRICES["sign"][nearest]

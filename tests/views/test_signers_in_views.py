@@ -19,6 +19,7 @@ from adloco_p2p.views.status import ORDERS, Status, apply
 from tests.core.agreement.test_consensus import sign
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, invited, statement, ticketed_ledger
+from tests.views.golden import screen
 from tests.views.synthetic import START, THIS, events, replay, stamped, started
 
 STARTED = replace(started(), rounds=100, samples=None)
@@ -107,6 +108,23 @@ def test_a_paused_run_is_shown_as_paused_with_the_signers_reason_and_no_time_lef
     late = replay([*ended, paused, {**ruling, "reason": "new text tonight"}])
     assert late.warnings == status.warnings, "of a ledger the ruling comes behind its plan"
     assert derived.phase(replay([*ended, paused, newest])) != "paused by a signer"
+
+
+def test_an_order_leaves_the_warnings_once_it_holds_and_the_page_shows_it_all_the_same() -> None:
+    settings = {"rounds": None, "samples": None, "learning_rate_factor": 0.5}
+    course = {"paused_from": None, "last_round": 5, "changes": [{"from_round": 3, "settings": settings}]}
+    made = [{**event, "course": course} if event["event"] == "plan" else event for event in events(6)]
+    place = {event["round"]: index for index, event in enumerate(made) if event["event"] == "plan"}
+    change, end = "learning rate times 0.5", "a signer ends the run after round 5"
+    assert replay(made[: place[3] + 1]).warnings[ORDERS] == f"{end}; {change} from round 3 on", "round 2 is trained"
+    status = replay(made[: place[4] + 1])
+    assert status.warnings[ORDERS] == end and status.orders == f"{end}; {change} by a signer's order"
+    finished = replay(made)
+    assert ORDERS not in finished.warnings and derived.ended_by_signer(finished) == "a signer ended the run after round 5"
+    assert " by a signer's order, held-out loss" in screen(finished, 120, 24)
+    assert derived.ended_by_signer(replay(events(6))) == "" == derived.ended_by_signer(status)
+    with_more = [{**event, "course": {**course, "last_round": 6}} if event["event"] == "plan" else event for event in events(6)]
+    assert derived.ended_by_signer(replay(with_more)) == "", "it came to its own end before"
 
 
 def test_a_keeper_is_not_on_the_bench_and_shows_whether_anybody_trains() -> None:

@@ -119,13 +119,21 @@ def test_a_clock_that_is_set_back_does_not_take_running_time_away() -> None:
 
 
 def test_the_time_left_is_the_mean_of_the_last_five_rounds() -> None:
-    # Ends at 100, then every 2 s: five rounds of 2 s, and 3 of 10 rounds to go.
-    ends = [100.0, 101.0, 103.0, 105.0, 107.0, 109.0, 111.0]
+    # Ends at 1000, then every 20 s: five rounds of 20 s, and 3 of 10 rounds to go.
+    ends = [1000.0, 1010.0, 1030.0, 1050.0, 1070.0, 1090.0, 1110.0]
     status = replay([started(rounds=10), *(finished_round(index, time=START + end) for index, end in enumerate(ends))])
-    assert derived.seconds_per_round(status) == 2.0
+    assert derived.seconds_per_round(status) == 20.0
     # Without a plan the round in progress is the last one that ended, and its work is not there to be seen.
-    status = apply(status, {"event": "phase", "time": START + 111, "round": 7, "instance": 0, "phase": "training"})
-    assert derived.eta_seconds(status) == pytest.approx(6.0)
+    status = apply(status, {"event": "phase", "time": START + 1110, "round": 7, "instance": 0, "phase": "training"})
+    assert derived.eta_seconds(status) == pytest.approx(60.0)
+
+
+def test_of_short_rounds_half_a_minute_counts() -> None:
+    """Rounds of 0.2 s, every fifth of 2.2 s, as with an evaluation: the mean of any five, or of any 50, is 0.6 s."""
+    ends = [float(index // 5 * 3) + 0.2 * (index % 5) for index in range(200)]
+    made = [started(rounds=400), *(finished_round(index, time=START + end) for index, end in enumerate(ends))]
+    paces = [derived.seconds_per_round(replay(made[:count])) for count in range(190, 201)]
+    assert all(pace == pytest.approx(0.6, rel=0.05) for pace in paces)
 
 
 def test_the_wait_of_a_joiner_for_its_seat_is_no_part_of_its_pace() -> None:
@@ -282,6 +290,8 @@ def test_a_joiner_reads_how_much_of_the_state_is_here_and_how_long_it_takes() ->
     assert derived.phase(status) == f"fetching the state; training from round 4 on, {derived.download_words(status)}"
     status = apply(status, downloading(90_000_000, 90_000_000))
     assert (derived.download_fraction(status), derived.download_words(status)) == (None, "")
+    assert derived.phase(status) == "the state is here; training from round 4 on"
+    assert derived.phase(apply(status, downloading(1, 90_000_000))).startswith("fetching the state; ")
 
 
 def test_rows_show_what_each_instance_does() -> None:
@@ -342,6 +352,17 @@ def test_a_peer_that_left_is_forgotten_when_a_plan_does_without_it() -> None:
     }
     status = replay([events()[0], smaller])
     assert OTHERS[1] not in {row.peer for row in derived.peer_rows(status)}
+
+
+def test_a_peer_that_lost_its_seat_while_nobody_looked_is_not_taken_for_one_that_joins() -> None:
+    """As of one that the run does not let in again: this peer caught up, or was passive, and saw no leave."""
+    joined = {"event": "joined", "time": START + 1, "peer": OTHERS[1], "round": 1}
+    plans = [event for event in events() if event["event"] == "plan"]
+    smaller = [{**plan, "roster": [seat for seat in plan["roster"] if seat["peer"] != OTHERS[1]]} for plan in plans]
+    status = replay([events()[0], plans[0], plans[1], joined, smaller[2], smaller[3]])
+    assert OTHERS[1] not in {row.peer for row in derived.peer_rows(status)}
+    ahead = replay([events()[0], smaller[0], smaller[1], plans[2], joined])
+    assert [row.state for row in derived.peer_rows(ahead) if row.peer == OTHERS[1]] == ["joining"], "in a plan to come"
 
 
 def test_what_could_grow_without_end_has_a_limit() -> None:

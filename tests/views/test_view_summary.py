@@ -47,7 +47,7 @@ def test_what_a_token_costs_and_when_the_work_first_counted() -> None:
     assert values["adloco_sent_per_token_bytes"] == [{"labels": [], "value": sent / tokens}]
     assert values["adloco_first_contribution_seconds"] == [{"labels": [], "value": 41.5}]
     text = "\n".join(lines(fields))
-    assert "sent per token" in text and "first average after 41.5 s" in text
+    assert "sent per token" in text and "first average 41.5 s after the command" in text
     assert "counted" not in "\n".join(lines(summary(Status())))
 
 

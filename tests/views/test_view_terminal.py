@@ -14,6 +14,7 @@ from rich.console import Console
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.keyboard import Keyboard
 from adloco_p2p.views.members import MemberRow, member_row
+from adloco_p2p.views.records import Incident
 from adloco_p2p.views.screen import Around, render
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.terminal import TerminalView
@@ -50,7 +51,7 @@ def test_columns_drop_by_priority() -> None:
 def test_the_header_shows_when_the_work_began_to_count_and_what_a_token_costs() -> None:
     status = status_at(*BUSY)
     price = units.size(derived.bytes_per_token(status))
-    assert f"{price} sent per token  first average after 21.5 s" in screen(status, 80, 40)
+    assert f"{price} sent per token  first average 21.5 s after the command" in screen(status, 200, 60)
     again = replay([*events()[:-1], events()[0]])  # started again: of the new session nothing counts yet
     assert "first average" not in screen(again, 200, 60) and f"{price[-2:]} sent per token" in screen(again, 200, 60)
 
@@ -101,7 +102,7 @@ def test_the_peers_of_a_swarm_stand_in_place_of_the_planned_ones() -> None:
 
 def test_a_swarm_that_starts_counts_the_peers_that_are_ready() -> None:
     rows = [
-        member_row("peer-0", Status(), outside="ready, 1 to come"),
+        member_row("peer-0", Status(), outside="ready, 1 peer to come"),
         member_row("peer-1", Status(), is_ready=False, outside="importing model code"),
     ]
     console = Console(file=io.StringIO(), width=80, height=24, color_system=None)
@@ -120,6 +121,17 @@ def test_the_instances_are_the_last_to_go() -> None:
     text = screen(status_at(*BUSY), 80, 9)
     assert "capped" in text
     assert "Decisions" not in text
+
+
+def test_past_troubles_take_no_lines_from_peers_and_decisions() -> None:
+    status = status_at(*BUSY)
+    trouble = Incident(elapsed_seconds=90.0, round=13, instance=0, kind="average failed", message="two lines of words, " * 5)
+    past = replace(status, warnings={}, incidents=(trouble,) * 3)
+    peers = {units.short_peer(row.peer) for row in derived.peer_rows(status)}
+    for width in (80, 140):
+        text = screen(past, width, 24)
+        assert all(peer in text for peer in peers) and "Decisions" in text and "two lines of words" in text
+    assert "the laptop's uplink is slow" in screen(replace(past, warnings=status.warnings), 80, 24), "a condition of now does"
 
 
 def test_rows_that_do_not_fit_are_counted() -> None:
@@ -218,6 +230,9 @@ def test_averaging_shows_the_seconds_so_far_of_those_of_the_last_round() -> None
     assert f"3 s, usual {last:.0f}" in screen(status, 80, 24)
     in_time = replay([*made[: at + 1], {**later, "time": made[at]["time"] + last}])
     assert f"{last:.0f}/{last:.0f} s" in screen(in_time, 80, 24)
+    quick = replace(status.results[8, row.instance], seconds={"averaging": 0.2})
+    short = replace(status, results={**status.results, (8, row.instance): quick})
+    assert "3 s, usual 1 " in screen(short, 80, 24), "no average takes 0 s"
     assert all(row.averaging is None for row in derived.instance_rows(status_at(*BUSY)))
 
 

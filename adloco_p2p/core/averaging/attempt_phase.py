@@ -58,7 +58,7 @@ class AttemptPhase:
             return []
         is_own, number = peer == at.me, at.attempts.current.number
         reports = at.end_here((), None if is_own else peer, is_partial=is_own)
-        log = at.failure_log(number, f"{peer} contributes {steps or 'all planned'} inner steps")
+        log = at.failure_log(number, f"it begins anew, with {steps or 'all planned'} inner steps of {peer}")
         return [log, *at.abandon(), *self.fail(now, is_miscounted=not is_own), *reports]
 
     def fail(self, now: float, *, is_miscounted: bool = False) -> list[Effect]:

@@ -192,7 +192,7 @@ class Door:
         if invitation.key in self._revoked:
             return "the invitation was revoked"
         if self._taken[invitation.key] >= invitation.seats:
-            return f"all {invitation.seats} seats of the invitation are taken"
+            return f"no seat of the invitation is left: it has {invitation.seats}"
         if not self._verify(invitation.signer, invitation.payload, invitation.signature):
             return "the invitation is not signed by its signer"
         if not self._verify(invitation.key, ticket.payload(peer), ticket.signature):

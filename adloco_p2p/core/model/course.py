@@ -93,6 +93,11 @@ def is_paused_at(course: Course, round: int) -> bool:
     return course.paused_from is not None and round >= course.paused_from
 
 
+def pending(course: Course, round: int) -> Course:
+    """Without the settings that hold in the round already."""
+    return replace(course, changes=tuple(change for change in course.changes if change.from_round > round))
+
+
 def in_words(course: Course, round: int) -> str:
     """The part that holds in the round or later; empty where signers ordered nothing."""
     words = []

@@ -113,9 +113,9 @@ def agree(ledger: Ledger, **parts: Sequence[object]) -> LedgerEntry:
 def test_an_invitation_lets_in_as_many_as_it_has_seats() -> None:
     ledger = ticketed_ledger()
     agree(ledger, joined=[invited(peer(1))])
-    assert verdict(ledger, joined=[invited(peer(2)), invited(peer(3))]) == "all 2 seats of the invitation are taken"
+    assert verdict(ledger, joined=[invited(peer(2)), invited(peer(3))]) == "no seat of the invitation is left: it has 2"
     agree(ledger, joined=[invited(peer(2))])
-    assert verdict(ledger, joined=[invited(peer(3))]) == "all 2 seats of the invitation are taken"
+    assert verdict(ledger, joined=[invited(peer(3))]) == "no seat of the invitation is left: it has 2"
     other = invitation(key=PeerId("another key"))
     agree(ledger, joined=[invited(peer(3), other)])
     assert roster_of(ledger.plans[-1]) == tuple(peer(index) for index in range(4))

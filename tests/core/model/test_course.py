@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.ledger.orders import course_after
-from adloco_p2p.core.model.course import Change, Course, Settings, in_words, is_paused_at, settings_at, until, work_at
+from adloco_p2p.core.model.course import Change, Course, Settings, in_words, is_paused_at, pending, settings_at, until, work_at
 from adloco_p2p.core.model.ledger_entry import Action, Statement
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.rules import InstanceRules, Rules, WorkRules
@@ -92,6 +92,12 @@ def test_what_signers_ordered_is_said_in_words() -> None:
         "a signer pauses the run before round 20; a signer ends the run after round 57;"
         " 12,000 samples in all and learning rate times 0.5 by a signer's order"
     )
+
+
+def test_what_holds_already_is_not_to_come() -> None:
+    course = course_after(Course(), [order("stop", round=57), order("change", round=8, learning_rate_factor=0.5)], round=5)
+    assert in_words(pending(course, 7), 7) == "a signer ends the run after round 57; learning rate times 0.5 from round 8 on"
+    assert in_words(pending(course, 8), 8) == "a signer ends the run after round 57"
 
 
 def test_what_holds_beyond_the_last_round_holds_until_the_run_ends() -> None:
