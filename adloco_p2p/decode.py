@@ -44,8 +44,12 @@ def decode(kind: type[T], data: bytes, *, max_bytes: int) -> T:
 
 
 def _encoded(message: Entries) -> bytes:
-    """By parts: their digests are checked next, and to encode the parts of a large entry once more takes milliseconds."""
-    return b'{"entries":[%s]}' % b",".join(map(_encoded_entry, message.entries))
+    """By parts: their digests are checked next, and to encode the parts of a large entry once more takes milliseconds. So does
+    writing it down, once it is checked."""
+    texts = [_encoded_entry(entry) for entry in message.entries]
+    for entry, text in zip(message.entries, texts, strict=True):
+        canonical.hold(entry, text)
+    return b'{"entries":[%s]}' % b",".join(texts)
 
 
 def _encoded_entry(entry: LedgerEntry) -> bytes:

@@ -13,12 +13,23 @@ from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Value, Vote
-from adloco_p2p.core.model.messages import NO_AVERAGE, Accepted, AverageDigest, CommitVoted, Incarnation, Promised, Voted
+from adloco_p2p.core.model.messages import (
+    MAX_MESSAGE_BYTES,
+    NO_AVERAGE,
+    Accepted,
+    AverageDigest,
+    CommitVoted,
+    Entries,
+    Incarnation,
+    Promised,
+    Voted,
+)
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import Rules, WorkRules
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.decode import decode as decode_bytes
 from adloco_p2p.runtime.adapters import network_journal as journal_room
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal, journal_records
 from adloco_p2p.storage.journal import Journal
@@ -112,6 +123,17 @@ def test_dropping_void_records_changes_nothing_that_counts(path: Path, monkeypat
     votes = [record for record in journal_records(path) if isinstance(record, Voted)]
     assert len(votes) == ROUNDS + 1, "one per slot in a peer's whole life: never forgotten"
     assert verify_ledger(GENESIS, chain(journal_records(path), GENESIS), decide, verify) == []
+
+
+def test_an_entry_that_came_in_a_message_is_written_down_as_it_came(path: Path) -> None:
+    sent = Entries(entries=tuple(write(NetworkJournal(Journal.open(path.with_name("sender"))), rounds=3)))
+    received = decode_bytes(Entries, canonical.encode(sent), max_bytes=MAX_MESSAGE_BYTES)
+    for entry in received.entries:
+        assert canonical.encode(entry) is canonical.encode(entry), "not encoded once more"
+    journal = NetworkJournal(Journal.open(path))
+    for entry in received.entries:
+        journal.append(entry)
+    assert journal_records(path) == list(sent.entries)
 
 
 def test_old_entries_leave_the_memory_and_are_found_again(path: Path) -> None:

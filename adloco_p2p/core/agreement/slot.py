@@ -7,6 +7,7 @@ Neither holds protocol state. Promises, votes and values belong to the part that
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from adloco_p2p.core.agreement.membership import Membership, Timing
 from adloco_p2p.core.agreement.statement_pool import StatementPool
@@ -46,7 +47,7 @@ class Context:
         self.outbox.extend(outcomes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Slot:
     """The successor of one plan. `ledger` ends with that plan while the slot is open."""
 
@@ -57,10 +58,18 @@ class Slot:
     roster: tuple[PeerId, ...]
     electorate: tuple[PeerId, ...]
     """The members of the roster that decide."""
-    order: tuple[PeerId, ...]
-    """Proposers, by hash; those of the electorate first."""
     is_member: bool
     """Whether this peer is on the roster."""
+
+    @cached_property
+    def order(self) -> tuple[PeerId, ...]:
+        """Proposers, by hash; those of the electorate first. A peer that catches up asks for it in no slot but the last."""
+        first = frozenset(self.electorate)
+
+        def place(peer: PeerId) -> tuple[bool, bytes]:
+            return peer not in first, hashlib.sha256(f"{self.digest}:{peer}".encode("ascii")).digest()
+
+        return tuple(sorted(self.roster, key=place))
 
     @property
     def round(self) -> int:
@@ -79,17 +88,13 @@ class Slot:
 
 def next_slot(ledger: Ledger, me: PeerId) -> Slot:
     """The slot after the last plan of the ledger."""
-    parent, digest = ledger.plans[-1], ledger.digests[-1]
+    parent = ledger.plans[-1]
     roster = roster_of(parent)
-    deciding = electorate(parent)
-    first = frozenset(deciding)
-    order = sorted(roster, key=lambda peer: (peer not in first, hashlib.sha256(f"{digest}:{peer}".encode("ascii")).digest()))
     return Slot(
         ledger=ledger,
         parent=parent,
-        digest=digest,
+        digest=ledger.digests[-1],
         roster=roster,
-        electorate=deciding,
-        order=tuple(order),
+        electorate=electorate(parent),
         is_member=me in roster,
     )

@@ -4,23 +4,9 @@ from collections.abc import Collection
 
 from adloco_p2p.core.model.certificate import BranchProof, Certificate
 from adloco_p2p.core.model.electorate import electorate, electors, is_majority
-from adloco_p2p.core.model.ledger_entry import Verify, Vote
+from adloco_p2p.core.model.ledger_entry import Verify, cast_payloads
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
-
-
-def vote_of(
-    cast_by: PeerId, *, parent: Digest, value: Digest, certificate: Certificate, abstains: bool, signature: str
-) -> Vote:
-    return Vote(
-        peer=cast_by,
-        parent=parent,
-        ballot=certificate.ballot,
-        absent=certificate.absent,
-        value=value,
-        abstains=abstains,
-        signature=signature,
-    )
 
 
 def check_certificate(
@@ -42,16 +28,9 @@ def check_certificate(
     peers = [vote.peer for vote in certificate.votes]
     if peers != sorted(set(peers)) or any(peer not in members for peer in peers):
         return "votes are not by distinct members that count"
-    for cast in certificate.votes:
-        vote = vote_of(
-            cast.peer,
-            parent=parent_digest,
-            value=value,
-            certificate=certificate,
-            abstains=cast.abstains,
-            signature=cast.signature,
-        )
-        if not verify(cast.peer, vote.payload, cast.signature):
+    payloads = cast_payloads(certificate, parent=parent_digest, value=value)
+    for cast, payload in zip(certificate.votes, payloads, strict=True):
+        if not verify(cast.peer, payload, cast.signature):
             return f"the vote of {cast.peer} is not signed by that peer"
     abstained = sum(cast.abstains for cast in certificate.votes)
     votes = len(certificate.votes) - abstained

@@ -5,21 +5,24 @@ Values are always hashed, signed, stored and sent in this form, so two peers tha
 
 import dataclasses
 import hashlib
-import json
-import weakref
+from collections.abc import Callable
 from functools import cache
+from json.encoder import encode_basestring_ascii as quoted
+from math import isfinite
 from typing import Any
 
+from adloco_p2p.core.model.once import PerObject
 from adloco_p2p.core.model.scalars import Digest
 
-_memo: dict[int, tuple[weakref.ref[Any], Digest, int]] = {}
-"""Identity of a value that lives -> its digest, and the length of its canonical bytes."""
+_noted = PerObject[tuple[Digest, int]]()
+"""The digest of a value, and the length of its canonical bytes."""
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...] | None:
-    """Field names of a dataclass; none for other types."""
-    return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+def _names(kind: Any) -> tuple[str, ...]:
+    """Field names of a dataclass."""
+    assert dataclasses.is_dataclass(kind), f"no canonical form for {kind}"
+    return tuple(f.name for f in dataclasses.fields(kind))
 
 
 def to_plain(value: Any) -> Any:
@@ -30,25 +33,64 @@ def to_plain(value: Any) -> Any:
         return [to_plain(item) for item in value]
     if isinstance(value, dict):
         return {key: to_plain(item) for key, item in value.items()}
-    return {name: to_plain(item) for name, item in _fields(value).items()}
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """Of a dataclass, by name."""
     kind: Any = type(value)
-    names = _names(kind)
-    assert names is not None, f"no canonical form for {kind}"
-    return {name: getattr(value, name) for name in names}
+    return {name: to_plain(getattr(value, name)) for name in _names(kind)}
 
 
-_encoder = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False, default=_fields
-)
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _float(value: float) -> str:
+    if not isfinite(value):
+        raise ValueError(f"not JSON compliant: {value!r}")
+    return float.__repr__(value)
+
+
+def _sequence(value: list[Any] | tuple[Any, ...]) -> str:
+    return "[" + ",".join([_text[type(item)](item) for item in value]) + "]"
+
+
+def _mapping(value: dict[str, Any]) -> str:
+    return "{" + ",".join([f"{quoted(key)}:{_text[type(item)](item)}" for key, item in sorted(value.items())]) + "}"
+
+
+_PLAIN: dict[type, Callable[[Any], str]] = {
+    type(None): lambda _: "null",
+    bool: lambda value: "true" if value else "false",
+    str: quoted,
+    int: int.__repr__,
+    float: _float,
+    tuple: _sequence,
+    list: _sequence,
+    dict: _mapping,
+}
+
+
+def _of_fields(kind: type) -> Callable[[Any], str]:
+    """A function for one kind of dataclass, generated as dataclasses generate their methods: a loop over the fields takes half
+    as long again, and what a peer reads of a large swarm is mostly written once more, for its hash."""
+    names = sorted(_names(kind))
+    form = "{" + ",".join(f'"{name}":%s' for name in names) + "}"
+    fields = "".join(f"text[type(value.{name})](value.{name})," for name in names)
+    made: Callable[[Any], str] = eval(f"lambda value: form % ({fields})", {"text": _text, "form": form, "type": type})
+    return made
+
+
+class _Text(dict[type, Callable[[Any], str]]):
+    """Type -> how its values are written."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], str]:
+        plain = next((plain for plain in _PLAIN if issubclass(kind, plain)), None)
+        self[kind] = made = _of_fields(kind) if plain is None else _PLAIN[plain]
+        return made
+
+
+_text = _Text(_PLAIN)
 
 
 def encode(value: Any) -> bytes:
     """The canonical bytes of a value. Raises ValueError for a number that is not finite."""
-    return _encoder.encode(value).encode("ascii")
+    return _held.get(value) or _text[type(value)](value).encode("ascii")
 
 
 def size(value: Any) -> int:
@@ -61,28 +103,59 @@ def digest(value: Any) -> Digest:
     return Digest(hashlib.sha256(encode(value)).hexdigest())
 
 
+# --- once per object -------------------------------------------------------------------------------------------------
+
+
 def digest_once(value: Any) -> Digest:
     """The same for a value that nothing can change (frozen all the way down): computed once per object, however often asked,
     and forgotten with it."""
-    return _once(value)[1]
+    return (_noted.get(value) or _note(value, encode(value)))[0]
 
 
 def size_once(value: Any) -> int:
     """`size`, remembered as `digest_once` remembers."""
-    return _once(value)[2]
-
-
-def _once(value: Any) -> tuple[weakref.ref[Any], Digest, int]:
-    key = id(value)
-    known = _memo.get(key)
-    if known is not None and known[0]() is value:
-        return known
-    note(value, encode(value))
-    return _memo[key]
+    return (_noted.get(value) or _note(value, encode(value)))[1]
 
 
 def note(value: Any, data: bytes) -> bytes:
     """`data` are the canonical bytes of the value: `digest_once` and `size_once` encode it no more. Returns the bytes."""
-    key, result = id(value), Digest(hashlib.sha256(data).hexdigest())
-    _memo[key] = (weakref.ref(value, lambda _: _memo.pop(key, None)), result, len(data))
+    _note(value, data)
     return data
+
+
+def _note(value: Any, data: bytes) -> tuple[Digest, int]:
+    return _noted.put(value, (Digest(hashlib.sha256(data).hexdigest()), len(data)))
+
+
+MAX_HELD_BYTES = 2 << 20
+"""Of the canonical bytes that `hold` remembers."""
+
+
+class _Held:
+    """Values and their canonical bytes, the latest at the end."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Any, bytes]] = {}
+        """By the identity of the value, which lives as long as it is here."""
+        self._num_bytes = 0
+
+    def get(self, value: Any) -> bytes | None:
+        known = self._held.get(id(value))
+        return known[1] if known is not None else None
+
+    def put(self, value: Any, data: bytes) -> None:
+        _, before = self._held.pop(id(value), (None, b""))
+        self._held[id(value)] = value, data
+        self._num_bytes += len(data) - len(before)
+        while self._num_bytes > MAX_HELD_BYTES:
+            _, dropped = self._held.pop(next(iter(self._held)))
+            self._num_bytes -= len(dropped)
+
+
+_held = _Held()
+
+
+def hold(value: Any, data: bytes) -> None:
+    """`data` are the canonical bytes of a value that nothing can change: `encode` gives them back for some time. An entry of
+    the ledger is written down as soon as it is read and checked."""
+    _held.put(value, data)

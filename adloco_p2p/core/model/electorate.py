@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from adloco_p2p.core.model.certificate import Certificate
+from adloco_p2p.core.model.once import once
 from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan
 from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import PeerId
@@ -24,6 +25,7 @@ def silent_rounds(roster_entry: RosterEntry, round: int) -> int:
     return max(0, round - REPORT_LAG - since)
 
 
+@once
 def electorate(plan: RoundPlan) -> tuple[PeerId, ...]:
     """The members that decide on the successor of the plan, sorted: founders, and those that have reported and served their
     probation (`core/planning/standing.py`), if they report. Where there is none, those that reported lately; else all. Keepers

@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -354,3 +354,11 @@ class Vote:
     @property
     def payload(self) -> bytes:
         return payload("vote", self.peer, self.parent, self.ballot, self.absent, self.value, self.abstains)
+
+
+def cast_payloads(certificate: Certificate, *, parent: Digest, value: Digest) -> Iterator[bytes]:
+    """What the peer of each vote of the certificate signed, if it is one for this value: `Vote.payload`. What all of them have
+    in common, among it the names of the absent, is encoded once."""
+    common = canonical.encode((parent, certificate.ballot, certificate.absent, value))[1:-1]
+    for cast in certificate.votes:
+        yield b'["vote",%s,%s,%s]' % (canonical.encode(cast.peer), common, canonical.encode(cast.abstains))

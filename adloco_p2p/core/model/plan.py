@@ -10,6 +10,7 @@ from adloco_p2p.core.model.branches import MAX_BRANCHES, PendingBranch
 from adloco_p2p.core.model.course import AS_CONFIGURED, Course
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
+from adloco_p2p.core.model.once import once
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity, FormerMember, RosterEntry
 from adloco_p2p.core.model.scalars import (
@@ -102,5 +103,6 @@ def keepers_of(plan: RoundPlan) -> frozenset[PeerId]:
     return frozenset(roster_entry.peer for roster_entry in plan.roster if roster_entry.capacity.is_keeper)
 
 
+@once
 def roster_of(plan: RoundPlan) -> tuple[PeerId, ...]:
     return tuple(roster_entry.peer for roster_entry in plan.roster)

@@ -45,7 +45,8 @@ def after_report(roster_entry: RosterEntry, rules: AdmissionRules) -> RosterEntr
     if roster_entry.probation:
         return replace(roster_entry, probation=roster_entry.probation - 1)
     step = -((FIRST_STANDING[rules.kind] - FULL_STANDING) // RISE_ROUNDS)
-    return replace(roster_entry, standing=min(FULL_STANDING, roster_entry.standing + step))
+    standing = min(FULL_STANDING, roster_entry.standing + step)
+    return roster_entry if standing == roster_entry.standing else replace(roster_entry, standing=standing)
 
 
 def begun_anew(roster_entry: RosterEntry, rules: AdmissionRules, *, round: int) -> RosterEntry:

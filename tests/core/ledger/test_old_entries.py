@@ -14,7 +14,16 @@ from adloco_p2p.core.ledger.validation import change_of, check_entry, verify_led
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
 from adloco_p2p.core.model.electorate import electorate
-from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, LedgerEntry, SignedReport, Statement, Value, Vote
+from adloco_p2p.core.model.ledger_entry import (
+    Head,
+    JoinRequest,
+    LedgerEntry,
+    SignedReport,
+    Statement,
+    Value,
+    Vote,
+    cast_payloads,
+)
 from adloco_p2p.core.model.messages import Entries, Heartbeat
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
@@ -381,3 +390,22 @@ def asking(history: History, name: PeerId) -> JoinRequest:
 def statement() -> Statement:
     made = Statement(run=RUN, signer=AUTHOR, serial=1, action="add_signer", subject=ALL[1], signature="")
     return replace(made, signature=sign(AUTHOR, made.payload))
+
+
+def test_a_vote_of_a_certificate_is_checked_as_its_voter_signed_it() -> None:
+    entry = History().grow(2).entry(MAJORITY[:2], absent=ALL[2:], abstaining=MAJORITY[:1])
+    parent, value = entry.value.parent, canonical.digest(entry.value)
+    votes = [
+        Vote(
+            peer=cast.peer,
+            parent=parent,
+            ballot=entry.certificate.ballot,
+            absent=entry.certificate.absent,
+            value=value,
+            abstains=cast.abstains,
+            signature=cast.signature,
+        )
+        for cast in entry.certificate.votes
+    ]
+    assert [vote.abstains for vote in votes] == [True, False]
+    assert list(cast_payloads(entry.certificate, parent=parent, value=value)) == [vote.payload for vote in votes]
