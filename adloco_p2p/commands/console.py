@@ -1,5 +1,6 @@
 """The one place where a verb prints: results, and the steps that lead to them."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -8,9 +9,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from adloco_p2p.errors import ConfigError, SwarmError
 
@@ -55,6 +56,36 @@ def make_way() -> None:
     """Take the step that is under way off the line, for a result or an error."""
     if _shown is not None:
         _shown.make_way()
+
+
+class _Lossy:
+    """A stream whose terminal, pipe or disk may fail: what it cannot print is lost, and the caller is not told."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def lossy_output() -> Iterator[None]:
+    """For a node, which outlives its terminal, a `tee` that Ctrl-C ends before it, and a log on a full disk: it ends its round
+    and saves whether or not anybody can read about it."""
+    with (
+        contextlib.redirect_stdout(cast(TextIO, _Lossy(sys.stdout))),
+        contextlib.redirect_stderr(cast(TextIO, _Lossy(sys.stderr))),
+    ):
+        yield
 
 
 class Steps:
