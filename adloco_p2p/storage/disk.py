@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -77,8 +77,13 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def replace_file_by_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """The same for content that is made while it is written. Raises OSError."""
+    """The same for content that is made while it is written. What a full disk took of it is given back. Raises OSError."""
     aside = path.with_name(path.name + ".tmp")
-    write_synced(aside, pieces)
-    os.replace(aside, path)  # noqa: PTH105 (one name for the operation that tests cut)
+    try:
+        write_synced(aside, pieces)
+        os.replace(aside, path)  # noqa: PTH105 (one name for the operation that tests cut)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink()
+        raise
     sync_directory(path.parent)
