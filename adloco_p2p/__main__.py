@@ -21,7 +21,7 @@ def main() -> NoReturn:
     code = cli.main()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BrokenPipeError):  # the reader is gone
+        with contextlib.suppress(OSError):  # the reader, or the terminal, is gone
             stream.flush()
     os._exit(code)
 

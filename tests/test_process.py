@@ -1,6 +1,9 @@
 """The command as a process: how it begins, and how it ends."""
 
 import asyncio
+import contextlib
+import errno
+import io
 import json
 import logging
 import os
@@ -9,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -19,8 +23,9 @@ import pytest
 
 from adloco_p2p.cli import EXIT_BROKEN_PIPE, WithFields, main
 from adloco_p2p.cli.parser import error_words
-from adloco_p2p.commands import admission, control, signing, swarm, trained_model
+from adloco_p2p.commands import admission, control, signing, swarm, train, trained_model
 from adloco_p2p.commands.audit import read_ledger
+from adloco_p2p.commands.console import open_view, say
 from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
@@ -100,6 +105,55 @@ def test_a_reader_that_goes_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == EXIT_BROKEN_PIPE
+
+
+class Gone(io.StringIO):
+    """A terminal that is closed, or a file on a full disk."""
+
+    def write(self, text: str) -> int:
+        del text
+        raise OSError(errno.EIO, "Input/output error")
+
+    def flush(self) -> None:
+        self.write("")
+
+
+def show_a_run(arguments: Namespace) -> int:
+    """What a node prints."""
+    view = open_view(plain=arguments.plain)
+    for event in events():
+        view.update(stamped(event))
+    view.stop()
+    say("saved")
+    arguments.steps.enter("ending")
+    return 0
+
+
+def test_a_node_outlives_its_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Gone())
+    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setattr(train, "start", show_a_run)
+    assert main(["start", "--offline", "--plain", "--workdir", str(tmp_path)]) == 0
+    with pytest.raises(OSError, match="output"):
+        say("a result that is lost is an error of every other verb")
+
+
+@pytest.mark.timeout(60)
+def test_a_node_does_not_wait_for_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writing, bytes(1 << 16)):
+            pass
+    os.set_blocking(writing, True)
+    monkeypatch.setattr(train, "start", show_a_run)
+    with os.fdopen(reading, "rb") as read, os.fdopen(writing, "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["start", "--offline", "--plain", "--workdir", str(tmp_path)]) == 0
+        assert read.read(1 << 16) == bytes(1 << 16)
+        assert main(["start", "--offline", "--plain", "--workdir", str(tmp_path)]) == 0
+        assert b"saved" in read.read1(1 << 16)
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
@@ -578,7 +632,9 @@ def test_a_closed_terminal_ends_a_node_as_sigterm_does() -> None:
             is_asked.set()
 
         signals.install(asyncio.get_running_loop(), lambda: answer("stop"), terminate=lambda: answer("terminate"))
-        os.kill(os.getpid(), signal.SIGHUP)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0)
         await is_asked.wait()
 
     before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]

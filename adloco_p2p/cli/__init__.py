@@ -4,6 +4,7 @@ Exit codes and error codes are in `error_codes.py`.
 """
 
 import argparse
+import contextlib
 import importlib
 import logging
 import os
@@ -14,7 +15,7 @@ from typing import NoReturn
 
 from adloco_p2p.cli import peer_verbs, run_verbs
 from adloco_p2p.cli.parser import Parser, error_words
-from adloco_p2p.commands.console import Steps, make_way, say_json
+from adloco_p2p.commands.console import Steps, lossy_output, make_way, say_json
 from adloco_p2p.commands.hub import settle as settle_hub
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
@@ -34,6 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         complete(parser)
     arguments = parser.parse_args(words)
     arguments.command_line = shlex.join(["adloco-peer", *words])
+    with lossy_output() if _is_node(arguments) else contextlib.nullcontext():
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     arguments.steps = _first_step(arguments)
     handler = logging.StreamHandler()
     handler.setFormatter(WithFields("%(levelname)s %(name)s: %(message)s"))
@@ -84,10 +90,14 @@ FIRST_STEPS = {
 """The first step of each verb that takes longer than a moment."""
 
 
+def _is_node(arguments: argparse.Namespace) -> bool:
+    return str(arguments.verb).startswith(("train:", "swarm:"))
+
+
 def _first_step(arguments: argparse.Namespace) -> Steps:
     """Something to read before anything is imported that takes time."""
-    is_training = arguments.verb.startswith(("train:", "swarm:"))
-    steps = Steps(sys.stdout if is_training else sys.stderr, is_quiet=arguments.quiet, is_log=is_training)
+    is_node = _is_node(arguments)
+    steps = Steps(sys.stdout if is_node else sys.stderr, is_quiet=arguments.quiet, is_log=is_node)
     steps.enter(FIRST_STEPS.get(arguments.verb))
     return steps
 

@@ -34,7 +34,7 @@ def invite(arguments: argparse.Namespace) -> int:
     signer = signer_of(arguments.workdir)
     if arguments.revoke is not None:
         key = _invited_by(arguments.revoke, signer)
-        return state(signer, "revoke", key, reason="", what=f"the invitation {key}", is_json=arguments.json)
+        return state(signer, "revoke", key, reason="", what=f"the end of the invitation {key}", is_json=arguments.json)
     if arguments.seats > MAX_ROSTER or (arguments.each is not None and arguments.each > MAX_ROSTER):
         raise ConfigError(f"--seats, --each: at most {MAX_ROSTER} is accepted", code="E200")
     address = _address(signer.workdir)

@@ -1,17 +1,20 @@
 """The one place where a verb prints: results, and the steps that lead to them."""
 
+import contextlib
 import functools
+import io
 import itertools
 import json
 import os
+import select
 import shlex
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from adloco_p2p.errors import ConfigError, SwarmError
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 FRAME_SECONDS = 0.1
 LEAST_SECONDS = 0.5
 """A step that took less leaves no line behind."""
+WRITE_SECONDS = 0.1
+"""A node waits so long, once, for its output to take a line."""
 _FRAMES = "\u280b\u2819\u2839\u2838\u283c\u2834\u2826\u2827\u2807\u280f"
 _ASCII_FRAMES = "|/-\\"
 
@@ -63,6 +68,51 @@ def make_way() -> None:
     """Take the step that is under way off the line, for a result or an error."""
     if _shown is not None:
         _shown.make_way()
+
+
+class _Lossy:
+    """A stream whose terminal, pipe or disk may fail, or take nothing for a while: what it cannot print is lost, and nothing
+    waits for it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._was_free = True
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            if self._is_free():
+                self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._is_free():
+                self._stream.flush()
+
+    def _is_free(self) -> bool:
+        """Whether a line can be written without waiting: not to a terminal after Ctrl-S, nor to a pipe that nobody reads.
+        Raises OSError."""
+        try:
+            number = self._stream.fileno()
+        except io.UnsupportedOperation:  # no file of the system
+            return True
+        patience = WRITE_SECONDS if self._was_free else 0.0
+        self._was_free = bool(select.select([], [number], [], patience)[1])
+        return self._was_free
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def lossy_output() -> Iterator[None]:
+    """For a node, which outlives its terminal, a `tee` that Ctrl-C ends before it, and a log on a full disk: it trains, and
+    saves, whether or not anybody can read about it."""
+    with (
+        contextlib.redirect_stdout(cast(TextIO, _Lossy(sys.stdout))),
+        contextlib.redirect_stderr(cast(TextIO, _Lossy(sys.stderr))),
+    ):
+        yield
 
 
 class Steps:

@@ -7,7 +7,7 @@ from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import LoraConfig
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.storage.disk import reported, share_mode
+from adloco_p2p.storage.disk import filling, share_mode
 from adloco_p2p.storage.workdir import check_output
 
 
@@ -30,8 +30,7 @@ def import_weights(arguments: argparse.Namespace) -> int:
         seed=run.seed,
     )
     load_state_dict_(model, given, source=str(arguments.weights))
-    with reported(arguments.output):
-        arguments.output.mkdir(parents=True, exist_ok=True)
+    with filling(arguments.output):
         model.to(common_dtype(given)).save_pretrained(arguments.output)
         share_mode(arguments.output)
         tokenizer.save(arguments.output)

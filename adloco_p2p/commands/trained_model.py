@@ -16,7 +16,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import ConfigError, StorageError
-from adloco_p2p.storage.disk import reported, share_mode
+from adloco_p2p.storage.disk import filling, share_mode
 from adloco_p2p.storage.workdir import EXPORT_RECORD, check_output, meant_workdir, read_run
 
 if TYPE_CHECKING:
@@ -150,8 +150,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
 
     chosen, run = saved.instance(instance), saved.run
     tokenizer = open_tokenizer(saved.sources.tokenizer)
-    with reported(output):
-        output.mkdir(parents=True, exist_ok=True)
+    with filling(output):
         if run.model.lora.rank:
             save_adapter(model, run.model, output / ADAPTER_DIRECTORY)
         plain = merged(model) if run.model.lora.rank else cast("transformers.PreTrainedModel", model)

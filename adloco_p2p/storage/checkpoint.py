@@ -19,6 +19,8 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,8 +117,7 @@ class CheckpointStore:
 
         Tensors are contiguous and share no memory; `meta` is plain JSON values. Nothing counts before `complete`.
         """
-        aside = self._aside(round)
-        with reported(aside):
+        with self._writing(round) as aside:
             aside.mkdir(exist_ok=True)
             files = self._written.setdefault(round, {})
             size, sha256 = write_tensors(aside / _tensor_file(instance), tensors)
@@ -139,8 +140,8 @@ class CheckpointStore:
             files={name: files[name] for name in sorted(wanted)},
             durable=durable,
         )
-        aside, final = self._aside(durable.round), self._final(durable.round)
-        with reported(aside):
+        final = self._final(durable.round)
+        with self._writing(durable.round) as aside:
             aside.mkdir(exist_ok=True)
             write_synced(aside / "manifest.json", [_in_envelope(manifest)])
             for path in aside.iterdir():
@@ -162,6 +163,18 @@ class CheckpointStore:
                 del self._written[round]
             self._written.pop(durable.round, None)
             self._prune()
+
+    @contextmanager
+    def _writing(self, round: int) -> Iterator[Path]:
+        """The unfinished checkpoint. After a failure it is gone: on a full disk it holds what the next start needs."""
+        aside = self._aside(round)
+        try:
+            with reported(aside):
+                yield aside
+        except StorageError:
+            shutil.rmtree(aside, ignore_errors=True)
+            self._written.pop(round, None)
+            raise
 
     def _prune(self) -> None:
         """Remove all but the `kept` newest. A refused one does not count as kept."""

@@ -2,11 +2,14 @@
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from adloco_p2p.errors import StorageError
 
@@ -24,14 +27,40 @@ _WHAT_TO_DO = {
 _CODES = {errno.ENOSPC: "E402", errno.EDQUOT: "E402", errno.EACCES: "E403", errno.EPERM: "E403", errno.EROFS: "E403"}
 
 
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+"""How safetensors ends the words of an error of the operating system."""
+
+
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
     """An OSError inside becomes a StorageError that names the path and what to do."""
     try:
         yield
     except OSError as error:
-        advice = _WHAT_TO_DO.get(error.errno or 0, error.strerror or str(error))
-        raise StorageError(f"{path}: {advice}", code=_CODES.get(error.errno or 0)) from error
+        raise _problem(path, error.errno or 0, error.strerror or str(error)) from error
+    except SafetensorError as error:
+        if (found := _OS_ERROR.search(str(error))) is None:
+            raise
+        raise _problem(path, int(found[1]), str(error)) from error
+
+
+def _problem(path: Path, number: int, words: str) -> StorageError:
+    return StorageError(f"{path}: {_WHAT_TO_DO.get(number, words)}", code=_CODES.get(number))
+
+
+@contextmanager
+def filling(directory: Path) -> Iterator[None]:
+    """Make a directory, new or empty, for the files that are written inside. Where that fails it is empty again, so that the
+    same command can write it later. Raises StorageError."""
+    with reported(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):
+                for path in directory.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            raise
 
 
 def share_mode(directory: Path) -> None:
@@ -84,8 +113,13 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def replace_file_by_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """The same for content that is made while it is written. Raises OSError."""
+    """The same for content that is made while it is written. What a full disk took of it is given back. Raises OSError."""
     aside = path.with_name(path.name + ".tmp")
-    write_synced(aside, pieces)
-    os.replace(aside, path)  # noqa: PTH105 (one name for the operation that tests cut)
+    try:
+        write_synced(aside, pieces)
+        os.replace(aside, path)  # noqa: PTH105 (one name for the operation that tests cut)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink()
+        raise
     sync_directory(path.parent)

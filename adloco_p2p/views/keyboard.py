@@ -1,5 +1,6 @@
 """Keys while a view is on the screen: one by one, without Return, and not shown."""
 
+import contextlib
 import os
 import select
 import sys
@@ -65,4 +66,5 @@ def release() -> None:
     if _before is not None:
         terminal, settings = _before
         _before = None
-        termios.tcsetattr(terminal, termios.TCSANOW, settings)
+        with contextlib.suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(terminal, termios.TCSANOW, settings)

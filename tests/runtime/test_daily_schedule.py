@@ -1,11 +1,14 @@
 """Quiet hours and the day's budget: what they do to the node, and when."""
 
+import errno
+import os
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.errors import StorageError
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 from adloco_p2p.swarm.transport.traffic import Traffic
@@ -105,3 +108,14 @@ def test_the_budget_pauses_until_midnight_and_survives_a_restart(tmp_path: Path)
 def test_a_broken_day_book_counts_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "traffic.json").write_bytes(content)
     assert DayBook(tmp_path / "traffic.json").used(datetime.fromisoformat("2026-03-04T12:00"), 10) == 10
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    desk = Desk(tmp_path, daily_budget_bytes=1000)
+    desk.traffic.state.sent_bytes = 1
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"traffic\.json: the disk is full"):
+        desk.look()

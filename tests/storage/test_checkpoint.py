@@ -477,6 +477,7 @@ def test_the_error_of_a_failing_disk_has_a_remedy(
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(StorageError, match=rf"round-000002\.tmp: .*{words}"):
         save(store, 2)
+    assert [path.name for path in store.directory.iterdir()] == ["round-000001"], "what was written takes no room"
 
 
 def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:

@@ -174,6 +174,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(StorageError, match=r"run\.json: the disk is full"):
             workdir.adopt(RUN)
     assert workdir.run is None
+    assert not list(tmp_path.glob("*.tmp")), "what was written takes no room"
     workdir.adopt(RUN)
     workdir.close()
 

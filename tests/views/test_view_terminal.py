@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import termios
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from adloco_p2p.views import derived, units
+from adloco_p2p.views import derived, keyboard, units
 from adloco_p2p.views.keyboard import Keyboard
 from adloco_p2p.views.members import MemberRow, member_row
 from adloco_p2p.views.records import Incident
@@ -295,6 +296,14 @@ def test_a_terminal_is_read_key_by_key_and_given_back() -> None:
     os.close(outer)
     os.close(inner)
     assert words == "['l', 'x'] True\n"
+
+
+def test_a_terminal_that_is_gone_is_given_back_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer, inner = os.openpty()
+    monkeypatch.setattr(keyboard, "_before", (inner, termios.tcgetattr(inner)))
+    os.close(outer)
+    keyboard.release()
+    os.close(inner)
 
 
 def test_where_the_input_is_no_terminal_no_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.quiet_hours import quiet_until
 from adloco_p2p.core.model.commands import Command
-from adloco_p2p.storage.disk import replace_file
+from adloco_p2p.storage.disk import replace_file, reported
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 
 LOOK_SECONDS = 5.0
@@ -56,14 +56,15 @@ class DayBook:
             pass
 
     def used(self, now: datetime, total: int) -> int:
-        """Bytes of today; `total` is that of this process. Saves what is new."""
+        """Bytes of today; `total` is that of this process. Saves what is new. Raises StorageError."""
         day = f"{now:%Y-%m-%d}"
         if day != self._day:
             self._day, self._bytes = day, 0
         if total != self._last_total:
             self._bytes += total - self._last_total
             self._last_total = total
-            replace_file(self._path, json.dumps({"day": self._day, "bytes": self._bytes}).encode())
+            with reported(self._path):
+                replace_file(self._path, json.dumps({"day": self._day, "bytes": self._bytes}).encode())
         return self._bytes
 
 

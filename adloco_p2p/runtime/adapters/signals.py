@@ -1,5 +1,5 @@
 """Ctrl-C, SIGTERM, and SIGHUP of a terminal that is closed, which is handled like SIGTERM. All let the process end in order;
-a second signal ends it at once.
+a second signal ends it at once, unless it is SIGHUP, which a shell and the kernel may both send of one closed terminal.
 
 Ctrl-C comes from a person, who sees how long the round still takes: it is ended, saved and handed over. SIGTERM comes from a
 supervisor, which kills what is still there after a while: the round may end within a grace, then the node leaves as it stands.
@@ -35,10 +35,14 @@ def install(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], *, termin
         is_asked = True
         answer()
 
+    def hang_up() -> None:
+        if not is_asked:
+            handle(terminate or stop)
+
     loop.add_signal_handler(signal.SIGINT, handle, stop)
     loop.add_signal_handler(signal.SIGTERM, handle, terminate or stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # so nohup starts what outlives its terminal
-        loop.add_signal_handler(signal.SIGHUP, handle, terminate or stop)
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
 
 
 def install_for(node: Node, loop: asyncio.AbstractEventLoop, *, grace_seconds: float) -> None:
