@@ -266,11 +266,12 @@ def memory_need_of(run: RunConfig) -> "MemoryNeed":
 
 
 def _memory_line(need: "MemoryNeed") -> str:
-    sizes = (need.device, need.device_more, need.host, need.download, need.process, need.checkpoint)
-    device, more, host, download, process, disk = map(units.size, sizes)
+    sizes = (need.device, need.device_more, need.host, need.download, need.process, need.checkpoint, need.averages)
+    device, more, host, download, process, checkpoint, averages = map(units.size, sizes)
     return (
         f"  memory, activations aside: {device} on the device ({more} per further instance), {host} of main memory ({download}"
-        f" more while a joiner downloads a state) and {process} for the process; {disk} of disk per checkpoint"
+        f" more while a joiner downloads a state) and {process} for the process; {checkpoint} of disk per checkpoint, and"
+        f" {averages} for averages of earlier rounds"
     )
 
 

@@ -4,7 +4,7 @@ win."""
 from typing import Any
 
 from adloco_p2p.config.fields import flatten
-from adloco_p2p.config.run_config import AVERAGING_PRESETS, RunConfig
+from adloco_p2p.config.run_config import AVERAGING_PRESETS, BYTES_PER_VALUE, RunConfig
 
 Settings = dict[str, Any]
 
@@ -24,6 +24,12 @@ def outer_momentum(inner_steps: int) -> float:
     if inner_steps <= 32:
         return 0.5
     return 0.7 if inner_steps <= 128 else 0.9
+
+
+def rounds_kept(bytes_per_value: float) -> int:
+    """Rounds whose averages together are as large as a state: to a newcomer that takes longer to fetch a state, averages come
+    more slowly than they are made, too. 12 rounds at most."""
+    return max(2, min(12, int(8 / bytes_per_value)))
 
 
 def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
@@ -50,6 +56,9 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
         preset["work.rounds"] = None
     if isinstance(pretrained := written.get("model.pretrained"), str) and "tokenizer.source" not in written:
         preset |= {"tokenizer.source": pretrained, "tokenizer.revision": written.get("model.revision")}
+    codec = known["averaging.codec"]
+    if isinstance(codec, str) and codec in BYTES_PER_VALUE and codec != defaults["averaging.codec"]:
+        preset["work.rounds_kept"] = rounds_kept(BYTES_PER_VALUE[codec])
     if known["batch.test"] == "schedule":
         preset["inner.batch_scaling"] = "sqrt"
     if known["batch.statistic"] == "micro_batch":

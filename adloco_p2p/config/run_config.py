@@ -22,7 +22,7 @@ from adloco_p2p.core.model.rules import (
 from adloco_p2p.core.model.scalars import Digest, Fraction, InstanceId, is_printable
 from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
 
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
@@ -251,7 +251,6 @@ AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
         "averaging.codec": "sign",
         "averaging.feedback": 1.0,
         "batch.statistic": "micro_batch",
-        "work.rounds_kept": 12,
     },
     "sparse": {
         "averaging.codec": "topk2",
@@ -260,12 +259,11 @@ AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
         "batch.statistic": "micro_batch",
         "outer.kind": "sgd",
         "outer.learning_rate": 1.0,
-        "work.rounds_kept": 12,
     },
 }
 """The settings of `averaging.preset`: `outer.*` where the codec needs another outer step than the run's mode sets, and the
 statistic of the batch test where most of what is sent was lost in earlier rounds: pseudo-gradients would show its noise."""
-_BYTES_PER_VALUE = {
+BYTES_PER_VALUE = {
     "float32": 4.0,
     "float16": 2.0,
     "bfloat16": 2.0,
@@ -309,7 +307,7 @@ class AveragingConfig:
     @property
     def bytes_per_value(self) -> float:
         """Of one parameter in a round, roughly: the mean of both ways, with 4 hosts where that matters."""
-        return _BYTES_PER_VALUE[self.codec] / self.fragments
+        return BYTES_PER_VALUE[self.codec] / self.fragments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

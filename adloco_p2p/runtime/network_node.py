@@ -271,7 +271,9 @@ class NetworkPeer:
             division=run.averaging.division,
             recheck=run.averaging.recheck,
             limits=AveragingLimits(
-                kept_rounds=results_kept(run.work.rounds_kept), kept_bytes=kept_bytes(local.engine.num_parameters)
+                kept_rounds=results_kept(run.work.rounds_kept),
+                kept_bytes=kept_bytes(local.engine.num_parameters),
+                folder=workdir.path,
             ),
             sign=self._agreement.sign,
             verify=self._agreement.verify,

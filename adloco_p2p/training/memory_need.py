@@ -8,7 +8,7 @@
 | outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16; 12 mixed; 8 as bfloat16 |
 | with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8; 6 mixed; 4 as bfloat16 |
 | as encoded, the last average, kept for repairs, and with `averaging.recheck` what this peer sent into it | host | twice the codec's |
-| as encoded, up to four averages before it, as many as fit into 64 MiB with it | host | four times the codec's |
+| as encoded, those of `work.rounds_kept` + 2 rounds before it, as many as fit into 12 (or 64 MiB) | disk | each the codec's |
 | what a coarse codec lost in earlier rounds, saved without a copy; where a round began that did not wait | host | 4; 4 |
 
 And for some time, of these only the largest. The older of the two boundaries goes when averaging begins, unless the guard may go
@@ -57,6 +57,8 @@ class MemoryNeed:
     host: int
     checkpoint: int
     """On the disk."""
+    averages: int
+    """On the disk, as many as are kept in the course of a run."""
     download: int
     """More on the host, while a joiner downloads a state that would have been given up."""
 
@@ -72,8 +74,9 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str], fro
         process=PROCESS_BYTES,
         device=frozen_bytes + 2 * _FLOAT * size + optimizer,
         device_more=_FLOAT * size + optimizer,
-        host=round(_lasting(run, state) * size) + _older_bytes(run, size) + max(_moment_bytes(run, state, size), copied),
+        host=round(_lasting(run, state) * size) + max(_moment_bytes(run, state, size), copied),
         checkpoint=(state + _FLOAT * _has_residual(run)) * size + copied,
+        averages=_earlier_bytes(run, size),
         download=state * size,
     )
 
@@ -94,10 +97,10 @@ def _lasting(run: RunConfig, state: int) -> float:
     return states * state + kept * _coded(run) + _FLOAT * (_has_residual(run) + (run.outer.overlap != "none"))
 
 
-def _older_bytes(run: RunConfig, size: int) -> int:
+def _earlier_bytes(run: RunConfig, size: int) -> int:
     """Of the averages before the last one."""
     each = max(1, round(_coded(run) * size))
-    return each * max(0, min(results_kept(run.work.rounds_kept), kept_bytes(size) // each - 1))
+    return each * min(results_kept(run.work.rounds_kept), kept_bytes(size) // each)
 
 
 def _moment_bytes(run: RunConfig, state: int, size: int) -> int:

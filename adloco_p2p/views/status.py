@@ -365,10 +365,19 @@ def _out_of_memory(event: telemetry.OutOfMemory, status: Status) -> Status:
     return _incident(status, "out of memory", message, round_=event.round, instance=event.instance)
 
 
+STATE_TOO_LATE = (
+    "the state came when the others no longer had the averages after it; fetching a newer one. Where this repeats, the link is"
+    " too slow for this run"
+)
+"""Of a newcomer."""
+
+
 @fold.register
 def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> Status:
     if not status.results:
-        return status  # a newcomer begins with the state of others: no trouble
+        if not status.counts.get(event.event):
+            return status  # a newcomer begins with the state of others: no trouble
+        return _incident(status, "state too late", STATE_TOO_LATE, round_=event.to_round)
     way = "was behind: it went on" if event.to_round > event.from_round else "went back"
     message = f"this peer {way} from round {event.from_round} to {event.to_round} with the state of others"
     return _incident(status, "fast-forwarded", message, round_=event.to_round)

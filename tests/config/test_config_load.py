@@ -177,6 +177,15 @@ def test_what_follows_from_a_choice_need_not_be_written(tmp_path: Path) -> None:
     assert from_text(tmp_path, "batch: {statistic: micro_batch}").value.batch.level == "inner"
 
 
+def test_averages_are_kept_of_as_many_rounds_as_make_a_state(tmp_path: Path) -> None:
+    def kept(text: str) -> int:
+        return from_text(tmp_path, text).value.work.rounds_kept
+
+    assert [kept(f"averaging: {{codec: {codec}}}") for codec in ("float32", "float16", "int8", "sign")] == [2, 4, 7, 12]
+    assert kept("averaging: {preset: sparse}") == 12
+    assert kept("averaging: {codec: int8}\nwork: {rounds_kept: 3}") == 3
+
+
 @pytest.mark.parametrize("preset", AVERAGING_PRESETS)
 def test_an_averaging_preset_is_named_as_the_origin_of_what_it_brings(tmp_path: Path, preset: str) -> None:
     loaded = from_text(tmp_path, f"averaging: {{preset: {preset}}}")

@@ -93,12 +93,18 @@ def test_a_download_keeps_one_state_more() -> None:
     assert (download("float32"), download("mixed"), download("bfloat16")) == (800, 600, 400)
 
 
-def test_averages_that_fit_are_kept() -> None:
-    """64 MiB hold an average of a million parameters and the four before it; of 7 million one more; of 17 million none."""
-    assert host_per_parameter(10**6) == 16 + 8 + 4 * 4 + 8
-    assert host_per_parameter(7 * 10**6) == 16 + 8 + 4 + 8
-    assert host_per_parameter(17 * 10**6) == 16 + 8 + 8
-    assert host_per_parameter(17 * 10**6, aggregation="robust") == 16 + 8 + 8
+def test_earlier_averages_take_disk_and_no_memory() -> None:
+    """Those of four rounds, of as many as fit into 12 bytes per parameter, or, of small models, into 64 MiB."""
+
+    def averages(size: int, codec: Literal["float32", "float16"] = "float32") -> float:
+        run = with_run(averaging=AveragingConfig(codec=codec))
+        layout = Layout(entries=(Entry(name="weight", shape=(size,), offset=0, size=size),))
+        return memory_need(run, layout, matrices=frozenset(), frozen_bytes=0).averages / size
+
+    assert averages(10**6) == 4 * 4
+    assert averages(10**7) == 3 * 4
+    assert averages(10**7, "float16") == 4 * 2
+    assert host_per_parameter(10**6) == host_per_parameter(10**7) == 16 + 8 + 8
 
 
 def vectors(peer: Hosting, held: object) -> float:

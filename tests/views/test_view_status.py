@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.views import derived
+from adloco_p2p.core.model import telemetry
+from adloco_p2p.views import derived, plain
 from adloco_p2p.views.records import Life
 from adloco_p2p.views.status import MAX_INCIDENTS, MAX_PLANS, MAX_SAMPLE_TEXTS, Status
 from tests.views.golden import status_at
@@ -257,6 +258,16 @@ def test_a_joiner_is_neither_paused_nor_in_trouble() -> None:
     assert status.incidents == () and status.counts["fast_forwarded"] == 1
     later = replay([*events(6), {"event": "fast_forwarded", "time": START, "from_round": 6, "to_round": 9}])
     assert later.incidents[-1].kind == "fast-forwarded"
+
+
+def test_a_newcomer_reads_that_its_state_came_too_late() -> None:
+    forwards = [{"event": "fast_forwarded", "time": START, "from_round": first, "to_round": first + 3} for first in (1, 5)]
+    begun = joiner(seated_from=2, working_from=4)[:3]
+    status = replay([*begun, *forwards])
+    assert [incident.kind for incident in status.incidents] == ["state too late"]
+    event = telemetry.FastForwarded(from_round=5, to_round=8)
+    assert plain.line(event, replay([*begun, forwards[0]])) is None
+    assert "the link is too slow for this run" in (plain.line(event, status) or "")
 
 
 def test_rounds_of_a_history_that_lost_are_not_shown_any_more() -> None:

@@ -12,13 +12,13 @@ HELD_BYTES = 1 << 28
 
 
 def results_kept(rounds_kept: int) -> int:
-    """Averages before the newest one that a peer serves: its next one is at most two rounds after its last report."""
+    """Rounds before the newest one whose averages a peer serves: its next one is at most two rounds after its last report."""
     return rounds_kept + 2
 
 
 def kept_bytes(num_parameters: int) -> int:
-    """Of all averages that a peer serves; the newest one is served whatever its size."""
-    return max(LEAST_KEPT_BYTES, 2 * num_parameters)
+    """Of the averages of these rounds, on its disk; those of the newest one are in memory, whatever their size."""
+    return max(LEAST_KEPT_BYTES, 12 * num_parameters)
 
 
 class LostShare(NamedTuple):

@@ -145,9 +145,10 @@ class WorkRules:
     computing time of a round: left out, it fetches the average, and is late for the next round, too. A host that began late, as
     after a restart, declines where more than half would wait longer than so many times what its part is worth."""
     rounds_kept: Annotated[int, Ge(2), Le(32)] = 2
-    """Finished rounds whose averages every peer still serves. A newcomer whose state arrives at most so many rounds late goes
-    through them with those averages; one whose state takes longer never gets in. Where averages are small beside the state,
-    rounds may be short beside its transfer: presets `sign` and `sparse` keep more."""
+    """Finished rounds whose averages every peer still serves, from its disk. A newcomer whose state arrives at most so many
+    rounds late goes through them with those averages; one whose state takes longer never gets in. Where averages are small
+    beside the state, rounds may be short beside its transfer: where this is not set, 7 are kept with `averaging.codec: int8`, 4
+    with half precision, 12 with signs."""
     max_hosts: Annotated[int, Ge(2), Le(MAX_HOSTS)] = 32
     """An instance has at most this many hosts, and no more than its batch has samples; further peers wait on the bench."""
     turn_rounds: PositiveInt = 16

@@ -72,7 +72,8 @@ def place_hosts(
     the bench get no work; the first of them receive the averages, as long as an instance has fewer than its most hosts.
 
     A newcomer to the run fetches the state while the others begin the round, so its first share is smaller (FIRST_SHARE); if it
-    sees that it comes too late, it withdraws (`core/peer/fetching.py`). A member that is new to an instance only receives the
+    sees that it comes too late, it withdraws (`core/peer/fetching.py`). Where its first report is missing then, it is given no
+    work until that comes, for as long as its state takes. A member that is new to an instance only receives the
     first average, and so does everybody where the boundary is not plain: instances are forked, merged or sent back (`is_plain`:
     none is forked or merged). So does a host that missed averages (`host_backoff.py`), or showed nobody what it sent to them
     (`suspension.py`), as long as another host can train. Seats whose reports are missing train as a minority (`outvoted`). A
@@ -92,10 +93,12 @@ def place_hosts(
     )
     receivers = _receivers(hosts, drafts, turns.bench, turns.max_hosts)
     starting = {entry.peer for entry in staying if entry.joined_round == round > 0}
+    fetching = {entry.peer for entry in staying if _is_new(entry) and silent_rounds(entry, round) > 0}
     trainers = {}
     for draft in drafts:
         starts = starting if is_plain and draft.plan.rewind is None else ()
         ready = _ready(draft, hosts[draft.plan.instance], starts, periods, round)
+        ready = [peer for peer in ready if peer not in fetching] or ready
         trainers[draft.plan.instance] = outvoted(
             backed_off(ready, draft.plan.hosts, round), staying, round, is_open=rules.admission.kind == "open"
         )
@@ -174,8 +177,12 @@ def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round:
     return [peer for peer in candidates if peer not in left_out]
 
 
+def _is_new(entry: RosterEntry) -> bool:
+    return entry.joined_round > 0 and entry.last_report is None
+
+
 def _lacks_report(entry: RosterEntry, round: int, *, is_open: bool) -> bool:
-    is_new = entry.joined_round > 0 and entry.last_report is None
+    is_new = _is_new(entry)
     if is_new and (is_open or entry.joined_round == round):
         return True  # it may not have the state in time
     return silent_rounds(entry, round) >= (1 if is_new else SILENT_ROUNDS)

@@ -12,7 +12,6 @@ import torch
 from packaging.requirements import Requirement
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.core.model.averages import LEAST_KEPT_BYTES
 from adloco_p2p.errors import ConfigError, StorageError, brief
 from adloco_p2p.storage.workdir import Holder, holder_of
 from adloco_p2p.swarm.p2p.identity import Identity
@@ -25,9 +24,8 @@ DISTRIBUTION = "adloco-peer"
 LEAST_PYTHON = (3, 11)
 LEAST_DISK_BYTES, GOOD_DISK_BYTES = 1 << 30, 5 << 30
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = 1 << 29, 3 << 29
-BYTES_PER_TRAINED_PARAMETER, BOUNDED_BYTES_PER_PARAMETER = 48, 16
-"""On a CPU, with AdamW and averages in float32: at any size, and of older averages, which take LEAST_KEPT_BYTES or less.
-`adloco-peer plan` computes it for a given run (training/memory_need.py)."""
+BYTES_PER_TRAINED_PARAMETER = 48
+"""On a CPU, with AdamW and averages in float32. `adloco-peer plan` computes it for a given run (training/memory_need.py)."""
 DRIVER_SECONDS = 5.0
 MEMORY_INFO = Path("/proc/meminfo")
 CONTAINER_LIMIT, CONTAINER_USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
@@ -101,18 +99,12 @@ def check_gpu(config: PeerConfig) -> CheckResult:
 def check_memory(available_bytes: int | None) -> CheckResult:
     if available_bytes is None:
         return CheckResult(check="memory", outcome="skipped", found="this system does not report it")
-    trained = _trained_parameters(available_bytes) / 1e6
+    trained = max(0, available_bytes - PROCESS_BYTES) / BYTES_PER_TRAINED_PARAMETER / 1e6
     found = f"{_gib(available_bytes)} available: for some {trained:,.0f}M trained parameters on the CPU, activations aside"
     if available_bytes < GOOD_MEMORY_BYTES:
         outcome = "failed" if available_bytes < LEAST_MEMORY_BYTES else "warning"
         return CheckResult(check="memory", outcome=outcome, found=found, code="E523")  # type: ignore[arg-type]
     return CheckResult(check="memory", outcome="ok", found=found)
-
-
-def _trained_parameters(available_bytes: int) -> float:
-    room = max(0, available_bytes - PROCESS_BYTES)
-    few = room / (BYTES_PER_TRAINED_PARAMETER + BOUNDED_BYTES_PER_PARAMETER)
-    return max(few, (room - LEAST_KEPT_BYTES) / BYTES_PER_TRAINED_PARAMETER)
 
 
 def check_disk(folder: Path) -> CheckResult:

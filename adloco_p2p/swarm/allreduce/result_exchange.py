@@ -1,6 +1,7 @@
 """Encoded results of one peer between its attempts and other peers: held, served, fetched, decoded."""
 
 import asyncio
+import logging
 from collections.abc import Collection
 from concurrent.futures import Executor
 
@@ -10,11 +11,13 @@ import torch
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.tensor_codec import TensorCodec
-from adloco_p2p.swarm.allreduce.result_store import EncodedResult, Restored, ResultDownload, ResultStore
+from adloco_p2p.swarm.allreduce.result_store import EncodedResult, Restored, ResultDownload, ResultStore, in_file
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_server import ChunkServer
 from adloco_p2p.swarm.transport.endpoint import Endpoint
+
+_LOG = logging.getLogger(__name__)
 
 _DOWNLOADS_KEPT = 2
 RESULT_KIND = "average"
@@ -37,7 +40,9 @@ class ResultExchange:
         """`codec`: of the contributions."""
         self._own_peer = endpoint.me
         self._codec = codec
+        self._folder = limits.folder
         self._store = ResultStore(kept_rounds=limits.kept_rounds, max_bytes=limits.kept_bytes)
+        self._moving: asyncio.Task[None] | None = None
         self._downloads: dict[Digest, ResultDownload] = {}
         """Results that could not be fetched so far."""
         self._num_readers = 0
@@ -55,6 +60,8 @@ class ResultExchange:
         await self._server.start()
 
     async def stop(self) -> None:
+        if self._moving is not None:
+            self._moving.cancel()
         await self._server.stop()
 
     def new_buffer(self, num_bytes: int) -> np.ndarray:
@@ -72,11 +79,27 @@ class ResultExchange:
         self._store.keep(key, result, round=round, is_fetched=is_fetched)
         for outdated in self._store.outdated():
             self.forget(outdated, busy=busy)
+        if self._moving is None or self._moving.done():
+            self._moving = asyncio.get_running_loop().create_task(self._move_earlier(busy))
+
+    async def _move_earlier(self, busy: Collection[Digest]) -> None:
+        """To files, one after the other. One that finds no room there is dropped: others may have it."""
+        while (earlier := self._store.earlier_in_memory()) is not None:
+            key, encoded = earlier
+            try:
+                mapped = await asyncio.to_thread(in_file, encoded, self._folder)
+            except OSError as error:
+                _LOG.warning("no longer serving an average of an earlier round, for want of disk: %s", error)
+                self.forget(key, busy=busy)
+            else:
+                self._store.move(key, mapped, may_reuse=self._may_reuse(key, busy))
 
     def forget(self, key: Digest, *, busy: Collection[Digest]) -> None:
         """Drop a result."""
-        num_readers = self._num_readers + self._server.num_served_now
-        self._store.forget(key, may_reuse=key not in busy and num_readers == 0)
+        self._store.forget(key, may_reuse=self._may_reuse(key, busy))
+
+    def _may_reuse(self, key: Digest, busy: Collection[Digest]) -> bool:
+        return key not in busy and self._num_readers + self._server.num_served_now == 0
 
     async def fetch(
         self, digest: Digest, from_peers: tuple[PeerId, ...], *, size: int, timeout_seconds: float, silence_seconds: float

@@ -1,12 +1,15 @@
 """Results of averages, as encoded: kept for hosts that lost theirs, served to them as blobs, and fetched by them.
 
 The digest that the hosts committed is the root of the blob: a part is a chunk, and codec and size of the vector are the head.
+Results of earlier rounds lie in files: they are there for peers that come late, and memory is for the vectors of this round.
 """
 
+import tempfile
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -92,12 +95,22 @@ class EncodedResult:
         return Restored(vector, None if own is None or has_judged(self.binding) else statistics_of(sums), residual)
 
 
+def in_file(encoded: np.ndarray, folder: Path | None) -> np.ndarray:
+    """uint8: the same bytes in a file without a name, which vanishes with the process or, before that, with the last reader.
+    `folder`: on whose disk; none: that of temporary files. Raises OSError."""
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        written = 0
+        while written < encoded.nbytes:
+            written += file.write(encoded.data[written:])
+        return np.memmap(file, dtype=np.uint8, mode="c")  # torch warns of memory that cannot be written to
+
+
 class ResultStore:
     """The results of the last rounds by key; and, unless the averaged vector lies in it, one spare buffer, because touching new
     memory for every average costs more than all the arithmetic on it."""
 
     def __init__(self, *, kept_rounds: int, max_bytes: int) -> None:
-        """`kept_rounds` before the newest one; of these only what fits in `max_bytes` together with the newest."""
+        """`kept_rounds` before the newest one; of these only what fits in `max_bytes`, the latest first."""
         self._results: OrderedDict[Digest, EncodedResult] = OrderedDict()
         self._rounds: dict[Digest, int] = {}
         self._newest = 0
@@ -116,14 +129,15 @@ class ResultStore:
         self._newest = max(round, self._newest) if is_fetched else round
 
     def outdated(self) -> list[Digest]:
-        """Keys of results that are to be forgotten: of rounds that no peer repairs any more, or beyond the limit of memory.
+        """Keys of results that are to be forgotten: of rounds that no peer repairs any more, or beyond the limit of bytes.
         Rounds may begin lower again: another history counts then, and those of the old one are far away too."""
         dropped = [key for key, number in self._rounds.items() if abs(number - self._newest) > self._kept_rounds]
-        num_bytes = sum(result.encoded.nbytes for key, result in self._results.items() if key not in dropped)
-        for key, result in self._results.items():
-            if num_bytes > self._max_bytes and key not in dropped and self._rounds[key] != self._newest:
+        earlier = [key for key, number in self._rounds.items() if number != self._newest and key not in dropped]
+        num_bytes = 0
+        for key in sorted(earlier, key=self._rounds.__getitem__, reverse=True):
+            num_bytes += self._results[key].encoded.nbytes
+            if num_bytes > self._max_bytes:
                 dropped.append(key)
-                num_bytes -= result.encoded.nbytes
         return dropped
 
     def forget(self, key: Digest, *, may_reuse: bool) -> None:
@@ -131,10 +145,26 @@ class ResultStore:
         verbatim codec, and has readers of its own."""
         result = self._results.pop(key, None)
         self._rounds.pop(key, None)
-        if result is None or result.codec.is_verbatim or not may_reuse:
+        if result is not None:
+            self._spare_room(result, may_reuse=may_reuse)
+
+    def earlier_in_memory(self) -> tuple[Digest, np.ndarray] | None:
+        """Key and bytes of a result of an earlier round that is to be moved to a file."""
+        earlier = ((key, self._results[key].encoded) for key, number in self._rounds.items() if number != self._newest)
+        return next(((key, encoded) for key, encoded in earlier if not isinstance(encoded, np.memmap)), None)
+
+    def move(self, key: Digest, mapped: np.ndarray, *, may_reuse: bool) -> None:
+        """The result's bytes lie in a file now. `may_reuse`: see `forget`."""
+        if (result := self._results.get(key)) is not None:
+            self._results[key] = replace(result, encoded=mapped)
+            self._spare_room(result, may_reuse=may_reuse)
+
+    def _spare_room(self, dropped: EncodedResult, *, may_reuse: bool) -> None:
+        is_mapped = isinstance(dropped.encoded, np.memmap)
+        if is_mapped or dropped.codec.is_verbatim or not may_reuse:
             return
-        if not any(other.encoded is result.encoded for other in self._results.values()):
-            self._spare = result.encoded
+        if not any(other.encoded is dropped.encoded for other in self._results.values()):
+            self._spare = dropped.encoded
 
     async def find_blob(self, digest: Digest) -> Blob | None:
         result = self.find(digest)

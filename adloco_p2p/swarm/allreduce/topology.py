@@ -7,6 +7,7 @@ or its failure, lets it serve slower members, and closes it.
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -59,7 +60,9 @@ class AveragingLimits:
     """Rounds before the newest average whose encoded results are held for repairs: a peer vouches for those before its last
     report, and its next average is at most two rounds after that one; ..."""
     kept_bytes: int = LEAST_KEPT_BYTES
-    """... as far as they all fit in this; those of the newest round are held whatever their size."""
+    """... as far as they fit in this, in nameless files on the disk of ..."""
+    folder: Path | None = None
+    """... this folder; none: where the system has its temporary files. Results of the newest round are held in memory."""
     held_bytes: int = HELD_BYTES
     """Contributions that a reducer holds for a retry although their means are made, under a rule that has no barrier."""
 

@@ -52,6 +52,20 @@ def test_hosts_that_report_are_more_than_half_of_those_that_train() -> None:
         assert len(working - GHOSTS) == NUM_FOUNDERS > len(working & GHOSTS), plan.round
 
 
+def test_newcomers_without_a_report_have_no_work_until_it_comes() -> None:
+    """Their states may take long to arrive, and nobody waits for them."""
+
+    def say(done: RoundPlan) -> list[Report]:
+        return silent_ghosts(done) if done.round < 6 else honest_reports(done)
+
+    plans = run(ONE, num_peers=NUM_FOUNDERS, until=10, say=say, joins=SEATED)
+    working = [{share.peer for share in plan.instances[0].hosts if share.samples > 0} & GHOSTS for plan in plans]
+    seated = next(number for number, plan in enumerate(plans) if len(plan.roster) > NUM_FOUNDERS)
+    assert [bool(ghosts) for ghosts in working[seated : seated + 2]] == [True, True], "no report could be there yet"
+    assert not any(working[seated + 2 : 8])
+    assert working[8] == GHOSTS, "made from the reports on round 6"
+
+
 def test_newcomers_that_report_train_from_their_second_round_on() -> None:
     plans = run(ONE, num_peers=NUM_FOUNDERS, until=6, joins=SEATED)
     for plan in plans[3:]:

@@ -1,18 +1,21 @@
 """Fetching an average from donors that lie, are slow, or die half-way."""
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from adloco_p2p.errors import AveragingError
+from adloco_p2p.swarm.allreduce import result_exchange
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.transfer import chunk_fetcher
 from adloco_p2p.swarm.transport.framed_stream import StreamLost
 from tests.swarm import averaging_peers
-from tests.swarm.averaging_peers import Peers, key_of, mesh_of, residual_of, vectors_of
+from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, key_of, mesh_of, residual_of, vectors_of
 
 SIZE = 100_000
 
@@ -27,8 +30,8 @@ def repair(
     return peers.run(peers[by].repair(name, result, [peers[donor] for donor in donors], vector=vector))
 
 
-def averaged(peers: Peers, name: str) -> Averaged:
-    results = peers.average(name, vectors_of(3, SIZE, seed=len(name)), (1, 2, 3))
+def averaged(peers: Peers, name: str, *, round: int = 0) -> Averaged:
+    results = peers.average(name, vectors_of(3, SIZE, seed=len(name)), (1, 2, 3), round=round)
     peers[0].averager.forget(key_of(name))
     assert isinstance(results[0], Averaged)
     return results[0]
@@ -70,6 +73,31 @@ def test_a_second_try_fetches_what_the_first_one_lacks(peers: Peers, monkeypatch
     again = repair(peers, "interrupted", result, 1)
     assert again.finished.digest == result.finished.digest
     assert again.finished.bytes_received == pytest.approx(4 * SIZE - kept, rel=0.02) and kept > 0.05 * 4 * SIZE
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_an_average_of_an_earlier_round_is_served_from_a_file_or_not_at_all(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch, *, has_room: bool
+) -> None:
+    """Where the disk is full peers go on without it."""
+    if not has_room:
+        monkeypatch.setattr(result_exchange, "in_file", no_room)
+    name = f"earlier, {has_room=}"
+    earlier = averaged(peers, name, round=1)
+    averaged(peers, f"later, {has_room=}", round=2)
+    exchange = peers[1].averager._results
+    assert exchange._moving is not None
+    peers.run(asyncio.wait_for(exchange._moving, TIMEOUT_SECONDS))
+    held = exchange.find(earlier.finished.digest)
+    assert (held is not None) == has_room
+    if held is None:
+        return
+    assert isinstance(held.encoded, np.memmap)
+    assert repair(peers, name, earlier, 1).vector.equal(earlier.vector)
+
+
+def no_room(*_: object) -> np.ndarray:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_statistics_are_this_peers_own_or_none(peers: Peers) -> None:

@@ -1,4 +1,6 @@
-"""Results that are held for repairs: those of the last rounds, in bounded memory."""
+"""Results that are held for repairs: those of the last rounds, the newest in memory, in bounded files the others."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ import pytest
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.swarm.allreduce.result_store import EncodedResult, ResultStore
+from adloco_p2p.swarm.allreduce.result_store import EncodedResult, ResultStore, in_file
 
 
 def key_of(name: object) -> Digest:
@@ -35,14 +37,31 @@ def test_only_the_last_rounds_are_held() -> None:
     assert held(store, *range(9)) == [6, 7, 8]
 
 
-def test_older_ones_go_first_where_memory_is_short_and_the_newest_round_stays_whole() -> None:
-    store = ResultStore(kept_rounds=2, max_bytes=350)
+def test_older_ones_go_first_where_room_is_short_and_the_newest_round_stays_whole() -> None:
+    store = ResultStore(kept_rounds=2, max_bytes=150)
     for name, number in (("a", 1), ("b", 1), ("c", 2), ("d", 2)):
         hold(store, name, round=number)
-    assert held(store, *"abcd") == ["b", "c", "d"]
+    assert held(store, *"abcd") == ["a", "c", "d"]
     for name in "efgh":
         hold(store, name, round=3)
-    assert held(store, *"abcdefgh") == ["e", "f", "g", "h"]
+    assert held(store, *"abcdefgh") == ["c", "e", "f", "g", "h"]
+
+
+def test_what_lies_in_a_file_is_the_same_leaves_no_name_and_gives_its_memory_to_the_next_average(tmp_path: Path) -> None:
+    store = ResultStore(kept_rounds=2, max_bytes=10_000)
+    hold(store, "first", round=1, codec_name="float16")
+    assert store.earlier_in_memory() is None
+    hold(store, "second", round=2)
+    found = store.earlier_in_memory()
+    assert found is not None
+    key, encoded = found
+    assert key == key_of("first")
+    mapped = in_file(encoded, tmp_path)
+    store.move(key, mapped, may_reuse=True)
+    moved = store.find(key)
+    assert moved is not None and moved.encoded.tobytes() == encoded.tobytes()
+    assert [*tmp_path.iterdir()] == []
+    assert store.new_buffer(100) is encoded and store.earlier_in_memory() is None
 
 
 def test_rounds_that_begin_lower_again_take_the_place_of_the_others() -> None:
