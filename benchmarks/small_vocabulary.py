@@ -21,6 +21,10 @@ ends as low as the ramp. The bound is `batch.growth_cap`, 1.07 a round instead o
 if the test asks for more in every round from the eighth on, as it did, 1.07 takes 50 rounds with 128 at most and 77 with 40 at
 most, those of the ramps. (1.25 delays the cap by three rounds only.) Planned: AdLoCo so bounded minus ramp at both prices, two
 seeds. The hypothesis holds where the mean of the four differences is at most 0.010, fails from 0.020 on, and is open between.
+
+Planned later, before any run of these rows but seed 1 of the constant batch of 32, with three seeds: AdLoCo minus Seesaw, a third
+price: Seesaw takes 96 rounds by arithmetic, and growth of 1.07 to at most 29 some 97 where the test asks for more in every round
+from the eighth on; and the constant batch of 32 (83 rounds) minus the ramp to 64 (77), which asks whether growth pays at all.
 """
 
 import argparse
@@ -66,10 +70,11 @@ TEST, GENTLE = f"AdLoCo, eta {SHIPPED_ETA}", f"AdLoCo, eta {GENTLE_ETA}"
 LINEAR, STEEP = f"linear ramp {START} -> {LARGEST}", f"linear ramp {START} -> {STEEPEST}"
 CAPPED = f"AdLoCo, at most {CAP}"
 BOUND, SLOW_CAP = "1.07", 40
-SLOW, SLOW_CAPPED = (f"AdLoCo, growth {BOUND}, at most {most}" for most in (STEEPEST, SLOW_CAP))
+SEESAW_CAP = 29
+SLOW, SLOW_CAPPED, SLOW_LOW = (f"AdLoCo, growth {BOUND}, at most {most}" for most in (STEEPEST, SLOW_CAP, SEESAW_CAP))
 SEESAW = f"Seesaw, at most {LARGEST}"
-PRICES = ((CAPPED, LINEAR), (SLOW_CAPPED, LINEAR), (TEST, STEEP), (SLOW, STEEP))
-"""The test and the ramp that take about as many rounds, the dearer price first."""
+PRICES = ((SLOW_LOW, SEESAW), (CAPPED, LINEAR), (SLOW_CAPPED, LINEAR), (TEST, STEEP), (SLOW, STEEP), (LARGER, LINEAR))
+"""The test and the schedule that take about as many rounds, the dearer price first; then a constant batch beside a ramp."""
 PRICED = ("rounds", "bytes_per_peer", "loss")
 
 
@@ -104,10 +109,11 @@ def rows(rate: str) -> list[Row]:
         growing(STEEP, rate, *linear, most=STEEPEST),
         growing(SLOW_CAPPED, rate, *bounded, most=SLOW_CAP),
         growing(SLOW, rate, *bounded, most=STEEPEST),
-        growing(GENTLE, rate, f"batch.eta={GENTLE_ETA}"),
+        growing(SEESAW, rate, *seesaw),
+        growing(SLOW_LOW, rate, *bounded, most=SEESAW_CAP),
         fixed(rate, 32),
         fixed(rate, LARGEST),
-        growing(SEESAW, rate, *seesaw),
+        growing(GENTLE, rate, f"batch.eta={GENTLE_ETA}"),
     ]
 
 
@@ -145,7 +151,7 @@ def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
 def price_table(runs: Runs, seeds: Sequence[int]) -> list[str]:
     """The test beside the ramp, on the seeds that both have."""
     lines = [
-        "| test | ramp | seeds | rounds | MB sent per peer | final loss | test minus ramp |",
+        "| batch | schedule | seeds | rounds | MB sent per peer | final loss | batch minus schedule |",
         "|---|---|---|---|---|---|---|",
     ]
     named = {row.name: row for row in tuned_rows(runs)}
