@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 from adloco_p2p.core.model.once import PerObject
@@ -67,13 +68,13 @@ _PLAIN: dict[type, Callable[[Any], str]] = {
 
 
 def _of_fields(kind: type) -> Callable[[Any], str]:
-    """A function for one kind of dataclass, generated as dataclasses generate their methods: a loop over the fields takes half
-    as long again, and what a peer reads of a large swarm is mostly written once more, for its hash."""
+    """For one kind of dataclass. What a peer reads of a large swarm is mostly written once more, for its hash."""
     names = sorted(_names(kind))
     form = "{" + ",".join(f'"{name}":%s' for name in names) + "}"
-    fields = "".join(f"text[type(value.{name})](value.{name})," for name in names)
-    made: Callable[[Any], str] = eval(f"lambda value: form % ({fields})", {"text": _text, "form": form, "type": type})
-    return made
+    if len(names) < 2:
+        return lambda value: form % tuple(_text[type(item)](item) for item in (getattr(value, name) for name in names))
+    values = attrgetter(*names)
+    return lambda value: form % tuple([_text[type(item)](item) for item in values(value)])
 
 
 class _Text(dict[type, Callable[[Any], str]]):
