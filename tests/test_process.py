@@ -430,7 +430,7 @@ def test_the_status_of_a_peer_that_ended_without_the_model_of_the_run_names_the_
 ) -> None:
     finished_run(tmp_path)
     with (tmp_path / "events.jsonl").open("a") as file:
-        file.write(to_line(stamp(Stopped(reason="most others were not heard at the end", is_finished=False))))
+        file.write(f"{to_line(stamp(Stopped(reason='most others were not heard at the end', is_finished=False)))}\n")
     assert main(["status", "--workdir", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "the last one stopped: most others were not heard at the end; its run goes on with" in said
