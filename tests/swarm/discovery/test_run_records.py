@@ -1,6 +1,7 @@
 import asyncio
 import dataclasses
 import time
+from typing import Any
 
 import pytest
 
@@ -162,8 +163,9 @@ def test_a_record_of_a_run_that_draws_on_the_terminal_is_refused(author, field):
         run=RUN, name="a run", author=author.peer_id, num_peers=1, announcer=author.peer_id, protocol=16, expiration=1e9
     )
     decode(RunRecord, canonical.encode(record), max_bytes=MAX_DHT_RECORD_BYTES)
+    drawn: dict[str, Any] = {field: DRAWS}
     with pytest.raises(RemoteProtocolError, match=field):
-        decode(RunRecord, canonical.encode(dataclasses.replace(record, **{field: DRAWS})), max_bytes=MAX_DHT_RECORD_BYTES)
+        decode(RunRecord, canonical.encode(dataclasses.replace(record, **drawn)), max_bytes=MAX_DHT_RECORD_BYTES)
 
 
 def test_the_largest_records_fit_into_the_dht():
