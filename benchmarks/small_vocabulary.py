@@ -23,8 +23,9 @@ most, those of the ramps. (1.25 delays the cap by three rounds only.) Planned: A
 seeds. The hypothesis holds where the mean of the four differences is at most 0.010, fails from 0.020 on, and is open between.
 
 Planned later, before any run of these rows but seed 1 of the constant batch of 32, with three seeds: AdLoCo minus Seesaw, a
-third price: Seesaw takes 96 rounds by arithmetic, and growth of 1.07 to at most 29 some 97 where the test asks for more in every
-round from the eighth on; and the constant batch of 32 (83 rounds) minus the ramp to 64 (77): whether growth pays at all.
+third price: Seesaw takes 96 rounds by arithmetic, and growth of 1.07 to at most 29 some 97 where the test asks for more in
+every round from the eighth on; and the constant batch of 32 (83 rounds) minus the ramp to 64 (77): whether growth pays at
+all.
 """
 
 import argparse
