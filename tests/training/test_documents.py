@@ -166,6 +166,20 @@ def test_a_window_that_is_shorter_than_the_row_keeps_its_mask(tmp_path: Path, ke
     assert kernel_calls == [4]
 
 
+def test_more_documents_than_the_kernel_can_take_keep_their_mask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel_calls: list[int]
+) -> None:
+    shell = ModelShell(build(save_base(tmp_path), rank=0), device=torch.device("cpu"), is_bfloat16=False)
+    shell.module.train()
+    masked = computed(shell, packed_rows())
+    assert shell.try_document_kernel(TRIAL)
+    kernel_calls.clear()
+    monkeypatch.setattr(document_kernel, "MOST_DOCUMENTS", 3)
+    for found, expected in zip(computed(shell, packed_rows()), masked, strict=True):
+        assert torch.equal(found, expected)
+    assert not kernel_calls
+
+
 def test_where_the_kernel_does_not_do_the_same_masks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: Any, **__: Any) -> torch.Tensor:
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
