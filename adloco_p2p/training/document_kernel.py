@@ -16,8 +16,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from adloco_p2p.numerics.batch import Batch
-from adloco_p2p.training.row_documents import are_several_known
+from adloco_p2p.training.row_documents import is_mask_needed
 
+MOST_DOCUMENTS = (1 << 16) - 1
+"""Of a micro-batch that goes through the kernel, which has a block of threads for each: CUDA's limit."""
 _ATTENTION = "documents"
 _TRIAL = "documents_trial"
 """The names under which transformers finds the two functions below."""
@@ -27,10 +29,11 @@ _TOLERANCE = 0.05
 
 def document_places(rows: Batch) -> dict[str, torch.Tensor]:
     """Where the documents of rows begin in the line of all their tokens, and its end, int32, as an argument of a forward that
-    every layer hands on to its attention. Nothing is waited for."""
-    if rows.positions is None or not rows.has_several_documents:
+    every layer hands on to its attention; empty where the kernel is not to be used. Nothing is waited for."""
+    count = sum(rows.documents)
+    if rows.positions is None or not rows.has_several_documents or count > MOST_DOCUMENTS:
         return {}
-    firsts = torch.nonzero_static(rows.positions.flatten() == 0, size=sum(rows.documents)).flatten()
+    firsts = torch.nonzero_static(rows.positions.flatten() == 0, size=count).flatten()
     return {"cu_seq_lens_q": torch.nn.functional.pad(firsts, (0, 1), value=rows.positions.numel()).int()}
 
 
@@ -89,7 +92,7 @@ def _mask(*, kv_length: int, local_size: int | None = None, **others: Any) -> to
     """None where documents and causality are all that a mask would contain."""
     is_more = others.get("attention_mask") is not None or others.get("use_vmap")
     is_window = local_size is not None and local_size <= kv_length
-    if are_several_known() and not is_more and not is_window:
+    if not (is_mask_needed() or is_more or is_window):
         return None
     mask: torch.Tensor | None = sdpa_mask(kv_length=kv_length, local_size=local_size, **others)
     return mask

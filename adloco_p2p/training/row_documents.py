@@ -14,6 +14,7 @@ class _Known(local):
 
     has_several: bool | None = None
     """None: not known."""
+    needs_mask = True
 
 
 _KNOWN = _Known()
@@ -28,17 +29,19 @@ def _documents(position_ids: torch.Tensor) -> torch.Tensor | None:
     return (position_ids == 0).cumsum(dim=-1) if _KNOWN.has_several else None
 
 
-def are_several_known() -> bool:
-    """Whether this thread is in a forward whose rows hold several documents, at least one of them."""
-    return bool(_KNOWN.has_several)
+def is_mask_needed() -> bool:
+    """Whether attention of this thread's forward learns from masks alone where documents begin."""
+    return _KNOWN.needs_mask
 
 
 @contextmanager
-def known_documents(*, has_several: bool) -> Iterator[None]:
-    """Forwards of this thread inside do not look. `has_several`: a row holds more than one document."""
+def known_documents(*, has_several: bool, needs_mask: bool = True) -> Iterator[None]:
+    """Forwards of this thread inside do not look. `has_several`: a row holds more than one document. `needs_mask`: see
+    `is_mask_needed`."""
     masking_utils.find_packed_sequence_indices = _documents
-    before, _KNOWN.has_several = _KNOWN.has_several, has_several
+    before = _KNOWN.has_several, _KNOWN.needs_mask
+    _KNOWN.has_several, _KNOWN.needs_mask = has_several, needs_mask
     try:
         yield
     finally:
-        _KNOWN.has_several = before
+        _KNOWN.has_several, _KNOWN.needs_mask = before

@@ -164,14 +164,14 @@ class ModelShell:
         """Nats of each prediction, [n, L]; position t predicts token t + 1. Zero where there is nothing to predict: before
         padding and at the row's end."""
         batch = batch.to(self.device)
+        places = document_places(batch) if self._has_document_kernel else {}
         # The one shift. Moving the labels keeps the logits whole; slicing them would copy the largest tensor of all.
         end = batch.labels.new_full((batch.num_samples, 1), IGNORED_LABEL)
         targets = torch.cat([batch.labels[:, 1:], end], dim=1)  # [n, L]
         with (
             torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16),
-            known_documents(has_several=batch.has_several_documents),
+            known_documents(has_several=batch.has_several_documents, needs_mask=not places),
         ):
-            places = document_places(batch) if self._has_document_kernel else {}
             if self._logits_of is not None:
                 hidden = hidden_states(self.module, batch, **places)
                 return chunked_cross_entropy(hidden.flatten(0, 1), targets.view(-1), self._logits_of, self._head).view(

@@ -38,11 +38,16 @@ def test_losses_of_packed_documents_are_those_of_the_documents_alone(model_type:
             assert (across - packed)[row, cuts[1] :].abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_compiled_model_computes_the_same_without_a_break(rank: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rank", "has_kernel"), [(0, False), (2, False), (2, True)])
+def test_a_compiled_model_computes_the_same_without_a_break(
+    rank: int, has_kernel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whole rows, rows of documents, another number of rows, and another instance's parameters; traced, and run as traced."""
     module = build(save_base(tmp_path, "llama"), rank=rank)
     shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_by_hand)
+    assert not has_kernel or shell.try_document_kernel(TRIAL)
+    shell.module.eval()
     ids = torch.randint(VOCAB_SIZE, (3, LENGTH), generator=torch.Generator().manual_seed(1))
     positions = torch.cat([torch.arange(9), torch.arange(LENGTH - 9)]).expand(3, -1)
     batches = [Batch(input_ids=ids[:n], labels=ids[:n], positions=p) for n, p in ((2, None), (2, positions[:2]), (3, None))]
@@ -164,6 +169,20 @@ def test_a_window_that_is_shorter_than_the_row_keeps_its_mask(tmp_path: Path, ke
     for found, expected in zip(computed(shell, packed_rows()), masked, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert kernel_calls == [4]
+
+
+def test_more_documents_than_the_kernel_can_take_keep_their_mask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel_calls: list[int]
+) -> None:
+    shell = ModelShell(build(save_base(tmp_path), rank=0), device=torch.device("cpu"), is_bfloat16=False)
+    shell.module.train()
+    masked = computed(shell, packed_rows())
+    assert shell.try_document_kernel(TRIAL)
+    kernel_calls.clear()
+    monkeypatch.setattr(document_kernel, "MOST_DOCUMENTS", 3)
+    for found, expected in zip(computed(shell, packed_rows()), masked, strict=True):
+        assert torch.equal(found, expected)
+    assert not kernel_calls
 
 
 def test_where_the_kernel_does_not_do_the_same_masks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
