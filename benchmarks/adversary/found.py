@@ -1,4 +1,4 @@
-"""Attacks that were found by reading the code after the review, each of which succeeded once: scenarios of the simulated world,
+"""Attacks that were found by reading the code after the review, most of which succeeded once: scenarios of the simulated world,
 and of the classes that they were aimed at."""
 
 import base64
