@@ -1,6 +1,7 @@
 """The command as a process: how it begins, and how it ends."""
 
 import asyncio
+import contextlib
 import errno
 import io
 import json
@@ -116,23 +117,42 @@ class Gone(io.StringIO):
         self.write("")
 
 
+def show_a_run(arguments: Namespace) -> int:
+    """What a node prints."""
+    view = open_view(plain=arguments.plain)
+    for event in events():
+        view.update(stamped(event))
+    view.stop()
+    say("saved")
+    arguments.steps.enter("ending")
+    return 0
+
+
 def test_a_node_outlives_its_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Gone())
     monkeypatch.setattr(sys, "stderr", Gone())
-
-    def start(arguments: Namespace) -> int:
-        view = open_view(plain=arguments.plain)
-        for event in events():
-            view.update(stamped(event))
-        view.stop()
-        say("saved")
-        arguments.steps.enter("ending")
-        return 0
-
-    monkeypatch.setattr(train, "start", start)
+    monkeypatch.setattr(train, "start", show_a_run)
     assert main(["start", "--offline", "--plain", "--workdir", str(tmp_path)]) == 0
     with pytest.raises(OSError, match="output"):
         say("a result that is lost is an error of every other verb")
+
+
+@pytest.mark.timeout(60)
+def test_a_node_does_not_wait_for_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writing, bytes(1 << 16)):
+            pass
+    os.set_blocking(writing, True)
+    monkeypatch.setattr(train, "start", show_a_run)
+    with os.fdopen(reading, "rb") as read, os.fdopen(writing, "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["start", "--offline", "--plain", "--workdir", str(tmp_path)]) == 0
+        assert read.read(1 << 16) == bytes(1 << 16)
+        assert main(["start", "--offline", "--plain", "--workdir", str(tmp_path)]) == 0
+        assert b"saved" in read.read1(1 << 16)
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize(

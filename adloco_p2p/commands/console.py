@@ -2,9 +2,11 @@
 
 import contextlib
 import functools
+import io
 import itertools
 import json
 import os
+import select
 import shutil
 import sys
 import threading
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 FRAME_SECONDS = 0.1
 LEAST_SECONDS = 0.5
 """A step that took less leaves no line behind."""
+WRITE_SECONDS = 0.1
+"""A node waits so long, once, for its output to take a line."""
 _FRAMES = "\u280b\u2819\u2839\u2838\u283c\u2834\u2826\u2827\u2807\u280f"
 _ASCII_FRAMES = "|/-\\"
 
@@ -59,19 +63,34 @@ def make_way() -> None:
 
 
 class _Lossy:
-    """A stream whose terminal, pipe or disk may fail: what it cannot print is lost, and the caller is not told."""
+    """A stream whose terminal, pipe or disk may fail, or take nothing for a while: what it cannot print is lost, and nothing
+    waits for it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._was_free = True
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
-            self._stream.write(text)
+            if self._is_free():
+                self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         with contextlib.suppress(OSError):
-            self._stream.flush()
+            if self._is_free():
+                self._stream.flush()
+
+    def _is_free(self) -> bool:
+        """Whether a line can be written without waiting: not to a terminal after Ctrl-S, nor to a pipe that nobody reads.
+        Raises OSError."""
+        try:
+            number = self._stream.fileno()
+        except io.UnsupportedOperation:  # no file of the system
+            return True
+        patience = WRITE_SECONDS if self._was_free else 0.0
+        self._was_free = bool(select.select([], [number], [], patience)[1])
+        return self._was_free
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -79,8 +98,8 @@ class _Lossy:
 
 @contextlib.contextmanager
 def lossy_output() -> Iterator[None]:
-    """For a node, which outlives its terminal, a `tee` that Ctrl-C ends before it, and a log on a full disk: it ends its round
-    and saves whether or not anybody can read about it."""
+    """For a node, which outlives its terminal, a `tee` that Ctrl-C ends before it, and a log on a full disk: it trains, and
+    saves, whether or not anybody can read about it."""
     with (
         contextlib.redirect_stdout(cast(TextIO, _Lossy(sys.stdout))),
         contextlib.redirect_stderr(cast(TextIO, _Lossy(sys.stderr))),
