@@ -189,11 +189,12 @@ def joining(status: Status) -> str:
     ahead = [known for known in status.plans if known.round >= plan.round]
     if all(roster_entry.peer != status.peer for roster_entry in plan.roster):
         admitted = [known.round for known in ahead if any(roster_entry.peer == status.peer for roster_entry in known.roster)]
-        return (
-            f"waiting to join: round {admitted[0]}"
-            if admitted
-            else f"waiting to join; plans read up to round {ahead[-1].round}"
-        )
+        if admitted:
+            return f"waiting to join: round {admitted[0]}"
+        others = {*(roster_entry.peer for roster_entry in ahead[-1].roster), *status.peer_states} - {status.peer}
+        if all(status.peer_states.get(peer) == "left" for peer in others):
+            return "waiting to join; no other peer is left: the run may have ended, or goes on once one of its peers returns"
+        return f"waiting to join; plans read up to round {ahead[-1].round}"
     if words := keeper_words(status) or bench_words(status):
         return words
     shares = [share for planned in plan.instances if (share := _share(status, planned)) is not None]

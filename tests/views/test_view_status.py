@@ -232,6 +232,16 @@ def test_a_joiner_reads_what_it_waits_for(newest: int, words: str, phases: set[s
     assert derived.phase(status) == (words or "planned")
 
 
+def test_a_joiner_reads_that_all_others_have_left() -> None:
+    made = joiner(seated_from=2, working_from=4)[:2]
+    others = [seat["peer"] for seat in made[1]["roster"]]
+    left = [{"event": "left", "time": START, "peer": peer} for peer in others]
+    assert "no other peer is left" not in derived.joining(replay([*made, *left[1:]]))
+    assert "no other peer is left: the run may have ended" in derived.joining(replay([*made, *left]))
+    stranger = {"event": "joined", "time": START, "peer": "another", "round": 0}
+    assert "no other peer is left" not in derived.joining(replay([*made, *left, stranger]))
+
+
 def test_a_joiner_is_neither_paused_nor_in_trouble() -> None:
     made = [*joiner(seated_from=2, working_from=4)[:3], {"event": "joined", "time": START, "peer": THIS, "round": 2}]
     status = replay([*made, {"event": "fast_forwarded", "time": START, "from_round": 1, "to_round": 2}])
