@@ -28,6 +28,7 @@ import json, sys
 from adloco_p2p import cli
 class Terminal:
     encoding = "utf-8"
+    def fileno(self): return 1
     def isatty(self): return True
     def flush(self): pass
     def write(self, text):
