@@ -6,7 +6,9 @@ import sys
 import time
 import tracemalloc
 import zlib
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
 
@@ -22,7 +24,7 @@ from adloco_p2p.core.model.electorate import electorate
 from adloco_p2p.core.model.events import Persist
 from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
 from adloco_p2p.core.model.instance_plan import InstancePlan
-from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry, SignedReport, Value, Vote
+from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry, SignedReport, Value, Verify, Vote
 from adloco_p2p.core.model.messages import MAX_ENTRY_BYTES, Entries, Heartbeat
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.report import InstanceReport, Report
@@ -81,8 +83,11 @@ class LargeSwarm:
     def entries(self) -> list[LedgerEntry]:
         return self.ledger.entries
 
-    def agreement(self, me: PeerId, *, knows_all: bool, identity: Identity | None = None) -> GossipAgreement:
+    def agreement(
+        self, me: PeerId, *, knows_all: bool, identity: Identity | None = None, verify: Verify = is_signed
+    ) -> GossipAgreement:
         """A peer's, that has the whole ledger in its journal, or none of it. `identity`: of one that is no host."""
+        own = identity or self.identities[me]
         made = GossipAgreement(
             me,
             genesis=self.genesis,
@@ -91,8 +96,8 @@ class LargeSwarm:
             contacts=(),
             capacity=CAPACITY,
             decide=decide_by(self.rules),
-            sign=lambda payload: signature(identity or self.identities[me], payload),
-            verify=is_signed,
+            sign=lambda payload: signature(own, payload),
+            verify=verify,
             draw=lambda: 0.5,
             timing=Timing(),
         )
@@ -186,27 +191,66 @@ def reading_seconds(swarm: LargeSwarm) -> float:
     return min(found)
 
 
-def joining_seconds(count: int, num_rounds: int) -> float:
-    """Of the processor, for a newcomer to read the ledger of so many rounds, an entry per message: inflate, decode, check and
-    follow each of them, and encode it for the journal. Prints what it took so far."""
+class ProcessorTime:
+    """Of this process, by what it was spent on. Parts of parts count in both."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def of(self, what: str) -> Iterator[None]:
+        begun = time.process_time()
+        yield
+        self.seconds[what] += time.process_time() - begun
+
+    def is_signed(self, peer: PeerId, payload: bytes, signature: str) -> bool:
+        begun = time.process_time()
+        is_good = is_signed(peer, payload, signature)
+        self.seconds["signatures"] += time.process_time() - begun
+        return is_good
+
+
+def join(count: int, num_rounds: int) -> None:
+    """What a newcomer takes to read the ledger of so many rounds, an entry per message: inflate, decode, check and follow each
+    of them, and encode it for the journal. Prints the time per round for every 20 of them."""
+    spent = ProcessorTime()
+    joiner, server, travelling, last = _before_joining(count, num_rounds, spent)
+    spent.seconds.clear()
+    num_followed = 0
+    for number, pieces in enumerate(travelling, 1):
+        with spent.of("all"):
+            with spent.of("zlib"):
+                payload = b"".join(zlib.decompress(piece) for piece in pieces)
+            with spent.of("decoding"):
+                message = decode(Entries, payload, max_bytes=MAX_ENTRY_BYTES)
+            taken = joiner.receive(server, message, 0.0)
+            with spent.of("journal"):
+                records = [canonical.encode(outcome.record) for outcome in taken if isinstance(outcome, Persist)]
+        num_followed += len(records)
+        if number % 20 == 0 or number == num_rounds:
+            since = number - (number - 1) % 20
+            parts = ", ".join(f"{what} {1000 * taken / (number - since + 1):.1f}" for what, taken in spent.seconds.items())
+            print(f"rounds {since} to {number} of {count} hosts, ms of the processor per round: {parts}", flush=True)
+            spent.seconds.clear()
+    assert joiner.ledger.digests[-1] == last and num_followed == num_rounds
+
+
+def _before_joining(
+    count: int, num_rounds: int, spent: ProcessorTime
+) -> tuple[GossipAgreement, PeerId, list[list[bytes]], Digest]:
+    """The newcomer, a server, its messages in pieces as they travel, and the end of its ledger. Nothing else of the swarm is
+    left: the newcomer's own objects are those that the garbage collector looks at."""
     swarm = LargeSwarm(count, num_instances=1, votes="majority")
     newcomer = Identity(Ed25519PrivateKey.from_private_bytes((1 << 32).to_bytes(32)))
-    server, seconds, num_followed = next(iter(swarm.identities)), 0.0, 0
-    joiner = swarm.agreement(newcomer.peer_id, identity=newcomer, knows_all=False)
+    server = next(iter(swarm.identities))
+    joiner = swarm.agreement(newcomer.peer_id, identity=newcomer, knows_all=False, verify=spent.is_signed)
     end = Head(round=num_rounds, digest=Digest("ff" * 32), samples=0)
     joiner.receive(server, Heartbeat(beat=1, roster=Digest("ff" * 32), heard=(), head=end, have=0), 0.0)
+    travelling = []
     for number in range(1, num_rounds + 1):
         entry = swarm.entries[number - 1] if number <= 2 else swarm.grow()
-        travelling = [deflated(piece) for piece in in_pieces(canonical.encode(Entries(entries=(entry,))))]
-        begun = time.process_time()
-        payload = b"".join(zlib.decompress(piece) for piece in travelling)
-        taken = joiner.receive(server, decode(Entries, payload, max_bytes=MAX_ENTRY_BYTES), 0.0)
-        num_followed += sum(len(canonical.encode(outcome.record)) > 0 for outcome in taken if isinstance(outcome, Persist))
-        seconds += time.process_time() - begun
-        if number % 20 == 0 or number == num_rounds:
-            print(f"{number} rounds of {count} hosts: {seconds:.1f} s of the processor", flush=True)
-    assert joiner.ledger.digests == swarm.ledger.digests and num_followed == num_rounds
-    return seconds
+        travelling.append([deflated(piece) for piece in in_pieces(canonical.encode(Entries(entries=(entry,))))])
+    return joiner, server, travelling, swarm.ledger.digests[-1]
 
 
 def held_bytes(swarm: LargeSwarm) -> int:
@@ -227,7 +271,7 @@ def main() -> None:
     read the ledger of so many rounds."""
     if sys.argv[1:2] == ["--join"]:
         num_rounds, count = map(int, sys.argv[2:])
-        print(f"{1000 * joining_seconds(count, num_rounds) / num_rounds:.1f} ms per round")
+        join(count, num_rounds)
         return
     head = f"{'hosts':>6}{'instances':>11}{'entry, kB':>11}{'plan':>8}{'votes':>8}{'deflated':>10}{'held, kB':>10}"
     print(f"{head}{'largest report, B':>19}{'to read, ms':>13}")
