@@ -21,6 +21,7 @@ from benchmarks.small_vocabulary import (
     SEESAW,
     SLOW,
     SLOW_CAPPED,
+    SLOW_LOW,
     START,
     STEEP,
     TEST,
@@ -64,9 +65,16 @@ def test_growing_batches_start_as_the_constant_one_and_differ_in_what_their_name
     assert set(batches.values()) == {(START, 0.02)}
     assert {run.inner.kind for run in found.values()} == {"muon"}
     tests = {name: (run.batch.eta, run.batch.max_batch) for name, run in found.items() if run.batch.test == "norm"}
-    assert tests == {TEST: (1.7, 64), GENTLE: (2.5, 64), CAPPED: (1.7, 36), SLOW: (1.7, 128), SLOW_CAPPED: (1.7, 40)}
+    assert tests == {
+        TEST: (1.7, 64),
+        GENTLE: (2.5, 64),
+        CAPPED: (1.7, 36),
+        SLOW: (1.7, 128),
+        SLOW_CAPPED: (1.7, 40),
+        SLOW_LOW: (1.7, 29),
+    }
     bounds = {name: run.batch.growth_cap for name, run in found.items() if run.batch.test == "norm"}
-    assert bounds == {TEST: 1.5, GENTLE: 1.5, CAPPED: 1.5, SLOW: 1.07, SLOW_CAPPED: 1.07}
+    assert bounds == {TEST: 1.5, GENTLE: 1.5, CAPPED: 1.5, SLOW: 1.07, SLOW_CAPPED: 1.07, SLOW_LOW: 1.07}
     assert {name: run.batch.max_batch for name, run in found.items() if run.batch.test == "schedule"} == {
         LINEAR: 64,
         STEEP: 128,
