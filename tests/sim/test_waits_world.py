@@ -135,6 +135,12 @@ def test_kills_near_the_end_of_a_run_leave_nobody_waiting() -> None:
     check_random_kills(range(8))
 
 
+def test_what_a_silent_member_agreed_on_alone_breaks_no_promise() -> None:
+    """It outlived two others for longer than a lease and went on without them. It sends its history to nobody; they come back
+    and go on together, as a majority."""
+    check_random_kills(range(318, 319))
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("block", range(20))
 def test_many_kills_near_the_end_of_a_run_leave_nobody_waiting(block: int) -> None:
