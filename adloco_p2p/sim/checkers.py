@@ -74,7 +74,7 @@ class Checkers:
         self._floor: dict[tuple[PeerId, Digest], Ballot] = {}
         self._absent: dict[tuple[Digest, Ballot], tuple[PeerId, ...]] = {}
         self._acted: dict[Digest, dict[PeerId, None]] = {}
-        """Slot -> the peers that promised or accepted in it."""
+        """Slot -> the peers that promised or accepted in it; those that depart from the protocol: that voted for a plan."""
         self._left_out: dict[Digest, dict[PeerId, None]] = {}
         """Slot -> the peers that were rightly excluded by one that promised or accepted in it."""
         self._recovered_roster: dict[Digest, None] = {}
@@ -315,6 +315,8 @@ class Checkers:
         votes, abstained = votes_of(certificate, about=about, counted=counted, verify=self._verify)
         if 2 * len(votes) <= len(counted) - len(abstained):
             raise Violation(f"round {entry.plan.round} is final by {len(votes)} of {len(counted)} votes")
+        self._acted.setdefault(value.parent, {}).update(dict.fromkeys(sorted(votes)))
+        self._left_out.setdefault(value.parent, {}).update(dict.fromkeys(certificate.absent))
         digest = canonical.digest_once(entry.plan)
         self._plans[digest] = entry.plan
         self._parents[digest] = value.parent

@@ -44,10 +44,10 @@ class StateFetches:
             return
         offers = (*(offer for offer in begun if self._is_reached(offer[0])), *self._offers(effect))
         if offers:
-            donor, state = offers[0]
             served = StateServed(instance=effect.instance, round=effect.round, peer=self._machine.peer)
-            queue.after(0.0, self._around.machines[donor.me].feed, served, donor)
-            queue.at(max(process.device_free_at, queue.now), self._adopt, effect, state)
+            for donor in dict.fromkeys(donor for donor, _ in offers):  # each learns that the state is here, whoever sent it
+                queue.after(0.0, self._around.machines[donor.me].feed, served, donor)
+            queue.at(max(process.device_free_at, queue.now), self._adopt, effect, offers[0][1])
             return
         failed = FetchFailed(instance=effect.instance, round=effect.round, reason="no donor")
         queue.after(REFUSAL_SECONDS, self._machine.feed, failed, process)
@@ -70,5 +70,6 @@ class StateFetches:
         if self._process.has_crashed:
             return
         self._process.device.adopt(effect.instance, state)
+        self._process.offer(effect.instance, effect.round)
         fetched = StateFetched(instance=effect.instance, round=effect.round, digest=effect.digest)
         self._machine.feed(fetched, self._process)

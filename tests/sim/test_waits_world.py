@@ -15,6 +15,7 @@ from adloco_p2p.core.peer.lifecycle import ALONE, NO_FINAL_MODEL, NOT_THE_MODEL
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.machine import Machine, Outgoing
+from adloco_p2p.sim.simulate import run_seed
 from adloco_p2p.sim.world import Parts, World
 
 LIMIT_SECONDS = 1200.0
@@ -133,6 +134,21 @@ def check_one_model(world: World) -> None:
 
 def test_kills_near_the_end_of_a_run_leave_nobody_waiting() -> None:
     check_random_kills(range(8))
+
+
+def test_what_a_silent_member_agreed_on_alone_breaks_no_promise() -> None:
+    """It outlived two others for longer than a lease and went on without them. It sends its history to nobody; they come back
+    and go on together, as a majority."""
+    check_random_kills(range(318, 319))
+
+
+@pytest.mark.parametrize("seed", [0, 64])
+def test_states_outlive_those_that_trained_them(seed: int) -> None:
+    """Every half minute half of the swarm leaves, and as many join. Hosts that drained in one round relied on each other, and
+    newcomers that had the only copies reported none of them."""
+    faults = Faults(loss=0.1, churn=1.0, partition_at=10.0, partition_seconds=20.0, faults_end_at=80.0)
+    result = run_seed(seed, peers=6, rounds=6, faults=faults, round_seconds=10.0, measures_bytes=False)
+    assert result.violation is None
 
 
 @pytest.mark.heavy

@@ -17,7 +17,7 @@ DIGEST = Digest("ab" * 32)
 
 
 def credit(peer: str, round: int, *, samples: int, seconds: float, instance: int = 0) -> CreditedSamples:
-    item = InstanceReport.without_work(InstanceId(instance), digest=DIGEST, state_digest=DIGEST)
+    item = InstanceReport.without_work(InstanceId(instance), state_digest=DIGEST)
     item = replace(item, train_seconds=seconds)
     return CreditedSamples(peer=PeerId(peer), round=round, item=item, samples=samples)
 

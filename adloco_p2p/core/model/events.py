@@ -59,6 +59,11 @@ class Durable:
     doubtful: tuple[InstanceId, ...] = ()
     """Of `held`: instances whose state may not be that of the run (`HostedInstance.doubtful_from`)."""
 
+    def reported_state(self, peer: PeerId, instance: InstanceId) -> Digest | None:
+        """Root of the instance's state at the boundary, as the peer reported it."""
+        reports = [report for report in self.reports if report.peer == peer and report.round == self.round - 1]
+        return next((item.state_digest for report in reports for item in report.instances if item.instance == instance), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerResult:

@@ -65,16 +65,14 @@ class InstanceReport:
     pseudo_gradient: PseudoGradientStatistics | None
     half_batch: HalfBatchStatistics | None
     digest: HexDigest
-    """Outer parameters after the round."""
+    """Outer parameters after the round; of a host that did nothing in it, the same as `state_digest`."""
     state_digest: HexDigest
     """Root of outer parameters and outer momentum after the round: what a joiner verifies against."""
     vector_bytes: Count = 0
     """Of this host's pseudo-gradient as it travels; 0 where it was in no average."""
 
     @classmethod
-    def without_work(
-        cls, instance: InstanceId, *, digest: Digest, state_digest: Digest, contributors: HostBits = 0
-    ) -> "InstanceReport":
+    def without_work(cls, instance: InstanceId, *, state_digest: Digest, contributors: HostBits = 0) -> "InstanceReport":
         """Of a host that has the state after the round, and trained nothing in it."""
         return cls(
             instance=instance,
@@ -89,9 +87,14 @@ class InstanceReport:
             contributors=contributors,
             pseudo_gradient=None,
             half_batch=None,
-            digest=digest,
+            digest=state_digest,
             state_digest=state_digest,
         )
+
+    @property
+    def is_bare(self) -> bool:
+        """The host neither did anything in the round nor received its average. It just has the state after it."""
+        return not (self.contributors or self.is_void)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)

@@ -123,7 +123,7 @@ class Boundary:
         self._branches.merged(plan, mine)
         for instance in sorted(instance for instance in self._state.held if instance not in mine):
             dropped = self._state.instance(instance)
-            dropped.boundary, dropped.is_carried = None, False
+            dropped.boundary, dropped.state_digest, dropped.is_carried = None, None, False
             effects.append(DropInstance(instance=instance))
         if plan.is_last:
             effects += self._state.final_evaluations(plan)
@@ -137,7 +137,7 @@ class Boundary:
                 continue
             hosted, key = self._state.instance(item.instance), f"guard {item.instance}"
             if item.rewind is not None:
-                hosted.is_carried = False
+                hosted.is_carried, hosted.state_digest = False, None
                 effects.append(telemetry.Warning(key=key, message=f"round {plan.round}: {item.reason}", active=True))
             elif item.strict_before == plan.round > 0:
                 message = f"round {plan.round}: instance {item.instance} is averaged by the run's rule again"

@@ -259,7 +259,7 @@ class Fetching:
         item.fetch, item.decline_at, item.failed_fetches = None, None, 0
         if event.instance >= FIRST_BRANCH_ID:
             return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
-        item.arrive(event.round, is_agreed=is_agreed)
+        item.arrive(event.round, is_agreed=is_agreed, state_digest=event.digest)
         return [_fetch_ended(event.instance)]
 
     def failed(self, event: FetchFailed, now: float) -> list[Effect]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.complaints import PartNotShown
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,8 @@ class HostedInstance:
 
     boundary: int | None = None
     """That the state has reached; None where it is not here."""
+    state_digest: Digest | None = None
+    """Root of the state at that boundary; None where it is not known here: after a fork, a merge or a way back in time."""
     rounds: dict[int, OuterRound] = field(default_factory=dict)
     """Under way, or done and not forgotten yet."""
     declined: set[int] = field(default_factory=set)
@@ -72,9 +74,9 @@ class HostedInstance:
     is_lost: bool = False
     """No peer has the state: this one reports without it, until plans end the instance or the state is found."""
 
-    def arrive(self, boundary: int, *, is_agreed: bool = True) -> None:
+    def arrive(self, boundary: int, *, is_agreed: bool = True, state_digest: Digest | None = None) -> None:
         """A whole state of this boundary is here: no inner steps are carried over, and none of an earlier boundary matters."""
-        self.boundary, self.is_stale, self.is_carried = boundary, False, False
+        self.boundary, self.state_digest, self.is_stale, self.is_carried = boundary, state_digest, False, False
         self.doubtful_from = None if is_agreed else boundary
 
     def doubt(self, boundary: int) -> None:
@@ -89,7 +91,7 @@ class HostedInstance:
     def give_up(self) -> None:
         """Before a fast-forward: what is here is of an earlier boundary, and no transfer under way is wanted."""
         self.is_stale = self.is_stale or self.boundary is not None
-        self.boundary = self.fetch = self.no_donor_since = self.decline_at = None
+        self.boundary = self.state_digest = self.fetch = self.no_donor_since = self.decline_at = None
         self.awaited_since = self.given_up_at = None
         self.failed_fetches = 0
 

@@ -216,7 +216,11 @@ class Peer:
         self._state.opened = self._state.skipped = durable.round - 1
         self._checkpoints.start(durable, now)
         for instance in durable.held:
-            self._state.instance(instance).arrive(durable.round, is_agreed=instance not in durable.doubtful)
+            self._state.instance(instance).arrive(
+                durable.round,
+                is_agreed=instance not in durable.doubtful,
+                state_digest=durable.reported_state(self.me, instance),
+            )
         for plan in durable.plans:
             self._state.learn(plan)
         for report in durable.reports:
@@ -412,6 +416,7 @@ class Peer:
         if outer.heldout_loss is not None and not isfinite(outer.heldout_loss):
             self._checkpoints.rule_out(outer.round + 1)
         hosted = self._state.instance(outer.instance)
+        hosted.state_digest = outer.applied.state_digest if outer.applied is not None else None
         if not outer.is_agreed:
             hosted.doubt(outer.round + 1)
         effects = [round_line(outer), *note_round(hosted, outer), *self._arrive(outer.instance, outer.round + 1, now)]

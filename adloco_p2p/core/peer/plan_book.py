@@ -142,15 +142,38 @@ class PlanBook:
         hosts = [share.peer for item in (plan.instances if plan else ()) if item.instance == instance for share in item.hosts]
         return [peer for peer in hosts if peer != self.me and peer not in gone]
 
-    def is_held(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
-        """More than half of the other living hosts that train the instance had reported a state of it before this round, or are
-        among the `served`. A host that is still fetching it has none to give. For keepers see `is_kept`."""
+    def heirs(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> list[PeerId]:
+        """Living peers to which the plan of round `number` gives the instance, or one that it is merged into; this one left
+        out, and those that end, as their reports announce: they may rely on this peer as it would on them."""
+        plan = self.plans.get(number)
+        if plan is None:
+            return []
+        weighed = [(merge.target, dict(zip(merge.sources, merge.weights, strict=True))) for merge in plan.merges]
+        targets = {instance, *(target for target, weights in weighed if weights.get(instance))}
+        hosts = {share.peer for item in plan.instances if item.instance in targets for share in item.hosts}
+        return sorted(hosts - self._leaving - {self.me, *gone})
+
+    @property
+    def _leaving(self) -> set[PeerId]:
+        return {seat.peer for seat in self.newest.roster if seat.capacity.is_leaving}
+
+    def is_held(
+        self,
+        instance: InstanceId,
+        number: int,
+        gone: Collection[PeerId],
+        *,
+        after: range,
+        served: Collection[PeerId] = (),
+    ) -> bool:
+        """More than half of the heirs that train the instance in this round have reported the state after one of the rounds
+        `after`, or are among the `served`. A host that is still fetching it has none to give. For keepers see `is_kept`."""
         plan = self.plans.get(number)
         keepers = keepers_of(plan) if plan is not None else frozenset()
-        successors = [peer for peer in self.successors(instance, number, gone) if peer not in keepers]
-        known = (states for (round, of), states in self._states.items() if of == instance and round < number)
+        heirs = [peer for peer in self.heirs(instance, number, gone) if peer not in keepers]
+        known = (states for (round, of), states in self._states.items() if of == instance and round in after)
         reported = {peer for states in known for peer in states}
-        return is_majority(sum(peer in reported or peer in served for peer in successors), len(successors))
+        return is_majority(sum(peer in reported or peer in served for peer in heirs), len(heirs))
 
     def is_kept(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
         """More than half of the other living keepers reported the same state after this round as this peer, or are among the
@@ -162,9 +185,9 @@ class PlanBook:
         return is_majority(len(have), len(keepers))
 
     def has_heirs(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:
-        """Another peer of the roster that trains is alive."""
-        keepers = keepers_of(plan)
-        return any(seat.peer not in keepers and seat.peer != self.me and seat.peer not in gone for seat in plan.roster)
+        """Another peer of the roster that trains is alive, and stays."""
+        others = {seat.peer for seat in plan.roster} - keepers_of(plan) - self._leaving - {self.me, *gone}
+        return bool(others)
 
     def has_others(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:
         """Another peer of the roster is alive."""
@@ -178,7 +201,7 @@ class PlanBook:
         Where all of them have reported one, or that they go without, and there is no such state, that of most hosts counts, of
         equally many the one whose first host joined first: two hosts whose states differ would differ for ever, and an
         id can be made, a date not. Hosts take it, plans never name it. Where all that had work are gone, or go without, what
-        keepers hold is left.
+        others hold is left: keepers, and hosts without work.
 
         `passes_over`: reports that the newest plan has passed over are not awaited. For a host that lacks the state and has
         waited: hosts that lack it have none to report, and would wait for each other. A host with a state of its own awaits
@@ -192,7 +215,7 @@ class PlanBook:
         planned = [peer for peer in planned if peer not in gone] or planned
         is_unreported = not any(peer in states for peer in planned)
         if plan is not None and is_unreported and self._have_none(planned, instance, number, gone):
-            planned = [peer for peer in keepers_of(plan) if peer in states and peer not in gone]
+            planned = [seat.peer for seat in plan.roster if seat.peer in states and seat.peer not in gone]
         if plan is None or not planned:
             return None
         joined = {roster_entry.peer: (roster_entry.joined_round, roster_entry.peer) for roster_entry in plan.roster}
@@ -245,7 +268,7 @@ class PlanBook:
                     hosts += _contributors(item, number)
                     if number == boundary + 1 and item.state_digest is not None:
                         digest, is_agreed = item.state_digest, True
-            hosts += [peer for peer in keepers_of(plan) if peer in states] if plan is not None else []
+        hosts += states
         if rewind is not None:  # the reports on the boundary are of the state that the hosts go back from
             digest, states, is_agreed = rewind, {}, True
         holders = {peer for peer in hosts if states.get(peer, digest) == digest and peer != self.me and peer not in gone}

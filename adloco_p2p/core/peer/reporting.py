@@ -125,7 +125,7 @@ class Reporting:
             round=plan.round,
             plan=self._book.digests[plan.round],
             capacity=self.capacity,
-            instances=(*(self._with_complaint(outer.report(), plan) for outer in done), *self._kept(plan)),
+            instances=(*(self._with_complaint(outer.report(), plan) for outer in done), *self._kept(plan, done)),
             verdict=self._state.verdicts.get(plan.round),
             branches=self._branches.claims(),
             proof=self._branches.proof(self._state.me),
@@ -144,15 +144,15 @@ class Reporting:
             return report
         return replace(report, complaint=complaint_of(event, plan.instance(report.instance)))
 
-    def _kept(self, plan: RoundPlan) -> list[InstanceReport]:
-        """Of a keeper: the states that went through the round as they were, since no host trained it."""
-        before = self._state.own_reports.get(plan.round - 1)
-        if before is None or self.capacity is None or not self.capacity.is_keeper:
-            return []
+    def _kept(self, plan: RoundPlan, done: Sequence[OuterRound]) -> list[InstanceReport]:
+        """States after the round that this peer has without having ended the round: no host trained it, and they went through
+        as they were; or they came from others. Where those that ended it are gone, nobody else knows who has them."""
+        ended = {outer.instance for outer in done}
+        held = {i: self._state.known(i) for i in self._book.mine(plan) if i not in ended}
         return [
-            InstanceReport.without_work(item.instance, digest=item.digest, state_digest=item.state_digest)
-            for item in before.instances
-            if self._is_untrained(plan.round, item.instance)
+            InstanceReport.without_work(instance, state_digest=item.state_digest)
+            for instance, item in held.items()
+            if item.boundary == plan.round + 1 and item.state_digest is not None
         ]
 
     def _is_untrained(self, number: int, instance: InstanceId) -> bool:

@@ -170,16 +170,18 @@ class PeerState:
         return self.held.get(instance) == boundary or self.branches.is_ready(instance)
 
     def ending(self, plan: RoundPlan) -> list[InstanceId]:
-        """Instances whose end of this round is to come here, or came: those that this peer hosts and any peer has. Once it went
-        on from the round, their state before the round is awaited no longer."""
-        number, hosted = plan.round, self.here(plan)
-        return [instance for instance in hosted if number >= self.opened or self._was_before(instance, number)]
+        """Instances whose end of this round is to come here, or came: those that this peer hosts and any peer has. It is not
+        awaited where this peer went on from the round, or has the state after it from others."""
+        return [instance for instance in self.here(plan) if self._ends_here(instance, plan.round)]
 
-    def _was_before(self, instance: InstanceId, number: int) -> bool:
-        """The round of the instance was begun here, or its state before the round is here or on its way."""
+    def _ends_here(self, instance: InstanceId, number: int) -> bool:
         item = self.known(instance)
+        if number in item.rounds or number in item.untrained:
+            return True
+        if number >= self.opened:
+            return item.boundary is None or item.boundary <= number
         boundaries = [item.boundary, item.fetch.boundary if item.fetch is not None else None]
-        return number in item.rounds or any(at is not None and at <= number for at in boundaries)
+        return any(at is not None and at <= number for at in boundaries)
 
     def runs_ahead(self, instance: InstanceId, boundary: int) -> bool:
         """The round after the boundary may begin while the one before it is being averaged: updates are delayed, and nothing

@@ -26,8 +26,8 @@ def received_reports(previous: RoundPlan, reports: Sequence[Report]) -> dict[Pee
 def claims_by_instance(
     previous: RoundPlan, received: Mapping[PeerId, Report]
 ) -> dict[InstanceId, dict[PeerId, InstanceReport]]:
-    """The hosts' reports per instance, without those of keepers, which did nothing. A fresh copy did not exist yet: the report
-    about its source stands for it."""
+    """The hosts' reports per instance, without those of keepers and of others that did nothing. A fresh copy did not exist yet:
+    the report about its source stands for it."""
     origin, keepers = _origin(previous), keepers_of(previous)
     hosts: dict[InstanceId, dict[PeerId, None]] = {}
     for plan in previous.instances:
@@ -40,7 +40,7 @@ def claims_by_instance(
             for peer in received
             if peer in hosts[source] and peer not in keepers
             for item in [next((item for item in received[peer].instances if item.instance == source), None)]
-            if item is not None
+            if item is not None and not item.is_bare
         }
     return claims
 

@@ -296,6 +296,7 @@ class Node:
 
         def adopt() -> None:
             self._ports.engine.adopt(effect.instance, outer, momentum)
+            self._ports.states.offer(effect.instance, effect.round, effect.digest, (outer, momentum))
             self.post(StateFetched(instance=effect.instance, round=effect.round, digest=effect.digest))
 
         self._worker.call(effect.instance, adopt)

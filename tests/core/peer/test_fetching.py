@@ -20,7 +20,7 @@ from tests.core.peer.story import CAPACITY, PEER0, PEER1, rules
 PEER2 = PeerId("peer2")
 INSTANCE = InstanceId(0)
 DIGEST = Digest("7" * 64)
-REPORTED = InstanceReport.without_work(INSTANCE, digest=DIGEST, state_digest=DIGEST)
+REPORTED = InstanceReport.without_work(INSTANCE, state_digest=DIGEST)
 OVER = AverageDigest(instance=INSTANCE, round=1, attempt=0, contributors=(), digest=NO_AVERAGE, is_answer=True)
 """Unsigned: no vote, only that none will come."""
 

@@ -1,13 +1,17 @@
-"""States of a keeper after all that trained are gone: what it reports, and what others then fetch from it."""
+"""States after all that trained are gone: what those report that have them, and what others then fetch from them."""
 
 from dataclasses import replace
 
+import pytest
+
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.reporting import Reporting
 from adloco_p2p.core.peer.state import PeerState
+from adloco_p2p.core.planning.claims import claims_by_instance
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
 from tests.core.peer.story import PEER0, PEER1, rules
@@ -17,7 +21,7 @@ KEEPER = PeerId("peer2")
 INSTANCE = InstanceId(0)
 STATE = Digest("7" * 64)
 OFFER = replace(CAPACITY, is_keeper=True)
-REPORTED = InstanceReport.without_work(INSTANCE, contributors=3, digest=STATE, state_digest=STATE)
+REPORTED = InstanceReport.without_work(INSTANCE, contributors=3, state_digest=STATE)
 
 
 def plans(number: int) -> list[RoundPlan]:
@@ -46,22 +50,21 @@ def report(peer: PeerId, round: int, *, capacity: Capacity = OFFER) -> Report:
 
 
 def reported(capacity: Capacity) -> list[Report]:
-    """Of round 1, which no host trained, by a peer that reported round 0."""
+    """Of round 1, which no host trained, by a peer that has the state."""
     state, sent = state_of(KEEPER), []
     reporting = Reporting(state, task_period=0, submit=lambda made, now: sent.append(made) or [])  # type: ignore[func-returns-value]
     reporting.capacity = capacity
     reporting.remember(report(KEEPER, 0))
-    state.instance(INSTANCE).boundary = 2
+    state.instance(INSTANCE).arrive(2, state_digest=STATE)
     state.instance(INSTANCE).untrained.add(1)
     reporting.report_rounds(0.0)
     return sent
 
 
-def test_a_keeper_reports_the_state_that_went_through_a_round_without_hosts() -> None:
-    (made,) = reported(OFFER)
+@pytest.mark.parametrize("capacity", [OFFER, CAPACITY])
+def test_the_state_that_went_through_a_round_without_hosts_is_reported(capacity: Capacity) -> None:
+    (made,) = reported(capacity)
     assert [(item.instance, item.state_digest, item.samples) for item in made.instances] == [(INSTANCE, STATE, 0)]
-    (other,) = reported(CAPACITY)
-    assert not other.instances, "a peer that might train waits for the others' state"
 
 
 def test_what_a_keeper_holds_is_fetched_only_where_all_that_trained_are_gone() -> None:
@@ -75,3 +78,24 @@ def test_what_a_keeper_holds_is_fetched_only_where_all_that_trained_are_gone() -
     newcomer.book.note_states(replace(report(PEER0, 1), instances=(replace(REPORTED, state_digest=Digest("8" * 64)),)))
     digest, _ = known(newcomer, PEER1)
     assert digest == Digest("8" * 64)
+
+
+def test_what_a_host_without_work_holds_is_fetched_where_all_with_work_are_gone() -> None:
+    """A newcomer that has the only copy: it reports that it has it, and others ask it."""
+    newcomer, holder = state_of(PeerId("peer9")), report(KEEPER, 1, capacity=CAPACITY)
+    newcomer.book.note_states(holder)
+    assert known(newcomer, PEER0, PEER1) == (STATE, (KEEPER,))
+
+
+def test_states_of_hosts_that_did_nothing_count_for_nothing_but_that_they_are_there() -> None:
+    first, second = plans(2)
+    bare = replace(REPORTED, contributors=0)
+    received = {PEER0: replace(report(PEER0, 0), plan=canonical.digest(first), instances=(bare,))}
+    assert REPORTED.is_bare is False and bare.is_bare
+    assert claims_by_instance(second, received)[INSTANCE] == {}
+    both = [replace(report(peer, 0), plan=canonical.digest(first), capacity=CAPACITY, instances=()) for peer in (PEER0, PEER1)]
+    both += [replace(report(KEEPER, 0), plan=canonical.digest(first), instances=())]
+    (gone,) = next_plan(second, both, rules(rounds=20)).instances
+    both[0] = replace(both[0], instances=(bare,))
+    (kept,) = next_plan(second, both, rules(rounds=20)).instances
+    assert (gone.orphaned_rounds, kept.orphaned_rounds) == (1, 0)

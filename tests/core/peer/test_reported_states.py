@@ -20,7 +20,7 @@ AGREED, APART, NEXT = (Digest(digit * 64) for digit in "aef")
 
 
 def report(peer: PeerId, number: int, state: Digest) -> Report:
-    item = InstanceReport.without_work(INSTANCE, digest=state, state_digest=state)
+    item = InstanceReport.without_work(INSTANCE, state_digest=state)
     return Report(peer=peer, round=number, plan=AGREED, capacity=CAPACITY, instances=(item,))
 
 

@@ -105,3 +105,18 @@ def test_instances_that_left_this_peer_are_forgotten_and_others_are_not() -> Non
     state.forget_before(1)
     assert sorted(state.instances) == [1, 2]
     assert (state.held, state.lost) == ({1: 2}, [2])
+
+
+def test_the_end_of_a_round_is_not_awaited_where_the_state_after_it_came_from_others() -> None:
+    """A probe would wait for this peer's part of the round, and the next round for the probe."""
+    state = filled(3)
+    state.opened, hosted = 1, state.instance(INSTANCE)
+    plan = state.book.plans[1]
+    hosted.rounds.clear()
+    hosted.untrained.clear()
+    hosted.arrive(1)
+    assert state.ending(plan) == [INSTANCE]
+    hosted.arrive(2)
+    assert state.ending(plan) == []
+    hosted.untrained.add(1)
+    assert state.ending(plan) == [INSTANCE], "it went through the round here"

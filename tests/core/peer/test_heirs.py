@@ -1,0 +1,66 @@
+"""To whom a peer that ends may leave the state that it has: from plans and reports alone."""
+
+from dataclasses import replace
+
+from adloco_p2p.core.model.lineage import Merge
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.core.peer.plan_book import PlanBook
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.sim.identities import RUN
+from adloco_p2p.sim.synthetic_reports import CAPACITY
+from adloco_p2p.sim.world import small_rules
+from tests.core.peer.test_reported_states import report
+
+ME, ONE, OTHER = (PeerId(f"peer{index}") for index in range(3))
+INSTANCE, TARGET = InstanceId(0), InstanceId(1)
+STATE = Digest("a" * 64)
+NEWEST = range(1, 2)
+"""The round that has just ended here."""
+
+
+def plans() -> list[RoundPlan]:
+    first = genesis(RUN, [(peer, CAPACITY) for peer in (ME, ONE, OTHER)], small_rules(3, 9))
+    return [first, second := next_plan(first, (), small_rules(3, 9)), next_plan(second, (), small_rules(3, 9))]
+
+
+def book(made: list[RoundPlan]) -> PlanBook:
+    """Of a peer that has done round 1; all three reported round 0."""
+    known = PlanBook(ME)
+    for plan in made:
+        known.remember(plan)
+    for peer in (ME, ONE, OTHER):
+        known.note_states(report(peer, 0, STATE))
+    return known
+
+
+def test_members_that_announced_their_end_are_no_heirs() -> None:
+    first, second, third = plans()
+    leaving = replace(CAPACITY, is_leaving=True)
+    roster = tuple(replace(seat, capacity=leaving) if seat.peer == ONE else seat for seat in third.roster)
+    known = book([first, second, replace(third, roster=roster)])
+    assert known.heirs(INSTANCE, 1, ()) == [OTHER]
+    assert known.heirs(INSTANCE, 1, (OTHER,)) == []
+    assert known.has_heirs(known.newest, ()) and not known.has_heirs(known.newest, (OTHER,))
+    known.note_states(report(ONE, 1, STATE))
+    assert not known.is_held(INSTANCE, 1, (), after=NEWEST), "it may rely on this peer as it would on the other one"
+
+
+def test_what_heirs_had_before_the_last_round_is_not_its_state() -> None:
+    known = book(plans())
+    assert known.is_held(INSTANCE, 1, (), after=range(1)) and not known.is_held(INSTANCE, 1, (), after=NEWEST)
+    known.note_states(report(ONE, 1, STATE))
+    assert not known.is_held(INSTANCE, 1, (), after=NEWEST), "half of them"
+    assert known.is_held(INSTANCE, 1, (), after=NEWEST, served=[OTHER])
+    known.note_states(report(OTHER, 1, STATE))
+    assert known.is_held(INSTANCE, 1, (), after=NEWEST)
+
+
+def test_hosts_of_the_instance_that_it_is_merged_into_are_heirs() -> None:
+    first, second, third = plans()
+    (item,) = (item for item in third.instances if item.instance == INSTANCE)
+    hosts = tuple(share for share in item.hosts if share.peer == ONE)
+    merged = replace(third, instances=(replace(item, instance=TARGET, hosts=hosts),))
+    for weight, heirs in ((0.5, [ONE]), (0.0, [])):
+        merge = Merge(sources=(INSTANCE, TARGET), target=TARGET, weights=(weight, 1.0 - weight), reason="by hand")
+        assert book([first, second, replace(merged, merges=(merge,))]).heirs(INSTANCE, 2, ()) == heirs
