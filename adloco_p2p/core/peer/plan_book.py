@@ -157,21 +157,13 @@ class PlanBook:
     def _leaving(self) -> set[PeerId]:
         return {seat.peer for seat in self.newest.roster if seat.capacity.is_leaving}
 
-    def is_held(
-        self,
-        instance: InstanceId,
-        number: int,
-        gone: Collection[PeerId],
-        *,
-        after: range,
-        served: Collection[PeerId] = (),
-    ) -> bool:
-        """More than half of the heirs that train the instance in this round have reported the state after one of the rounds
-        `after`, or are among the `served`. A host that is still fetching it has none to give. For keepers see `is_kept`."""
+    def is_held(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
+        """More than half of the heirs that train the instance had reported a state of it before this round, or are among the
+        `served`. A host that is still fetching it has none to give. For keepers see `is_kept`."""
         plan = self.plans.get(number)
         keepers = keepers_of(plan) if plan is not None else frozenset()
         heirs = [peer for peer in self.heirs(instance, number, gone) if peer not in keepers]
-        known = (states for (round, of), states in self._states.items() if of == instance and round in after)
+        known = (states for (round, of), states in self._states.items() if of == instance and round < number)
         reported = {peer for states in known for peer in states}
         return is_majority(sum(peer in reported or peer in served for peer in heirs), len(heirs))
 

@@ -15,8 +15,6 @@ from tests.core.peer.test_reported_states import report
 ME, ONE, OTHER = (PeerId(f"peer{index}") for index in range(3))
 INSTANCE, TARGET = InstanceId(0), InstanceId(1)
 STATE = Digest("a" * 64)
-NEWEST = range(1, 2)
-"""The round that has just ended here."""
 
 
 def plans() -> list[RoundPlan]:
@@ -42,18 +40,7 @@ def test_members_that_announced_their_end_are_no_heirs() -> None:
     assert known.heirs(INSTANCE, 1, ()) == [OTHER]
     assert known.heirs(INSTANCE, 1, (OTHER,)) == []
     assert known.has_heirs(known.newest, ()) and not known.has_heirs(known.newest, (OTHER,))
-    known.note_states(report(ONE, 1, STATE))
-    assert not known.is_held(INSTANCE, 1, (), after=NEWEST), "it may rely on this peer as it would on the other one"
-
-
-def test_what_heirs_had_before_the_last_round_is_not_its_state() -> None:
-    known = book(plans())
-    assert known.is_held(INSTANCE, 1, (), after=range(1)) and not known.is_held(INSTANCE, 1, (), after=NEWEST)
-    known.note_states(report(ONE, 1, STATE))
-    assert not known.is_held(INSTANCE, 1, (), after=NEWEST), "half of them"
-    assert known.is_held(INSTANCE, 1, (), after=NEWEST, served=[OTHER])
-    known.note_states(report(OTHER, 1, STATE))
-    assert known.is_held(INSTANCE, 1, (), after=NEWEST)
+    assert known.is_held(INSTANCE, 1, ()) and not known.is_held(INSTANCE, 1, (OTHER,)), "it may rely on this peer in turn"
 
 
 def test_hosts_of_the_instance_that_it_is_merged_into_are_heirs() -> None:
