@@ -112,5 +112,5 @@ class DeviceError(AdlocoError):
 
 
 def brief(error: BaseException) -> str:
-    """What an error of a library says, on one line of at most 300 characters."""
+    """The message of a library's error, on one line of at most 300 characters."""
     return " ".join(str(error).split())[:300]

@@ -150,6 +150,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
 
     chosen, run = saved.instance(instance), saved.run
     tokenizer = open_tokenizer(saved.sources.tokenizer)
+    card = model_card(workdir, run, round=saved.round, instance=chosen)
     with filling(output):
         if run.model.lora.rank:
             save_adapter(model, run.model, output / ADAPTER_DIRECTORY)
@@ -161,7 +162,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
         share_mode(output)
         tokenizer.save(output)
         record = {"run": run.digest, "name": run.name, "round": saved.round, "instance": chosen}
-        (output / "README.md").write_text(model_card(workdir, run, round=saved.round, instance=chosen), encoding="utf-8")
+        (output / "README.md").write_text(card, encoding="utf-8")
         (output / EXPORT_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return {**record, "output": str(output), "instances": len(saved.instances), "length": run.work.length}
 

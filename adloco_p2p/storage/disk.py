@@ -54,12 +54,13 @@ def filling(directory: Path) -> Iterator[None]:
     same command can write it later. Raises StorageError."""
     with reported(directory):
         directory.mkdir(parents=True, exist_ok=True)
+        before = set(directory.iterdir())  # of another command that began meanwhile
         try:
             yield
         except BaseException:
-            with suppress(OSError):
-                for path in directory.iterdir():
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path in set(directory.iterdir()) - before:
+                with suppress(OSError):
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             raise
 
 
@@ -67,7 +68,8 @@ def share_mode(directory: Path) -> None:
     """Weights, which safetensors writes for their owner alone, get the mode of a configuration beside them: so what a
     container wrote can be read outside of it."""
     for path in directory.rglob("*.safetensors"):
-        shutil.copymode(next(path.parent.glob("*config.json"), path), path)
+        with suppress(OSError):  # a mounted file system may know no modes
+            shutil.copymode(next(path.parent.glob("*config.json"), path), path)
 
 
 def check_room(directory: Path, num_bytes: int, *, what: str) -> None:

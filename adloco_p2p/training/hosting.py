@@ -84,10 +84,8 @@ class Hosting(HostedInstances):
                 " another device",
                 code="E502",
             ) from error
-        is_exact = (
-            self._peer_config.deterministic
-        )  # nobody has seen whether the kernel is; this also is the way to do without it
-        if self._run.data.keeps_texts_apart and device.type == "cuda" and is_half and not is_exact:
+        has_kernel = self._peer_config.document_kernel and not self._peer_config.deterministic
+        if has_kernel and self._run.data.keeps_texts_apart and device.type == "cuda" and is_half:
             length = min(_TRIAL_TOKENS, self._feed.sequence_length)
             shell.try_document_kernel(synthetic_rows(2, length, self._feed.vocab_size, num_documents=2))
         if self._peer_config.activation_checkpointing:

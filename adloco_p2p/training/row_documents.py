@@ -30,7 +30,7 @@ def _documents(position_ids: torch.Tensor) -> torch.Tensor | None:
 
 
 def is_mask_needed() -> bool:
-    """Whether attention of this thread's forward learns from masks alone where documents begin."""
+    """Whether attention of this thread's forward has only masks to find where documents begin."""
     return _KNOWN.needs_mask
 
 

@@ -186,6 +186,7 @@ def _started(status: Status, event: telemetry.Started, time: float) -> Status:
         activities={},
         warnings={},
         peer_states={},
+        counts=status.counts if status.results else {},
         first_contribution_seconds=None,
         state="running",
         stopping=None,

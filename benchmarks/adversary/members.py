@@ -266,7 +266,7 @@ def invites_each_alone(machine: Machine, peer: PeerId, message: object) -> Sent:
 
 
 def leaves_each_out(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Each host is told that the others average without it, again and again."""
+    """Each host gets, again and again, the start of an attempt of the others without it."""
     if not isinstance(message, Heartbeat) or machine.process is None:
         return at_once(message)
     sent: list[tuple[float, object]] = [(0.0, message)]

@@ -226,21 +226,30 @@ def test_neither_do_rows_of_several_documents(has_kernel: bool, seen: Counter[st
 
 
 @pytest.mark.parametrize(
-    ("attention", "precision", "is_deterministic"),
-    [("document", "auto", False), ("row", "auto", False), ("document", "float32", False), ("document", "auto", True)],
+    ("attention", "precision", "is_deterministic", "is_asked_for"),
+    [
+        ("document", "auto", False, True),
+        ("document", "auto", False, False),
+        ("row", "auto", False, True),
+        ("document", "float32", False, True),
+        ("document", "auto", True, True),
+    ],
 )
 def test_the_kernel_for_documents_is_tried_where_it_may_be_used(
     attention: str,
     precision: Literal["auto", "float32"],
     is_deterministic: bool,
+    is_asked_for: bool,
     seen: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried: list[int] = []
     monkeypatch.setattr(ModelShell, "try_document_kernel", lambda _, rows: tried.append(rows.num_samples))
     run = replace(with_("data", attention=attention), model=replace(RUN.model, precision=precision))
-    hosting(run, peer=replace(GPU, device=("cuda:0", "cuda:1"), deterministic=is_deterministic))
-    assert tried == ([2, 2] if (attention, precision, is_deterministic) == ("document", "auto", False) else [])
+    machine = {"deterministic": is_deterministic, "document_kernel": is_asked_for}
+    hosting(run, peer=replace(GPU, device=("cuda:0", "cuda:1"), **machine))
+    is_tried = (attention, precision) == ("document", "auto") and is_asked_for and not is_deterministic
+    assert tried == ([2, 2] if is_tried else [])
 
 
 def test_the_largest_micro_batch_is_found_by_trying(seen: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,8 @@ class BallotTimer:
 
     def admit(self, ballot: Ballot, promised: Ballot | None, now: float) -> bool:
         """Give the ballot its time if it may be answered. A proposer that takes more than its turn again and again overtakes
-        no other any more, and the others do not wait for it; after a ballot of its own it is answered once in half of the time
-        of a ballot, since every promise is written to the disk."""
+        no other any more, and the others do not wait for it; after a ballot of its own it is answered once in the time of two
+        ballots: every promise is written to the disk, and another proposer needs up to one and a half to come through."""
         is_over = self._is_over(now) and not self._is_early(ballot.peer, now)
         is_own_again = promised is not None and promised.peer == ballot.peer
         overtaken = self._overtaken.get(ballot.peer, 0)
@@ -65,7 +65,7 @@ class BallotTimer:
         if overtaken < (1 if ballot.peer in self._late else MAX_OVERTAKEN):
             self.begin(ballot.peer, now)
             return True
-        if is_own_again and ballot != promised and now >= self._repeated_at + self._base_seconds / 2:
+        if is_own_again and ballot != promised and now >= self._repeated_at + 2 * self._base_seconds:
             self._repeated_at = now
             return True
         return ballot == promised

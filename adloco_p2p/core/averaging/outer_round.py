@@ -54,7 +54,11 @@ from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageD
 from adloco_p2p.core.model.quorum import PARTIAL_SECONDS, lateness_seconds, words_of_decline, worth_seconds
 from adloco_p2p.core.model.report import StepLosses
 from adloco_p2p.core.model.report_form import named_by
-from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, PeerId, within_scalars
+from adloco_p2p.core.model.scalars import PeerId, within_scalars
+
+MAX_FIRST_ATTEMPTS = 64
+ATTEMPTS_PER_SECOND = 16
+"""Of one average: honest hosts pause for longer between two."""
 
 
 class OuterRound(RoundState):
@@ -67,6 +71,9 @@ class OuterRound(RoundState):
         self._is_evaluated = False
         self._ends_early = False
         """The device was asked to end the inner steps."""
+        self._waited_for: set[PeerId] = set()
+        """Leaders of attempts without this host that it has waited for: once for each, however often it begins anew."""
+        self._began_at: float | None = None
 
     # --- inner steps -------------------------------------------------------------------------------------------------
 
@@ -74,7 +81,7 @@ class OuterRound(RoundState):
         """Begin: a contributor trains, a host without a share waits for the others' average. `is_ahead`: the round before is
         still being averaged."""
         self.is_ahead = is_ahead
-        self.phase_since = now
+        self.phase_since = self._began_at = now
         if self.is_contributor and self.has_voted and not is_ahead:
             return self._commit.go_on(now)
         if not self.is_trainer:
@@ -114,7 +121,7 @@ class OuterRound(RoundState):
         self.attempts.begin_pending()
         if self.me not in self.attempts.current.members:
             effects = self.enter(Phase.RETRYING, now)
-            self._attempt.wait_for_others(now)
+            self._wait_for(self.attempts.leader_elsewhere, now)
             return [*effects, *self._commit.stand_by(now), *self._commit.seek(now)]
         effects = [*self._attempt.begin(now), *self._commit.stand_by(now)]
         if self._ends_early and self.result is not None and self.attempts.is_partial(self.me, self.result.inner_steps):
@@ -182,7 +189,7 @@ class OuterRound(RoundState):
 
     def received(self, sender: PeerId, message: AveragingMessage, now: float) -> list[Effect]:
         """A message from another host of this instance; others are ignored."""
-        if sender not in self.hosts or message.attempt > self.attempts.current.number + MAX_BALLOT_JUMP:
+        if sender not in self.hosts or message.attempt > self._highest_attempt(now):
             return []
         match message:
             case AverageDigest():
@@ -191,6 +198,12 @@ class OuterRound(RoundState):
                 return self._failure_received(sender, message, now)
             case AttemptStart():
                 return self._start_received(sender, message, now)
+
+    def _highest_attempt(self, now: float) -> int:
+        """More than honest hosts begin in this time. A limit above the attempt that is known here could be raised by each
+        message, until no attempt of an honest host were new to all."""
+        began_at = now if self._began_at is None else self._began_at
+        return MAX_FIRST_ATTEMPTS + int(ATTEMPTS_PER_SECOND * (now - began_at))
 
     def _failure_received(self, sender: PeerId, message: AttemptFailed, now: float) -> list[Effect]:
         view = self.hosts[sender]
@@ -254,7 +267,7 @@ class OuterRound(RoundState):
             return []
         if not is_running and self.phase is not Phase.RETRYING:
             return []
-        effects, has_waited = self.abandon(), self.attempts.leader_elsewhere == sender
+        effects = self.abandon()
         if is_running:  # so that its other members count the leader as the cause
             effects += self.end_here((), sender)
         self.attempts.follow(message, sender)
@@ -262,9 +275,13 @@ class OuterRound(RoundState):
             return [*effects, *self._attempt.begin(now), *self._attempt.end_lost(now)]
         if is_running:
             effects += self.enter(Phase.RETRYING, now)
-        if not has_waited:  # once for each leader, however often it begins anew without this host
-            self._attempt.wait_for_others(now)
+        self._wait_for(sender, now)
         return [*effects, *self._commit.seek(now)]
+
+    def _wait_for(self, leader: PeerId | None, now: float) -> None:
+        if leader is None or leader not in self._waited_for:
+            self._waited_for |= {leader} if leader is not None else set()
+            self._attempt.wait_for_others(now)
 
     def _objection(self, sender: PeerId, start: AttemptStart, failed_here: tuple[PeerId, ...]) -> list[Effect]:
         """Of a member: why it does not take part."""

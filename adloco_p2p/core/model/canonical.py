@@ -5,6 +5,7 @@ Values are always hashed, signed, stored and sent in this form, so two peers tha
 
 import dataclasses
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
@@ -136,7 +137,7 @@ class _Held:
     """Values and their canonical bytes, the latest at the end."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Any, bytes]] = {}
+        self._held: OrderedDict[int, tuple[Any, bytes]] = OrderedDict()
         """By the identity of the value, which lives as long as it is here."""
         self._num_bytes = 0
 
@@ -149,7 +150,7 @@ class _Held:
         self._held[id(value)] = value, data
         self._num_bytes += len(data) - len(before)
         while self._num_bytes > MAX_HELD_BYTES:
-            _, dropped = self._held.pop(next(iter(self._held)))
+            _, (_, dropped) = self._held.popitem(last=False)  # in one step: two swarms of one process have a thread each
             self._num_bytes -= len(dropped)
 
 

@@ -94,7 +94,7 @@ class InstanceReport:
     @property
     def is_bare(self) -> bool:
         """The host neither did anything in the round nor received its average. It just has the state after it."""
-        return not (self.contributors or self.is_void)
+        return not (self.contributors or self.is_void or self.samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)

@@ -207,7 +207,7 @@ class PlanBook:
         planned = [peer for peer in planned if peer not in gone] or planned
         is_unreported = not any(peer in states for peer in planned)
         if plan is not None and is_unreported and self._have_none(planned, instance, number, gone):
-            planned = [seat.peer for seat in plan.roster if seat.peer in states and seat.peer not in gone]
+            planned = [peer for peer in self._may_have(plan, instance) if peer in states and peer not in gone]
         if plan is None or not planned:
             return None
         joined = {roster_entry.peer: (roster_entry.joined_round, roster_entry.peer) for roster_entry in plan.roster}
@@ -222,6 +222,12 @@ class PlanBook:
         has_passed = passes_over and self.newest.round == number + 2  # from an older boundary it goes to the present
         awaited = [] if has_passed else [peer for peer in planned if peer not in states]
         return first if all(self._goes_without(peer, instance, number) for peer in awaited) else None
+
+    @staticmethod
+    def _may_have(plan: RoundPlan, instance: InstanceId) -> list[PeerId]:
+        """Members to which the plan gives the instance, with or without work: no other's word counts."""
+        hosts = {share.peer for item in plan.instances if item.instance == instance for share in item.hosts}
+        return sorted(hosts | keepers_of(plan))
 
     def _had_agreed_state(self, peer: PeerId, instance: InstanceId, number: int) -> bool:
         """Before this round, where a plan names one: it reported it, or it had no work in the round before and fetched it."""
@@ -260,7 +266,8 @@ class PlanBook:
                     hosts += _contributors(item, number)
                     if number == boundary + 1 and item.state_digest is not None:
                         digest, is_agreed = item.state_digest, True
-        hosts += states
+        having = self.plans.get(boundary - 1)
+        hosts += [peer for peer in self._may_have(having, instance) if peer in states] if having is not None else []
         if rewind is not None:  # the reports on the boundary are of the state that the hosts go back from
             digest, states, is_agreed = rewind, {}, True
         holders = {peer for peer in hosts if states.get(peer, digest) == digest and peer != self.me and peer not in gone}

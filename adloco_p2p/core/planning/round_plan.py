@@ -21,7 +21,7 @@ from adloco_p2p.core.model.gradient_statistics import NoiseSample
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.measurers import PAIR
-from adloco_p2p.core.model.plan import GENESIS_PARENT, RosterChange, RoundPlan
+from adloco_p2p.core.model.plan import GENESIS_PARENT, RosterChange, RoundPlan, keepers_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import Rules
@@ -243,7 +243,8 @@ def _carried(
     claimed = plural(len(claims), "host")
     basis += f"; round {previous.round - 1} led nowhere on {num_diverged} of {claimed}" if num_diverged else ""
     requested, shrink_streak, why = _request(plan, previous, claims, sample, history, rules)
-    is_lost = not claims and all(item.instance != plan.instance for report in received.values() for item in report.instances)
+    having = {peer for peer, report in received.items() if any(item.instance == plan.instance for item in report.instances)}
+    is_lost = not claims and having.isdisjoint({*keepers_of(previous), *(share.peer for share in plan.hosts)})
     settled = {*received, *_never_reported(previous)}
     is_orphaned = previous.round > 0 and is_lost and all(share.peer in settled for share in plan.hosts)
     moved = replace(

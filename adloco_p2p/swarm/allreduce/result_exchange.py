@@ -40,7 +40,7 @@ class ResultExchange:
         """`codec`: of the contributions."""
         self._own_peer = endpoint.me
         self._codec = codec
-        self._folder = limits.folder
+        self._folder, self._reserve_bytes = limits.folder, 2 * limits.kept_bytes
         self._store = ResultStore(kept_rounds=limits.kept_rounds, max_bytes=limits.kept_bytes)
         self._moving: asyncio.Task[None] | None = None
         self._downloads: dict[Digest, ResultDownload] = {}
@@ -87,12 +87,12 @@ class ResultExchange:
         while (earlier := self._store.earlier_in_memory()) is not None:
             key, encoded = earlier
             try:
-                mapped = await asyncio.to_thread(in_file, encoded, self._folder)
+                mapped = await asyncio.to_thread(in_file, encoded, self._folder, reserve_bytes=self._reserve_bytes)
             except OSError as error:
                 _LOG.warning("no longer serving an average of an earlier round, for want of disk: %s", error)
                 self.forget(key, busy=busy)
             else:
-                self._store.move(key, mapped, may_reuse=self._may_reuse(key, busy))
+                self._store.move(key, encoded, mapped, may_reuse=self._may_reuse(key, busy))
 
     def forget(self, key: Digest, *, busy: Collection[Digest]) -> None:
         """Drop a result."""

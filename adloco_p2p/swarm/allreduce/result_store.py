@@ -4,6 +4,9 @@ The digest that the hosts committed is the root of the blob: a part is a chunk, 
 Results of earlier rounds lie in files: they are there for peers that come late, and memory is for the vectors of this round.
 """
 
+import errno
+import os
+import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -95,9 +98,11 @@ class EncodedResult:
         return Restored(vector, None if own is None or has_judged(self.binding) else statistics_of(sums), residual)
 
 
-def in_file(encoded: np.ndarray, folder: Path | None) -> np.ndarray:
+def in_file(encoded: np.ndarray, folder: Path | None, *, reserve_bytes: int = 0) -> np.ndarray:
     """uint8: the same bytes in a file without a name, which vanishes with the process or, before that, with the last reader.
-    `folder`: on whose disk; none: that of temporary files. Raises OSError."""
+    `folder`: on whose disk; none: that of temporary files. `reserve_bytes` of it stay free, for checkpoints. Raises OSError."""
+    if shutil.disk_usage(folder or tempfile.gettempdir()).free < encoded.nbytes + reserve_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         written = 0
         while written < encoded.nbytes:
@@ -153,9 +158,9 @@ class ResultStore:
         earlier = ((key, self._results[key].encoded) for key, number in self._rounds.items() if number != self._newest)
         return next(((key, encoded) for key, encoded in earlier if not isinstance(encoded, np.memmap)), None)
 
-    def move(self, key: Digest, mapped: np.ndarray, *, may_reuse: bool) -> None:
-        """The result's bytes lie in a file now. `may_reuse`: see `forget`."""
-        if (result := self._results.get(key)) is not None:
+    def move(self, key: Digest, encoded: np.ndarray, mapped: np.ndarray, *, may_reuse: bool) -> None:
+        """These bytes of the result lie in a file now, unless another result came for the key. `may_reuse`: see `forget`."""
+        if (result := self._results.get(key)) is not None and result.encoded is encoded:
             self._results[key] = replace(result, encoded=mapped)
             self._spare_room(result, may_reuse=may_reuse)
 

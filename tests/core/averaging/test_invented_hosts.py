@@ -44,23 +44,33 @@ VOTES = st.builds(
 MESSAGES: st.SearchStrategy[AveragingMessage] = STARTS | FAILURES | VOTES
 
 
+@pytest.mark.parametrize("num_liars", [1, 2])
 @pytest.mark.parametrize("begun", [waiting, lambda: training(plan_of()), lambda: ended_early()[0]])
 def test_a_host_waits_once_for_an_attempt_of_others_whose_leader_begins_it_again_and_again(
-    begun: Callable[[], OuterRound],
+    begun: Callable[[], OuterRound], num_liars: int
 ) -> None:
-    """By the word of one member the others average without this one; it would have waited for ever."""
-    outer, now, liar = begun(), 140.0, OTHERS[0]
+    """By the word of one member, or of two in turn, the others average without this one; it would have waited for ever."""
+    outer, now, liars = begun(), 140.0, OTHERS[:num_liars]
     started: list[AttemptStart] = []
     for number in range(1, 400):
         now += 0.5
         if outer.phase is Phase.TRAINING and number == 20:
             outer.inner_finished(inner_result(outer), now)
         start = AttemptStart(instance=INSTANCE, round=0, attempt=2 * number, members=OTHERS)
-        outer.received(liar, start, now)
+        outer.received(liars[number % num_liars], start, now)
         sent = [effect.message for effect in outer.tick(now) if isinstance(effect, Send)]
         started += [message for message in sent if isinstance(message, AttemptStart) and message.attempt > 0]
-    assert liar in outer.hosts.suspects
-    assert any(liar not in start.members and HOSTS[0] in start.members for start in started)
+    assert outer.hosts.suspects & {*liars}
+    assert any(HOSTS[0] in start.members and not {*liars} <= {*start.members} for start in started)
+
+
+@pytest.mark.parametrize("begun", [waiting, lambda: training(plan_of()), lambda: ended_early()[0]])
+def test_no_message_drives_the_attempts_beyond_what_honest_hosts_reach_in_the_time(begun: Callable[[], OuterRound]) -> None:
+    """Hosts that were driven far apart would call no attempt of each other new."""
+    outer = begun()
+    before = outer.attempts.current, outer.attempts.pending
+    outer.received(OTHERS[0], AttemptStart(instance=INSTANCE, round=0, attempt=1 << 20, members=OTHERS), 141.0)
+    assert (outer.attempts.current, outer.attempts.pending) == before
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_an_average_of_an_earlier_round_is_served_from_a_file_or_not_at_all(
     assert repair(peers, name, earlier, 1).vector.equal(earlier.vector)
 
 
-def no_room(*_: object) -> np.ndarray:
+def no_room(*_: object, **__: object) -> np.ndarray:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 

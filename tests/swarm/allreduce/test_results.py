@@ -57,7 +57,9 @@ def test_what_lies_in_a_file_is_the_same_leaves_no_name_and_gives_its_memory_to_
     key, encoded = found
     assert key == key_of("first")
     mapped = in_file(encoded, tmp_path)
-    store.move(key, mapped, may_reuse=True)
+    store.move(key, mapped, encoded, may_reuse=True)
+    assert store.earlier_in_memory() is not None, "these were not its bytes"
+    store.move(key, encoded, mapped, may_reuse=True)
     moved = store.find(key)
     assert moved is not None and moved.encoded.tobytes() == encoded.tobytes()
     assert [*tmp_path.iterdir()] == []
