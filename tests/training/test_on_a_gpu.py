@@ -246,8 +246,8 @@ def test_the_kernel_for_documents_is_tried_where_it_may_be_used(
     tried: list[int] = []
     monkeypatch.setattr(ModelShell, "try_document_kernel", lambda _, rows: tried.append(rows.num_samples))
     run = replace(with_("data", attention=attention), model=replace(RUN.model, precision=precision))
-    machine = {"deterministic": is_deterministic, "document_kernel": is_asked_for}
-    hosting(run, peer=replace(GPU, device=("cuda:0", "cuda:1"), **machine))
+    machine = replace(GPU, device=("cuda:0", "cuda:1"), deterministic=is_deterministic, document_kernel=is_asked_for)
+    hosting(run, peer=machine)
     is_tried = (attention, precision) == ("document", "auto") and is_asked_for and not is_deterministic
     assert tried == ([2, 2] if is_tried else [])
 
