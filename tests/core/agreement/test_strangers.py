@@ -474,28 +474,26 @@ def test_a_newcomer_has_no_vote_and_gets_the_plan_all_the_same() -> None:
 # --- eviction with one's own acks ------------------------------------------------------------------------------------
 
 
+def value_without(swarm: Swarm, proposer: PeerId, absent: tuple[PeerId, ...], *, said: tuple[PeerId, ...]) -> Proposal:
+    """A value that leaves these peers out, in a ballot that is said to exclude those."""
+    value = swarm.peers[proposer].consensus.values.make(joined=(), absent=absent)
+    proposal = Proposal(ballot=Ballot(attempt=1, peer=proposer), absent=said, value=value, signature="")
+    return replace(proposal, signature=sign(proposer, proposal.payload))
+
+
 def test_nobody_evicts_the_living_by_a_value_that_is_said_to_be_repeated() -> None:
     swarm = Swarm(6)
     swarm.mail.clear()
     liar, *others = swarm.order
     evicted = tuple(sorted(others[-2:]))
-    value = swarm.peers[liar].consensus.values.make(joined=(), absent=evicted)
-    ballot = Ballot(attempt=1, peer=liar)
-    proposal = Proposal(ballot=ballot, absent=(), value=value, signature="")
-    proposal = replace(proposal, signature=sign(liar, proposal.payload))
+    proposal = value_without(swarm, liar, evicted, said=())
+    prepare = Prepare(parent=proposal.value.parent, ballot=proposal.ballot, absent=())
     for name in others:
-        swarm.take(name, swarm.peers[name].receive(liar, Prepare(parent=value.parent, ballot=ballot, absent=()), NOW))
+        swarm.take(name, swarm.peers[name].receive(liar, prepare, NOW))
         swarm.take(name, swarm.peers[name].receive(liar, proposal, NOW))
     swarm.deliver(to=others)
     assert not any(record for name in others for record in swarm.journals[name] if isinstance(record, Accepted))
     assert all(swarm.peers[name].ledger.head.round == 0 for name in others)
-
-
-def left_out_value(swarm: Swarm, proposer: PeerId, returned: PeerId) -> Proposal:
-    """What a proposer made while a peer was silent."""
-    value = swarm.peers[proposer].consensus.values.make(joined=(), absent=(returned,))
-    proposal = Proposal(ballot=Ballot(attempt=1, peer=proposer), absent=(returned,), value=value, signature="")
-    return replace(proposal, signature=sign(proposer, proposal.payload))
 
 
 @pytest.mark.parametrize(("num_accepted", "is_repeated"), [(1, False), (2, False), (3, True), (4, True)])
@@ -505,7 +503,7 @@ def test_a_value_that_half_accepted_is_repeated_and_one_of_fewer_is_not(num_acce
     swarm.mail.clear()
     first, *others = swarm.order
     returned = others[-1]
-    proposal = left_out_value(swarm, first, returned)
+    proposal = value_without(swarm, first, (returned,), said=(returned,))  # made while it was silent
     for name in others[:num_accepted]:
         consensus = swarm.peers[name].consensus
         consensus.values.keep(proposal.value, first)
