@@ -21,9 +21,9 @@ The rules that make an outer step safe:
 - Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
 
 This file takes the events. `assignment.py` has what a round begins with, `round_state.py` what its parts share, and answers to
-questions, `phases.py` the table of phases; `attempt_phase.py` goes through attempts, `commit_phase.py` through votes and repairs.
-They ask `host_views.py` what is known about the others, `attempt.py` which attempt comes next, `commit_votes.py` which average
-to have.
+questions, `phases.py` the table of phases; `attempt_phase.py` goes through attempts, `commit_phase.py` through votes and
+repairs. They ask `host_views.py` what is known about the others, `attempt.py` which attempt comes next, `commit_votes.py` which
+average to have.
 """
 
 from adloco_p2p.core.averaging.assignment import Assignment
