@@ -11,12 +11,12 @@ from adloco_p2p.core.model.plan_telemetry import plan_line, ruled_lines
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Log, Stamped
+from adloco_p2p.sim.identities import sign
 from adloco_p2p.views import derived, summary
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document
 from adloco_p2p.views.plain import PlainView
 from adloco_p2p.views.status import ORDERS, Status, apply
-from tests.core.agreement.test_consensus import sign
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, invited, statement, ticketed_ledger
 from tests.views.golden import screen

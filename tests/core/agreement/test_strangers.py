@@ -11,7 +11,7 @@ from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry, num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.certificate import Ballot, Certificate
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, SILENT_ROUNDS, electorate
 from adloco_p2p.core.model.events import Broadcast, Send
 from adloco_p2p.core.model.first_seats import FIRST_SEATS
@@ -36,7 +36,10 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, Digest, PeerId
 from adloco_p2p.core.planning.round_plan import next_plan
-from tests.core.agreement.test_consensus import NOW, RULES, Swarm, agreement, decide, first_plan, said, sign, spread, verify
+from adloco_p2p.sim.identities import sign, verify
+from adloco_p2p.sim.synthetic_reports import certificate_of
+from adloco_p2p.sim.votes import votes_in
+from tests.core.agreement.test_consensus import NOW, RULES, Swarm, agreement, decide, first_plan, said, spread
 from tests.core.agreement.test_membership import member
 from tests.core.core_values import RUN, capacity, peer
 
@@ -62,20 +65,9 @@ def entry_of(name: PeerId, ledger: Ledger, *, absent: Sequence[PeerId], departed
     )
     plan = decide(parent, (), change_of(value, (), ledger, verify))
     value = replace(value, plan=canonical.digest(plan))
-    ballot = Ballot(attempt=1, peer=name)
-    vote = Vote(
-        peer=name,
-        parent=value.parent,
-        ballot=ballot,
-        absent=tuple(sorted(absent)),
-        value=canonical.digest(value),
-        abstains=False,
-        signature="",
-    )
-    cast = CastVote(peer=name, abstains=False, signature=sign(name, vote.payload))
-    return LedgerEntry(
-        plan=plan, value=value, reports=(), certificate=Certificate(ballot=ballot, absent=vote.absent, votes=(cast,))
-    )
+    about, ballot = (value.parent, canonical.digest(value)), Ballot(attempt=1, peer=name)
+    certificate = certificate_of([name], about, ballot=ballot, absent=tuple(sorted(absent)))
+    return LedgerEntry(plan=plan, value=value, reports=(), certificate=certificate)
 
 
 def played(size: int, *, rounds: int = 2) -> Swarm:
@@ -130,16 +122,7 @@ def test_a_member_does_not_take_over_by_calling_the_others_absent(keeps_a_seat_f
     entry = entry_of(liar, victim.ledger, absent=others, departed=departed)
     assert not check_entry(entry, ledger=victim.ledger, decide=decide, verify=verify), "valid, and an emergency"
     final = Final(parent=entry.value.parent, value=canonical.digest(entry.value), certificate=entry.certificate)
-    (cast,) = entry.certificate.votes
-    vote = Vote(
-        peer=liar,
-        parent=entry.value.parent,
-        ballot=entry.certificate.ballot,
-        absent=entry.certificate.absent,
-        value=final.value,
-        abstains=False,
-        signature=cast.signature,
-    )
+    (vote,) = votes_in(entry.certificate, (entry.value.parent, final.value))
     supply = Supply(parent=entry.value.parent, value=entry.value)
     for message in (Entries(entries=(entry,)), final, vote, supply, final):
         swarm.take(peer(0), victim.receive(liar, message, swarm.now))
