@@ -21,19 +21,19 @@ without a flood shows nothing. At the end is printed, and checked (exit code 1 w
 
 import argparse
 import math
-import os
 import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.nodes import ENVIRONMENT, ROOT, read_events, write_document, write_text
+from benchmarks.nodes import Member, begin, read_events, write_document, write_text
 from benchmarks.soak import MACHINE, Peer, addresses_of, processes_of, say, soak_document
 from benchmarks.stranger import frames_answered
 
@@ -59,7 +59,7 @@ class Siege:
         self.folder: Path = arguments.workdir.resolve()
         self.honest: list[Peer] = []
         self.liars: list[Peer] = []
-        self.strangers: list[subprocess.Popen[bytes]] = []
+        self.strangers: list[Member] = []
         self.events: dict[int, list[dict[str, Any]]] = {}
         """Of each honest peer: its rounds."""
         self.seen_at: dict[int, float] = {}
@@ -95,27 +95,12 @@ class Siege:
             self.liars.append(Peer(index, self.folder / f"liar-{index}-{kind}", join, self.arguments.step_seconds, kind))
             self.liars[-1].start()
         for index in range(self.arguments.strangers):
-            workdir = self.folder / f"stranger-{index}"
-            command = [
-                "nice",
-                "-n",
-                STRANGER_NICENESS,
-                sys.executable,
-                "-m",
-                "benchmarks.stranger",
-                "--initial-peers",
-                *addresses,
-                "--workdir",
-                str(workdir),
-            ]
+            name = f"stranger-{index}"
+            command = ["nice", "-n", STRANGER_NICENESS, sys.executable, "-m", "benchmarks.stranger"]
+            command += ["--initial-peers", *addresses, "--workdir", str(self.folder / name)]
             command += ["--seconds", f"{0.75 * seconds:.0f}", "--seed", str(index)]
-            with workdir.with_suffix(".log").open("wb") as output:
-                environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-                self.strangers.append(
-                    subprocess.Popen(
-                        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
-                    )
-                )
+            popen = partial(subprocess.Popen, start_new_session=True)
+            self.strangers.append(begin(self.folder, name, command, popen=popen))
         kinds = ", ".join(peer.kind for peer in self.liars) or "no"
         say(f"round {max(self.seen_at, default=-1)}: {kinds} liars join, {len(self.strangers)} strangers flood")
 
@@ -134,12 +119,13 @@ class Siege:
         for peer in self.liars:
             peer.signal(signal.SIGKILL)
         for stranger in self.strangers:
-            stranger.kill()
+            stranger.process.kill()
         for peer in self.honest:
             if peer.is_alive:
                 peer.signal(signal.SIGINT)
         deadline = time.monotonic() + STOP_SECONDS
-        for process in [*(peer.process for peer in (*self.honest, *self.liars)), *self.strangers]:
+        strangers = [stranger.process for stranger in self.strangers]
+        for process in [*(peer.process for peer in (*self.honest, *self.liars)), *strangers]:
             if process is None:
                 continue
             try:
@@ -161,7 +147,7 @@ class Siege:
         for kind, (part, count) in averaged.items():
             say(f"{kind}: in {part:.0%} of {count} averages, from its {SETTLING_ROUNDS}th round of work on")
         say(f"liars that ended by themselves: {', '.join(sorted(self.fallen)) or 'none'}")
-        frames = [self.frames(number) for number in range(len(self.strangers))]
+        frames = [frames_answered(stranger.words) for stranger in self.strangers]
         say(f"frames of strangers that were answered: {', '.join(map(str, frames)) or 'none'}")
         say(f"rounds whose digests differ at the end: {differing[:10] or 'none'}")
         left = processes_of(self.folder)
@@ -183,9 +169,6 @@ class Siege:
         failed = [name for name, is_good in checks.items() if not is_good]
         say(f"FAILED: {', '.join(failed)}" if failed else f"passed: {', '.join(checks)}")
         return 1 if failed else 0
-
-    def frames(self, number: int) -> int:
-        return frames_answered((self.folder / f"stranger-{number}.log").read_text(errors="replace"))
 
     def is_flooded(self, frames: Sequence[int]) -> bool:
         """Whether these strangers, if there are any, sent enough for a flood."""

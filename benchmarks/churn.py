@@ -14,27 +14,18 @@ import argparse
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from adloco_p2p.core.model.events import RunInner
-from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.sim.device import HashDevice
+from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.links import VECTOR_BYTES
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.synthetic_reports import CAPACITY
 from adloco_p2p.sim.world import Parts, World
 from benchmarks.churn_account import BETWEEN, DOWN, Account, table
+from benchmarks.steady_hosts import constant_rules, speed_device
 
 HOSTS, BATCH, STEPS = 8, 256, 32
 SETTLED_ROUND = 4
 """From this round on the pace is measured: speeds and links are known then."""
-
-
-class SpeedDevice(HashDevice):
-    """It takes the time that its samples take, a little more or less; `round_seconds` are those of an eighth of the batch."""
-
-    def inner_seconds(self, effect: RunInner) -> float:
-        seconds_per_sample = self._traits.round_seconds * HOSTS / (BATCH * STEPS)
-        return effect.share.samples * seconds_per_sample * self._random.uniform(0.97, 1.03)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +89,7 @@ class Result:
 
 def played(seed: int, *, rounds: int, round_seconds: float, vector_seconds: float, churn: Churn | None) -> Result:
     """Raises Violation."""
-    rules = Rules(
-        work=WorkRules(rounds=rounds, inner_steps=STEPS),
-        instances=InstanceRules(count=1),
-        batch=BatchRules(initial_batch=BATCH, max_batch=BATCH, test="constant"),
-        admission=AdmissionRules(kind="open"),
-    )
+    rules = constant_rules(WorkRules(rounds=rounds, inner_steps=STEPS), batch=BATCH)
     account = Account()
     world = ChurnWorld(
         seed,
@@ -115,7 +101,7 @@ def played(seed: int, *, rounds: int, round_seconds: float, vector_seconds: floa
         parts=Parts(
             capacity=replace(CAPACITY, samples_per_second=0.0),  # as a node starts
             rates=dict.fromkeys(range(HOSTS), VECTOR_BYTES / vector_seconds),
-            device=SpeedDevice,
+            device=speed_device(BATCH * STEPS / HOSTS),
             peer=account.peer,
         ),
     )

@@ -29,7 +29,7 @@ from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.batch import Feed
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.input_worker import InputWorker
-from benchmarks.memory_per_instance import ME, InMemory, round_of
+from benchmarks.equal_hosts import ME, InMemory, round_of
 
 ONE = InstanceId(0)
 SAMPLES, BATCHES = 8, 12

@@ -1,11 +1,13 @@
 """The memory of one instance of a network peer, in bytes per parameter: its tensors, and the whole process.
 
 python -m benchmarks.memory                     all; four pairs of real nodes on loopback, some five minutes on one thread
-python -m benchmarks.memory --only tensors      seconds, as `--only scratch`
+python -m benchmarks.memory --only tensors      seconds, as `--only scratch`; `--only instances` takes less than a minute
 
 Tensors: the live ones of one process at moments of a round, on the device and on the host (both are main memory here).
 Scratch: the most that a process held resident during inner steps, above what it holds after them when the allocator has given
 back what is free: what backward makes and forgets, with the same few rows at two depths of a model.
+Instances: what one more hosted instance adds to the resident memory of a process, beside the shared model, gradient and
+activations. Expected are 4 local parameters, 8 AdamW moments, 4 outer parameters, 4 outer momentum.
 Process: the most that a node ever held resident until it had averaged a few times with another one and both had left, minus
 the same of a model that is next to nothing, per parameter: everything counts, whatever holds it. On a CPU it is device and
 host together.
@@ -28,11 +30,13 @@ from adloco_p2p.config.run_config import ModelConfig, RunConfig
 from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.training.hosting import Hosting
-from benchmarks.memory_per_instance import ARCHITECTURE, ME, round_of, zeros
+from benchmarks.equal_hosts import ME, round_of, zeros
 from benchmarks.nodes import Member, begin_node, end, llama, write_document
 from benchmarks.resident import peak_bytes, reset_peak, resident_bytes
 
 ONE = InstanceId(0)
+ARCHITECTURE = RunConfig().model.architecture | {"hidden_size": 480, "intermediate_size": 1296}
+NUM_INSTANCES = 4
 LIMITS = {"device": 16.0, "host": 32.0}
 """Bytes per parameter."""
 SIZES = (64, 768)
@@ -46,9 +50,11 @@ LAST_SECONDS = 900.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["tensors", "scratch", "process"])
+    parser.add_argument("--only", choices=["tensors", "scratch", "instances", "process"])
     parser.add_argument("--codecs", nargs="+", default=["float32", "int8"], metavar="NAME")
     arguments = parser.parse_args()
+    if arguments.only in (None, "instances"):  # first: what others free would serve it, uncounted
+        measure_instances()
     if arguments.only in (None, "tensors"):
         measure_tensors()
     if arguments.only in (None, "scratch"):
@@ -136,6 +142,26 @@ def _scratch_bytes(peer: Hosting, work: RunInner) -> int:
     most = peak_bytes(process)
     peer._shell.free_cache()
     return most - sum(resident_bytes(process))
+
+
+# --- instances ---------------------------------------------------------------------------------------------------------
+
+
+def measure_instances() -> None:
+    run = RunConfig(model=ModelConfig(architecture=ARCHITECTURE))
+    peer = Hosting(run, PeerConfig(device="cpu", num_threads=1), ME, zeros())
+    print(f"{peer.num_parameters} parameters\ninstances  resident MiB  bytes per parameter of the last instance")
+    before = 0
+    for number in range(NUM_INSTANCES):
+        instance = InstanceId(number)
+        peer.start([instance])
+        peer.run_inner(round_of(instance), should_stop=lambda: False, on_progress=lambda *_: None)
+        peer.apply_outer(instance, peer.pseudo_gradient(instance), round=0)
+        after = sum(resident_bytes(os.getpid()))
+        # the first round also makes activations and library buffers
+        added = f"{(after - before) / peer.num_parameters:39.1f}" if number else ""
+        print(f"{number + 1:9d}  {after / 2**20:12.0f}  {added}", flush=True)
+        before = after
 
 
 # --- processes ---------------------------------------------------------------------------------------------------------

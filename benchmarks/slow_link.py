@@ -13,13 +13,12 @@ import argparse
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from adloco_p2p.core.model.events import RunInner
-from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.sim.device import HashDevice
+from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.links import VECTOR_BYTES
 from adloco_p2p.sim.world import Parts, World
+from benchmarks.steady_hosts import constant_rules, speed_device
 
 ROWS = {
     "without it": (0.1, None),
@@ -31,15 +30,6 @@ ROWS = {
 FAST_HOSTS, BATCH, STEPS = 3, 240, 4
 SETTLED_ROUND = 8
 """From this round on the pace is measured: links are known after three rounds."""
-
-
-class SpeedDevice(HashDevice):
-    """It takes the time that its samples take, a little more or less; `round_seconds` are those of a fast host's third of the
-    batch."""
-
-    def inner_seconds(self, effect: RunInner) -> float:
-        seconds_per_sample = self._traits.round_seconds * FAST_HOSTS / (BATCH * STEPS)
-        return effect.share.samples * seconds_per_sample * self._random.uniform(0.97, 1.03)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +62,7 @@ def pace_with_slow_link(
     """Three hosts with fast links, and one with a slow one. `tolerance`: `work.link_tolerance`, `quorum`: `work.quorum`. Raises
     Violation."""
     slow = name_of(FAST_HOSTS) if links.slow_seconds is not None else None
-    rules = Rules(
-        work=WorkRules(rounds=rounds, inner_steps=STEPS, link_tolerance=tolerance, quorum=quorum),
-        instances=InstanceRules(count=1),
-        batch=BatchRules(initial_batch=BATCH, max_batch=BATCH, test="constant"),
-        admission=AdmissionRules(kind="open"),
-    )
+    rules = constant_rules(WorkRules(rounds=rounds, inner_steps=STEPS, link_tolerance=tolerance, quorum=quorum), batch=BATCH)
     rates = dict.fromkeys(range(FAST_HOSTS), VECTOR_BYTES / links.fast_seconds)
     if links.slow_seconds is not None:
         rates[FAST_HOSTS] = VECTOR_BYTES / links.slow_seconds
@@ -88,7 +73,7 @@ def pace_with_slow_link(
         faults=replace(Faults(), faults_end_at=0.0, skew_seconds=0.0),
         round_seconds=compute_seconds,
         rules=rules,
-        parts=Parts(rates=rates, device=SpeedDevice),
+        parts=Parts(rates=rates, device=speed_device(BATCH * STEPS / FAST_HOSTS)),
     )
     world.limit_seconds = 4 * rounds * (compute_seconds + max(links.fast_seconds, links.slow_seconds or 0.0))
     world.run()

@@ -20,7 +20,7 @@ from adloco_p2p.storage.admission_files import read_address
 from adloco_p2p.storage.event_log import read_events
 from adloco_p2p.storage.workdir import EVENTS, JOURNAL, read_run
 from adloco_p2p.views.comparison import ComparedRun
-from adloco_p2p.views.page import Document, document, plans_of, side_by_side
+from adloco_p2p.views.page import Document, ShownRun, document, plans_of, side_by_side
 from adloco_p2p.views.peer_page import PeerDocuments, peer_documents
 from adloco_p2p.views.status import replay
 from adloco_p2p.web.server import Address, Page, Server
@@ -105,20 +105,20 @@ class LocalRun:
         node = own if own.run else None
         self.compared = ComparedRun(label=self._label, seed=run.seed, own=own, of_all=status)
         self.peers = peer_documents(plans, from_ledger.credited, node)
-        self.document = document(
-            status,
-            plans,
+        shown = ShownRun(
+            status=status,
+            plans=plans,
             contributions=contributions,
             credited=from_ledger.credited,
             is_signed=bool(entries),
             sequence_length=length,
             parameters=own.parameters or None,
             bytes_per_value=run.averaging.bytes_per_value,
-            is_alive=None,
             source=source,
             own=node,
             export=self._export,
         )
+        self.document = document(shown)
 
 
 # --- until the user stops it -----------------------------------------------------------------------------------------

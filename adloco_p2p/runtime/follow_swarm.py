@@ -35,7 +35,7 @@ from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.views import units
-from adloco_p2p.views.page import Document, document
+from adloco_p2p.views.page import Document, ShownRun, document
 from adloco_p2p.views.peer_page import PeerDocuments, peer_documents
 from adloco_p2p.web.server import Address, Page
 
@@ -161,9 +161,9 @@ async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameter
         entries: Sequence[LedgerEntry], alive: frozenset[PeerId], known: int | None, cards: Mapping[str, PeerCard]
     ) -> tuple[Document, PeerDocuments]:
         from_ledger.follow(entries)
-        shown = document(
-            from_ledger.status,
-            from_ledger.lines,
+        shown = ShownRun(
+            status=from_ledger.status,
+            plans=from_ledger.lines,
             contributions=leaderboard(from_ledger.credited, sequence_length=run.tokens_per_sample),
             sequence_length=run.tokens_per_sample,
             parameters=known,
@@ -171,10 +171,9 @@ async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameter
             is_signed=True,
             is_alive=alive.__contains__,
             source="Read from the swarm without taking part in it. Every plan was checked against signed reports and votes.",
-            own=None,
             cards=cards,
         )
-        return shown, peer_documents(from_ledger.lines, from_ledger.credited, None)
+        return document(shown), peer_documents(from_ledger.lines, from_ledger.credited, None)
 
     while True:
         begun = time.monotonic()

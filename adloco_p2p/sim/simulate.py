@@ -1,10 +1,10 @@
 """Runs of simulated swarms from seeds: what `adloco-peer simulate` and the tests call. Results are plain data."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from statistics import fmean, median
-from typing import Protocol
 
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, MergeRules, Rules, WorkRules
@@ -87,18 +87,7 @@ def everyday_seed(seed: int, *, parts: Parts | None = None) -> Result:
     is_delayed = rules.instances.count == 1
     faults = everyday_faults(random)
 
-    def world(*, is_traced: bool) -> World:
-        return World(
-            seed,
-            peers=peers,
-            rounds=rounds,
-            faults=faults,
-            rules=rules,
-            is_delayed=is_delayed,
-            is_traced=is_traced,
-            parts=parts,
-        )
-
+    world = partial(World, seed, peers=peers, rounds=rounds, faults=faults, rules=rules, is_delayed=is_delayed, parts=parts)
     return replace(play(seed, world), command=f"adloco-peer simulate --everyday --seeds {seed}")
 
 
@@ -130,28 +119,22 @@ def run_seed(
 ) -> Result:
     """Whole peers with these faults."""
 
-    def world(*, is_traced: bool) -> World:
-        return World(
-            seed,
-            peers=peers,
-            rounds=rounds,
-            faults=faults,
-            round_seconds=round_seconds,
-            timing=timing,
-            measures_bytes=measures_bytes,
-            parts=parts,
-            is_traced=is_traced,
-        )
-
+    world = partial(
+        World,
+        seed,
+        peers=peers,
+        rounds=rounds,
+        faults=faults,
+        round_seconds=round_seconds,
+        timing=timing,
+        measures_bytes=measures_bytes,
+        parts=parts,
+    )
     return play(seed, world)
 
 
-class MakeWorld(Protocol):
-    def __call__(self, *, is_traced: bool) -> World: ...
-
-
-def play(seed: int, world: MakeWorld) -> Result:
-    """Play one seed; a failing one is played again to show its course."""
+def play(seed: int, world: Callable[..., World]) -> Result:
+    """Play one seed; a failing one is played again, with `is_traced`, to show its course."""
     played = world(is_traced=False)
     violation = _play(played)
     if violation is None:

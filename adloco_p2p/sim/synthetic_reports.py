@@ -1,18 +1,19 @@
-"""The claims of simulated machines: their capacity, and a liar's branch of a history that never was."""
+"""The claims of simulated machines: their capacity, votes, and a liar's branch of a history that never was."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 
 from adloco_p2p.core.model.branches import BranchState
 from adloco_p2p.core.model.certificate import Ballot, BranchProof, CastVote, Certificate
 from adloco_p2p.core.model.events import Durable
-from adloco_p2p.core.model.ledger_entry import Vote
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.task_scores import Metric, TaskClaim, TaskScore
 from adloco_p2p.sim.identities import sign
+from adloco_p2p.sim.votes import votes_in
 
 DIGEST = Digest("5" * 64)
 TASK_SECONDS = 3.0
@@ -35,18 +36,25 @@ def lone_proof(peer: PeerId, roster: Sequence[PeerId], branch_state: BranchState
     """A certificate as a member cut off from all others has one: by its own vote, the others absent. It does not show whether
     the peer was cut off. `roster`: of the fork."""
     ballot, absent = Ballot(attempt=0, peer=peer), tuple(other for other in roster if other != peer)
-    vote = Vote(
-        peer=peer,
-        parent=branch_state.fork,
-        ballot=ballot,
-        absent=absent,
-        value=branch_state.branch,
-        abstains=False,
-        signature="",
-    )
-    cast = CastVote(peer=peer, abstains=False, signature=sign(peer, vote.payload))
-    certificate = Certificate(ballot=ballot, absent=absent, votes=(cast,))
-    return BranchProof(branch=branch_state.branch, certificate=certificate)
+    about = (branch_state.fork, branch_state.branch)
+    return BranchProof(branch=branch_state.branch, certificate=certificate_of([peer], about, ballot=ballot, absent=absent))
+
+
+def certificate_of(
+    voters: Iterable[PeerId],
+    about: tuple[Digest, Digest],
+    *,
+    ballot: Ballot,
+    absent: tuple[PeerId, ...] = (),
+    abstaining: Collection[PeerId] = (),
+    sign: Callable[[PeerId, bytes], str] = sign,
+) -> Certificate:
+    """Of their signed votes. `about`: parent, value."""
+    unsigned = tuple(CastVote(peer=peer, abstains=peer in abstaining, signature="") for peer in voters)
+    certificate = Certificate(ballot=ballot, absent=absent, votes=unsigned)
+    signed = (replace(vote, signature=sign(vote.peer, vote.payload)) for vote in votes_in(certificate, about))
+    casts = tuple(CastVote(peer=vote.peer, abstains=vote.abstains, signature=vote.signature) for vote in signed)
+    return replace(certificate, votes=casts)
 
 
 def task_claim(saved: Durable | None) -> TaskClaim | None:

@@ -33,22 +33,30 @@ def counted_of(parent: RoundPlan, certificate: Certificate) -> list[PeerId]:
     return [peer for peer in deciding(parent) if peer in members] or members
 
 
+def votes_in(certificate: Certificate, about: tuple[Digest, Digest]) -> list[Vote]:
+    """As their voters signed them. `about`: parent, value."""
+    parent, value = about
+    return [
+        Vote(
+            peer=cast.peer,
+            parent=parent,
+            ballot=certificate.ballot,
+            absent=certificate.absent,
+            value=value,
+            abstains=cast.abstains,
+            signature=cast.signature,
+        )
+        for cast in certificate.votes
+    ]
+
+
 def votes_of(
     certificate: Certificate, *, about: tuple[Digest, Digest], counted: Collection[PeerId], verify: Verify
 ) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
     """The peers among `counted` that voted for the value, and those that abstained. `about`: parent, value."""
     votes: set[PeerId] = set()
     abstained: set[PeerId] = set()
-    for cast in certificate.votes:
-        vote = Vote(
-            peer=cast.peer,
-            parent=about[0],
-            ballot=certificate.ballot,
-            absent=certificate.absent,
-            value=about[1],
-            abstains=cast.abstains,
-            signature="",
-        )
-        if cast.peer in counted and verify(cast.peer, vote.payload, cast.signature):
-            (abstained if cast.abstains else votes).add(cast.peer)
+    for vote in votes_in(certificate, about):
+        if vote.peer in counted and verify(vote.peer, vote.payload, vote.signature):
+            (abstained if vote.abstains else votes).add(vote.peer)
     return frozenset(votes), frozenset(abstained)

@@ -63,6 +63,16 @@ def small_rules(peers: int, rounds: int) -> Rules:
     )
 
 
+def rules_of_one(rounds: int, *, batch: int = 16, probation_rounds: int = AdmissionRules().probation_rounds) -> Rules:
+    """A run with one instance, open to everybody."""
+    return Rules(
+        work=WorkRules(rounds=rounds, inner_steps=4),
+        instances=InstanceRules(count=1),
+        batch=BatchRules(initial_batch=batch, max_batch=64),
+        admission=AdmissionRules(kind="open", probation_rounds=probation_rounds),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The parts of a world; tests plant faults and liars here."""

@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from adloco_p2p.core.ledger.contributions import Contribution, CreditedSamples
@@ -32,27 +32,37 @@ Document = dict[str, object]
 Point = TypeVar("Point")
 
 
-def document(
-    status: Status,
-    plans: Sequence[LedgerLine],
-    *,
-    contributions: Sequence[Contribution],
-    credited: Sequence[CreditedSamples] = (),
-    is_signed: bool,
-    sequence_length: int,
-    parameters: int | None,
-    bytes_per_value: float,
-    is_alive: Callable[[str], bool] | None,
-    source: str,
-    own: Status | None,
-    export: str = "",
-    cards: Mapping[str, PeerCard] | None = None,
-) -> Document:
-    """`plans`: oldest first. `credited`: the reports of a checked ledger. `is_signed`: plans and contributions are from one.
-    `export`: the command that writes the model that this machine has. `is_alive`: whether a peer showed a sign of
-    life lately; none without a connection to the swarm. `source`: the origin of the data, for the reader. `own`: the status of
-    this machine's node. `cards`: what peers announce about themselves, where that is known by other means than `own`."""
-    peers = _peers(status, contributions, _states(status, own, is_alive), cards or (own.peer_cards if own is not None else {}))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRun:
+    """A run, and what is known about it where the page is made."""
+
+    status: Status
+    plans: Sequence[LedgerLine]
+    """Oldest first."""
+    contributions: Sequence[Contribution]
+    credited: Sequence[CreditedSamples] = ()
+    """The reports of a checked ledger."""
+    is_signed: bool
+    """Plans and contributions are from such a ledger."""
+    sequence_length: int
+    parameters: int | None
+    bytes_per_value: float
+    source: str
+    """The origin of the data, for the reader."""
+    is_alive: Callable[[str], bool] | None = None
+    """Whether a peer showed a sign of life lately; none without a connection to the swarm."""
+    own: Status | None = None
+    """Of this machine's node."""
+    export: str = ""
+    """The command that writes the model that this machine has."""
+    cards: Mapping[str, PeerCard] = field(default_factory=dict)
+    """What peers announce about themselves, where that is known by other means than `own`."""
+
+
+def document(run: ShownRun) -> Document:
+    status, own = run.status, run.own
+    peers = _peers(run)
+    bans = overview.ban_words(status)
     return {
         "run": {
             "digest": status.run,
@@ -61,40 +71,27 @@ def document(
             "rounds": status.rounds,
             "samples": status.samples,
             "inner_steps": status.inner_steps,
-            "sequence_length": sequence_length,
-            "parameters": parameters,
-            "is_signed": is_signed,
+            "sequence_length": run.sequence_length,
+            "parameters": run.parameters,
+            "is_signed": run.is_signed,
         },
-        "source": source,
-        "now": _now(status, contributions, own),
+        "source": run.source,
+        "now": _now(status, run.contributions, own),
         "instances": _instances(status, own),
-        "decisions": [
-            asdict(decision)
-            | {
-                "subject": derived.subject(decision),
-                "weights": [rounded(weight) for weight in decision.weights],
-                "reason": text(decision.reason),
-            }
-            for decision in _shown_decisions(status)
-        ],
+        "decisions": [_decision(decision) for decision in _shown_decisions(status)],
         "peers": peers[:MAX_PEERS],
         "num_peers": len(peers),
-        "bans": [{"peer": text(peer), "words": text(words)} for peer, words in overview.ban_words(status).items()][:MAX_PEERS],
+        "bans": [{"peer": text(peer), "words": text(words)} for peer, words in bans.items()][:MAX_PEERS],
         "tasks": [
             {"peer": text(claim.peer), "round": claim.round, "words": [text(words) for words in derived.task_words(claim)]}
             for claim in [*status.task_scores.values()][::-1]
         ],
         "num_alive": sum(peer["state"] == "alive" for peer in peers),
-        "throughput": []
-        if own is None
-        else [
-            {"round": each.round, "tokens_per_second": rounded(each.tokens_per_second), "computing": rounded(each.computing)}
-            for each in _thinned(throughput(own, credited, sequence_length=sequence_length))
-        ],
-        "traffic": _traffic(status, own, parameters=parameters, bytes_per_value=bytes_per_value),
-        "ledger": [_line(line) for line in plans[: -MAX_LINES - 1 : -1]],
-        "num_plans": len(plans),
-        "own": _own(own, export) if own is not None else None,
+        "throughput": _throughput(run),
+        "traffic": _traffic(status, own, parameters=run.parameters, bytes_per_value=run.bytes_per_value),
+        "ledger": [_line(line) for line in run.plans[: -MAX_LINES - 1 : -1]],
+        "num_plans": len(run.plans),
+        "own": _own(own, run.export) if own is not None else None,
     }
 
 
@@ -222,6 +219,24 @@ def _shown_decisions(status: Status) -> Sequence[Decision]:
     return sorted([*family, *others], key=lambda decision: -decision.round)
 
 
+def _decision(decision: Decision) -> Document:
+    return asdict(decision) | {
+        "subject": derived.subject(decision),
+        "weights": [rounded(weight) for weight in decision.weights],
+        "reason": text(decision.reason),
+    }
+
+
+def _throughput(run: ShownRun) -> list[Document]:
+    """Of the swarm, as this machine's node saw it."""
+    if run.own is None:
+        return []
+    return [
+        {"round": each.round, "tokens_per_second": rounded(each.tokens_per_second), "computing": rounded(each.computing)}
+        for each in _thinned(throughput(run.own, run.credited, sequence_length=run.sequence_length))
+    ]
+
+
 def _states(status: Status, own: Status | None, is_alive: Callable[[str], bool] | None) -> dict[str, str]:
     """Of the roster: by recent signs of life, or else by this machine's node. Unknown after its end."""
     seated = [row.peer for row in derived.peer_rows(status)]
@@ -232,10 +247,11 @@ def _states(status: Status, own: Status | None, is_alive: Callable[[str], bool] 
     return {row.peer: row.state for row in derived.peer_rows(own)}
 
 
-def _peers(
-    status: Status, contributions: Sequence[Contribution], states: Mapping[str, str], cards: Mapping[str, PeerCard]
-) -> list[Document]:
+def _peers(run: ShownRun) -> list[Document]:
     """Those who contributed, the largest first; then the others of the roster."""
+    status, contributions = run.status, run.contributions
+    states = _states(status, run.own, run.is_alive)
+    cards = run.cards or (run.own.peer_cards if run.own is not None else {})
     total = sum(row.samples for row in contributions)
     seated = {row.peer: row for row in derived.peer_rows(status)}
     given: dict[str, Contribution] = {row.peer: row for row in contributions}

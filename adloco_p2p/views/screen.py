@@ -96,8 +96,7 @@ def _page(status: Status, width: int, free: int, around: Around) -> list[Rendera
     trained = overview.training_losses(status)
     kept = 1 if len(trained) > 1 and free >= TALL - LEAST_LINES else 0  # for the curve, however much else there is
     lines = _Lines(free - kept)
-    arrange = _wide if width >= WIDE else _narrow
-    body = arrange(status, width, lines, around.members)
+    body = _sections(status, width, lines, around.members)
     return [*body, *_losses(status, width, lines.free + kept)] if kept else body
 
 
@@ -125,52 +124,33 @@ class _Lines:
         return {name: self.take(wanted[name], others_want=want) for name, want in zip(order, behind, strict=True)}
 
 
-def _narrow(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow]) -> list[RenderableType]:
-    """One section below the other."""
-    rows = derived.instance_rows(status)
-    peers, section = _peers(status, members)
-    notes, decisions = _notes(status, width), _decisions(status, width)
-    wanted = {
-        "instances": len(rows) + 2,
-        "notes": _with_title(notes),
-        "peers": len(peers) + 2,
-        "decisions": _with_title(decisions),
-    }
-    taken = lines.share(wanted, last=_least_urgent(status))
-    return [
-        *table_section(f"Instances ({len(rows)})", INSTANCE_COLUMNS, rows, width, taken["instances"]),
-        *section(width, taken["peers"]),
-        *_list("Decisions", decisions, taken["decisions"]),
-        *_list("Warnings", notes, taken["notes"]),
-    ]
-
-
-def _least_urgent(status: Status) -> str:
-    """The section that gets what others leave: past troubles, where no condition holds now."""
-    return "notes" if not status.warnings else ""
-
-
-def _wide(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow]) -> list[RenderableType]:
-    """Peers beside decisions."""
+def _sections(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow]) -> list[RenderableType]:
+    """One section below the other; on a wide screen the decisions stand beside the peers."""
     least, most = PEERS_WIDTH
-    left = max(least, min(most, width * 11 // 20))
-    right = width - left - 2 * GAP
-    rows = derived.instance_rows(status)
-    peers, section = _peers(status, members)
+    left, right = width, width
+    if is_wide := width >= WIDE:
+        left = max(least, min(most, width * 11 // 20))
+        right = width - left - 2 * GAP
+    rows, (peers, section) = derived.instance_rows(status), _peers(status, members)
     notes, decisions = _notes(status, width), _decisions(status, right)
-    wanted = {
-        "instances": len(rows) + 2,
-        "notes": _with_title(notes),
-        "pair": max(len(peers) + 2, _with_title(decisions)),
-    }
-    taken = lines.share(wanted, last=_least_urgent(status))
-    pair = Table.grid(padding=0)
-    for column in (left, 2 * GAP, right):
-        pair.add_column(width=column)
-    pair.add_row(Group(*section(left, taken["pair"])), "", Group(*_list("Decisions", decisions, taken["pair"])))
+    wanted = {"instances": len(rows) + 2, "notes": _with_title(notes)}
+    heights = {"peers": len(peers) + 2, "decisions": _with_title(decisions)}
+    wanted |= {"pair": max(heights.values())} if is_wide else heights
+    least_urgent = "" if status.warnings else "notes"  # past troubles, where no condition holds now
+    taken = lines.share(wanted, last=least_urgent)
+    if not is_wide:
+        middle = [*section(width, taken["peers"]), *_list("Decisions", decisions, taken["decisions"])]
+    elif taken["pair"] >= 3:
+        pair = Table.grid(padding=0)
+        for column in (left, 2 * GAP, right):
+            pair.add_column(width=column)
+        pair.add_row(Group(*section(left, taken["pair"])), "", Group(*_list("Decisions", decisions, taken["pair"])))
+        middle = [pair]
+    else:
+        middle = []
     return [
         *table_section(f"Instances ({len(rows)})", INSTANCE_COLUMNS, rows, width, taken["instances"]),
-        *([pair] if taken["pair"] >= 3 else []),
+        *middle,
         *_list("Warnings", notes, taken["notes"]),
     ]
 

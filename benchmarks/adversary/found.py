@@ -15,7 +15,7 @@ from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry, Pledge, Proven
 from adloco_p2p.core.model.messages import Heartbeat
 from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.core.model.report import Report
-from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.rules import InstanceRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.placement import LONGEST_FACTOR
 from adloco_p2p.decode import decode
@@ -26,7 +26,7 @@ from adloco_p2p.sim.identities import short, sign, verify
 from adloco_p2p.sim.links import STATE_BYTES
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.state_fetches import StateFetches
-from adloco_p2p.sim.world import Parts, World, small_rules
+from adloco_p2p.sim.world import Parts, World, rules_of_one, small_rules
 from adloco_p2p.swarm.transfer.chunk_server import MAX_DOWNLOADS, TURN_SECONDS, Blob, ChunkServer
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.log_limiter import PERIOD_SECONDS, Refusals
@@ -169,12 +169,7 @@ def held_places(_: int) -> Outcome:
     return Outcome(sent=f"{len(held)} endless downloads", happened=happened, has_passed=has_passed)
 
 
-HANDED_OVER = Rules(
-    work=WorkRules(rounds=8, inner_steps=4),
-    instances=InstanceRules(count=1),
-    batch=BatchRules(initial_batch=16, max_batch=64),
-    admission=AdmissionRules(kind="open", probation_rounds=0),
-)
+HANDED_OVER = rules_of_one(8, probation_rounds=0)
 LONGEST_HANDOVER = 600.0
 """Virtual seconds until the run is over. At its end the others wait five minutes for the liar."""
 

@@ -11,7 +11,7 @@ from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, LedgerEntry, Ticket, Value, Vote
 from adloco_p2p.core.model.messages import (
     Ack,
@@ -35,7 +35,8 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.sim import identities
 from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.device import hashed
-from adloco_p2p.sim.synthetic_reports import CAPACITY
+from adloco_p2p.sim.synthetic_reports import CAPACITY, certificate_of
+from adloco_p2p.sim.votes import votes_in
 
 FORGED_JOINS = 16
 """Join requests in one forged heartbeat."""
@@ -123,18 +124,9 @@ def lone_entry(
     if decide is not None:
         stolen = decide(parent, (), change_of(value, (), ledger, lambda *_: True))
     value = replace(value, plan=canonical.digest(stolen))
-    vote = Vote(
-        peer=me,
-        parent=digest,
-        ballot=Ballot(attempt=1, peer=me),
-        absent=absent,
-        value=canonical.digest(value),
-        abstains=False,
-        signature="",
-    )
-    vote = replace(vote, signature=sign(vote.payload))
-    cast = CastVote(peer=me, abstains=False, signature=vote.signature)
-    certificate = Certificate(ballot=vote.ballot, absent=absent, votes=(cast,))
+    about, ballot = (digest, canonical.digest(value)), Ballot(attempt=1, peer=me)
+    certificate = certificate_of([me], about, ballot=ballot, absent=absent, sign=lambda _, payload: sign(payload))
+    (vote,) = votes_in(certificate, about)
     return LedgerEntry(plan=stolen, value=value, reports=(), certificate=certificate), vote
 
 

@@ -23,10 +23,9 @@ from pathlib import Path
 from statistics import median
 from typing import get_args
 
-from benchmarks.averaging_loopback import DTYPES
+from benchmarks.barrier import DirectedPeers, PeerFailed
+from benchmarks.contenders import CONTENDERS, DTYPES, Task, rounds_of
 from benchmarks.nodes import end_on_sigterm
-from benchmarks.wan.barrier import DirectedPeers, PeerFailed
-from benchmarks.wan.contenders import CONTENDERS, Task
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import CongestionControl, Counters, Laboratory, Link
 
@@ -104,7 +103,7 @@ def measure(args: argparse.Namespace, name: str, contender: str, budget_seconds:
     logs = args.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     with Laboratory(profile.links, congestion_control=args.congestion_control, seed=args.seed) as lab:
-        peers = DirectedPeers(lab, seconds=budget_seconds)
+        peers = DirectedPeers(lab.popen, seconds=budget_seconds)
         for rank, link in enumerate(profile.links):
             task = Task(
                 contender=contender,
@@ -117,29 +116,13 @@ def measure(args: argparse.Namespace, name: str, contender: str, budget_seconds:
                 up_mbit=link.up_mbit,
             )
             log = logs / f"{name}-{contender}-{link.name}.txt"
-            peers.begin(link.name, "benchmarks.wan.contenders", json.dumps(asdict(task)), log=log)
+            peers.begin(link.name, "benchmarks.contenders", json.dumps(asdict(task)), log=log)
         try:
-            direct(lab, peers, outcome)
+            for figures, before, after in rounds_of(peers, lambda: list(lab.counters().values())):
+                outcome.rounds.append(summarize(figures, before, after))
         except PeerFailed as error:
             return replace(outcome, problem=str(error))
     return outcome
-
-
-def direct(lab: Laboratory, peers: DirectedPeers, outcome: Outcome) -> None:
-    """Answer the peers' messages until all have ended. Raises PeerFailed."""
-    before = after = lab.counters()
-    while True:
-        kind, values = peers.hear()
-        match kind:
-            case "begin":
-                before = lab.counters()
-            case "done":
-                after = lab.counters()
-            case "round":
-                outcome.rounds.append(summarize(values, list(before.values()), list(after.values())))
-        peers.answer(values)
-        if kind == "end":
-            return
 
 
 def summarize(figures: list[dict[str, float]], before: list[Counters], after: list[Counters]) -> Round:
@@ -159,6 +142,7 @@ def summarize(figures: list[dict[str, float]], before: list[Counters], after: li
 # --- all of them ----------------------------------------------------------------------------------------------------------
 
 
+COMPARED = ("raw", "gloo", "hivemind", "ours", "robust")
 HEAD = "profile  contender rounds  seconds  Mbit/s of raw cpu s/GB  wire  late"
 
 
@@ -204,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="directory for averaging.json, averaging.png and the logs")
     parser.add_argument("--profiles", nargs="+", default=list(PROFILES), choices=list(PROFILES))
-    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
+    parser.add_argument("--contenders", nargs="+", default=list(COMPARED), choices=list(CONTENDERS))
     parser.add_argument("--millions", type=float, default=5.0, help="float32 values of the vector, in millions")
     parser.add_argument("--codec", default="float32", choices=list(DTYPES), help="what the values are on the wire")
     parser.add_argument("--rounds", type=int, default=3)

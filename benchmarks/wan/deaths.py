@@ -29,9 +29,9 @@ from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
 from benchmarks.averaging_peer import BenchmarkIdentity, begin_averager
+from benchmarks.barrier import DirectedPeers, Director, PeerFailed
+from benchmarks.contenders import PART_BYTES, dial_lower_ranks
 from benchmarks.unplanned import unplanned
-from benchmarks.wan.barrier import DirectedPeers, Director, PeerFailed
-from benchmarks.wan.contenders import PART_BYTES, dial_lower_ranks
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import Laboratory, Link
 
@@ -125,7 +125,7 @@ def measure(case: Case, links: tuple[Link, ...], whole_bytes: int, logs: Path) -
         return sum(counters.sent_bytes for counters in lab.counters().values())
 
     with Laboratory(links) as lab:
-        peers = DirectedPeers(lab, seconds=case.seconds)
+        peers = DirectedPeers(lab.popen, seconds=case.seconds)
         for rank, host in enumerate(lab.hosts):
             told = ("--peer", str(rank), lab.address(host), json.dumps(asdict(case)))
             peers.begin(host, "benchmarks.wan.deaths", *told, log=logs / f"{case.rule}-{case.done}-{case.way}-{host}.txt")

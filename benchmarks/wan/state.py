@@ -28,8 +28,8 @@ from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.numerics.digest import state_digest
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from benchmarks.averaging_peer import BenchmarkIdentity
-from benchmarks.wan.barrier import DirectedPeers, Director, PeerFailed
-from benchmarks.wan.contenders import dial_lower_ranks
+from benchmarks.barrier import DirectedPeers, Director, PeerFailed
+from benchmarks.contenders import dial_lower_ranks
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import Laboratory, Link
 
@@ -109,7 +109,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, float]]:
     told = json.dumps({"size": num_bytes // 8, "num_joiners": first, "cases": [asdict(case) for case in cases]})
     rows = []
     with Laboratory(links) as lab:
-        peers = DirectedPeers(lab, seconds=(len(cases) + 1) * FETCH_SECONDS)
+        peers = DirectedPeers(lab.popen, seconds=(len(cases) + 1) * FETCH_SECONDS)
         for rank, host in enumerate(lab.hosts):
             arguments = ("--peer", str(rank), lab.address(host), told)
             peers.begin(host, "benchmarks.wan.state", *arguments, log=args.out / f"{host}.txt")

@@ -18,10 +18,9 @@ def test_the_last_count_of_a_stranger_counts() -> None:
 def test_a_siege_without_a_flood_is_none(tmp_path: Path, frames: int, is_flood: bool) -> None:
     """Two minutes, two strangers, of which one got nowhere."""
     siege = Siege(argparse.Namespace(workdir=tmp_path))
-    (tmp_path / "stranger-0.log").write_text(f"{frames} frames answered, 1 taken\n")
-    (tmp_path / "stranger-1.log").write_text("")
     siege.siege_seconds = 120.0
-    assert siege.is_flooded([siege.frames(0), siege.frames(1)]) is is_flood
+    logs = (f"{frames} frames answered, 1 taken\n", "")
+    assert siege.is_flooded([*map(frames_answered, logs)]) is is_flood
 
 
 def test_without_strangers_nothing_is_to_flood(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, NoiseSample, PseudoGradientStatistics
 from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
 from adloco_p2p.core.model.report import InstanceReport
@@ -52,6 +53,21 @@ def half_batch(*, trace: float = 40.0, signal: float = 1.0, num_steps: int = 4, 
         mean_sqnorm=max(0.0, signal + trace / batch),
         inner_variance=2.0,
         orthogonal_trace=max(0.0, trace / 2),
+    )
+
+
+def inner_result(*, inner_steps: int = 4, batch: int = 2, tokens: int = 8, loss: float = 2.0, limit: int = 8) -> InnerResult:
+    """Of a second."""
+    return InnerResult(
+        samples=inner_steps * batch,
+        tokens=tokens,
+        inner_steps=inner_steps,
+        batch_samples=batch,
+        accumulation_steps=1,
+        loss=loss,
+        seconds=1.0,
+        half_batch=None,
+        micro_batch_limit=limit,
     )
 
 

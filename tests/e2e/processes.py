@@ -12,8 +12,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from benchmarks.nodes import LOOPBACK, llama, write_document
 from tests.e2e import faults
 
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -24,7 +23,6 @@ CONNECTED = (
 """Bit-identical repetition, micro-batches small enough that the growing batch needs several, and a checkpoint after every
 round, also on a machine whose rounds are shorter than checkpoints are apart by default."""
 MACHINE = ("--offline", *CONNECTED)
-LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 REPOSITORY = Path(__file__).parents[2]
 FAULTS = Path(__file__).with_name("faults.py")
 ROUNDS = 6
@@ -41,17 +39,7 @@ class Ended:
     errors: str
 
 
-TINY_MODEL = {
-    "architecture": {
-        "model_type": "llama",
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    }
-}
+TINY_MODEL = {"architecture": llama(width=32, layers=1, heads=2, intermediate=64)}
 
 
 def write_text(folder: Path, *, num_paragraphs: int) -> None:
@@ -76,9 +64,7 @@ def write_config(folder: Path) -> Path:
         "merge": {"period_rounds": 2, "first_round": 2, "guard_tolerance": 10.0},
         "evaluation": {"rows": 8},
     }
-    config = folder / "tiny.yaml"
-    config.write_text(yaml.safe_dump(document))
-    return config
+    return write_document(folder, document)
 
 
 def begin(*arguments: object, fault: tuple[str, ...] = ()) -> subprocess.Popen[str]:

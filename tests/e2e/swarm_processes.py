@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
-import yaml
 
 from adloco_p2p import peer_id
-from tests.e2e.processes import LOOPBACK, TINY_MODEL, begin_warm, write_text
+from benchmarks.nodes import LOOPBACK, Event, read_events, write_document
+from tests.e2e.processes import TINY_MODEL, begin_warm, write_text
 
 NETWORK = ("--plain", "--peer-set", "num_threads=1", "allow_local_files=true", "--host-maddrs", LOOPBACK)
 WAIT_LIMIT_SECONDS = 600.0
@@ -26,7 +26,6 @@ WAIT_LIMIT_SECONDS = 600.0
 LOOK_SECONDS = 0.02
 REST_SHARE = 4
 """A look is followed by a rest this many times as long: reading long event files must not starve those who write them."""
-Event = dict[str, Any]
 
 
 def free_port() -> int:
@@ -62,9 +61,7 @@ def write_swarm_config(folder: Path, *, rounds: int, inner_steps: int = 60, name
         "evaluation": {"rows": 16, "period_rounds": 1},
         "admission": {"kind": "open", "probation_rounds": 0},
     }
-    config = folder / f"{name}.yaml"
-    config.write_text(yaml.safe_dump(document))
-    return config
+    return write_document(folder, document)
 
 
 @dataclass
@@ -103,11 +100,7 @@ class PeerProcess:
 
     @property
     def events(self) -> list[Event]:
-        path = self.workdir / "events.jsonl"
-        if not path.exists():
-            return []
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-        return [json.loads(line) for line in whole.splitlines()]
+        return read_events(self.workdir)
 
     @property
     def events_of_this_life(self) -> list[Event]:

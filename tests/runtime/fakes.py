@@ -17,6 +17,7 @@ from adloco_p2p.core.model.telemetry import Log, Round
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.runtime.node.loop import Node, Ports
+from tests.core.core_values import inner_result
 
 ME = PeerId("peer")
 RUN = Digest("7" * 64)
@@ -75,17 +76,8 @@ class FakeEngine:
             if should_stop():
                 self.was_stopped.set()
                 return None
-        return InnerResult(
-            samples=effect.share.samples,
-            tokens=effect.share.samples * 10,
-            inner_steps=effect.share.inner_steps,
-            batch_samples=effect.share.effective_batch,
-            accumulation_steps=1,
-            loss=2.0,
-            seconds=1.0,
-            half_batch=None,
-            micro_batch_limit=8,
-        )
+        share = effect.share
+        return inner_result(inner_steps=share.inner_steps, batch=share.effective_batch, tokens=share.samples * 10)
 
     def pseudo_gradient(self, instance: InstanceId) -> str:
         return f"pseudo-gradient {instance}"

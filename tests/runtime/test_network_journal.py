@@ -32,8 +32,8 @@ from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.decode import decode as decode_bytes
 from adloco_p2p.runtime.adapters import network_journal as journal_room
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal, journal_records
+from adloco_p2p.sim.identities import sign, verify
 from adloco_p2p.storage.journal import Journal
-from tests.core.agreement.test_consensus import sign, verify
 from tests.core.core_values import RUN, capacity, peer
 
 RULES = Rules(work=WorkRules(rounds=10_000))

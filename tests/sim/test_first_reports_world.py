@@ -5,12 +5,11 @@ from random import Random
 import pytest
 
 from adloco_p2p.core.model.events import ApplyOuter
-from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.sim.device import DeviceTraits, HashDevice, hashed
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
-from adloco_p2p.sim.world import Parts, World
+from adloco_p2p.sim.world import Parts, World, rules_of_one
 
 LIE_ROUND = 5
 INSTANCE, LIE = InstanceId(0), hashed("a lie")
@@ -26,12 +25,7 @@ def world_of(seed: int, *, peers: int, liars: set[int], slow: set[int]) -> World
         made.short_job_seconds = 4.0 if traits.peer in late else made.short_job_seconds
         return made
 
-    rules = Rules(
-        work=WorkRules(rounds=12, inner_steps=4),
-        instances=InstanceRules(count=1),
-        batch=BatchRules(initial_batch=8, max_batch=64),
-        admission=AdmissionRules(kind="open"),
-    )
+    rules = rules_of_one(12, batch=8)
     return World(seed, peers=peers, rounds=12, faults=Faults(), rules=rules, parts=Parts(device=device), round_seconds=2.0)
 
 

@@ -6,11 +6,10 @@ import pytest
 
 from adloco_p2p.core.model.first_seats import FIRST_SEATS
 from adloco_p2p.core.model.plan import roster_of
-from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import NAME_CHARS, sign
-from adloco_p2p.sim.world import Parts, World
+from adloco_p2p.sim.world import Parts, World, rules_of_one
 from benchmarks.adversary.strangers import Aim, Strangers, beat, join_request
 
 ROUND_SECONDS = 4.0
@@ -18,12 +17,7 @@ CAME_AT = 30.0
 ROUNDS = 22
 MOST_ROUNDS = 8
 """Within so many rounds the newcomer has its seat, beside eight names that ask whenever one of them has lost its seat."""
-RULES = Rules(
-    work=WorkRules(rounds=ROUNDS, inner_steps=4),
-    instances=InstanceRules(count=1),
-    batch=BatchRules(initial_batch=16, max_batch=64),
-    admission=AdmissionRules(kind="open", probation_rounds=0),
-)
+RULES = rules_of_one(ROUNDS, probation_rounds=0)
 
 
 class Renewed:

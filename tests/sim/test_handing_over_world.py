@@ -3,21 +3,15 @@
 import pytest
 
 from adloco_p2p.core.model.events import Commanded, FetchState, StateServed
-from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.links import STATE_BYTES
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.state_fetches import StateFetches
-from adloco_p2p.sim.world import World
+from adloco_p2p.sim.world import World, rules_of_one
 
 ROUNDS = 8
-RULES = Rules(
-    work=WorkRules(rounds=ROUNDS, inner_steps=4),
-    instances=InstanceRules(count=1),
-    batch=BatchRules(initial_batch=16, max_batch=64),
-    admission=AdmissionRules(kind="open", probation_rounds=0),
-)
+RULES = rules_of_one(ROUNDS, probation_rounds=0)
 
 
 def drained(seed: int, *, transfer_seconds: float, at: float) -> World:

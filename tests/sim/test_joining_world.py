@@ -5,20 +5,15 @@ from dataclasses import dataclass, replace
 import pytest
 
 from adloco_p2p.core.model.plan import RoundPlan
-from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim import links
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.world import World
+from adloco_p2p.sim.world import World, rules_of_one
 
 ROUND_SECONDS = 10.0
 ROUNDS = 7
-RULES = Rules(
-    work=WorkRules(rounds=ROUNDS, inner_steps=4),
-    instances=InstanceRules(count=1),
-    batch=BatchRules(initial_batch=16, max_batch=64),
-    admission=AdmissionRules(kind="open", probation_rounds=0),
-)
+RULES = rules_of_one(ROUNDS, probation_rounds=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,14 @@ import pytest
 
 from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.links import Links
 from adloco_p2p.sim.machine import Machine
-from adloco_p2p.sim.world import Parts, World
+from adloco_p2p.sim.world import Parts, World, rules_of_one
 
 KEEPER = name_of(2)
 
@@ -92,12 +92,7 @@ class SlowKeeper(Links):
 
 def one_that_trains(seed: int, *, is_keeper_slow: bool = False) -> Watched:
     """One founder that trains, and a keeper; a newcomer at 40 s."""
-    rules = Rules(
-        work=WorkRules(rounds=30, inner_steps=4),
-        instances=InstanceRules(count=1),
-        batch=BatchRules(initial_batch=16, max_batch=64),
-        admission=AdmissionRules(kind="open"),
-    )
+    rules = rules_of_one(30)
     parts = Parts(links=partial(SlowKeeper, seed=seed) if is_keeper_slow else None)
     world = Watched(seed, peers=2, rounds=30, faults=Faults(faults_end_at=120.0), rules=rules, parts=parts)
     world.queue.at(40.0, world._join)

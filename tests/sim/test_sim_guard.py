@@ -2,6 +2,7 @@
 lie undo nothing alone and little together."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,13 +10,13 @@ import pytest
 from adloco_p2p.core.model.averages import Average
 from adloco_p2p.core.model.events import ApplyOuter, MeasureStep
 from adloco_p2p.core.model.plan import RoundPlan
-from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, GuardRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.rules import GuardRules, Rules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.device import DeviceTraits, HashDevice
 from adloco_p2p.sim.faults import Faults, everyday_faults
 from adloco_p2p.sim.identities import name_of
-from adloco_p2p.sim.world import Parts, World
+from adloco_p2p.sim.world import Parts, World, rules_of_one
 
 FALL, RISE = 0.01, 0.3
 """Nats that an honest average takes off the loss, and that one with the attacker's contribution adds."""
@@ -57,13 +58,7 @@ class Losses:
 
 
 def rules(rounds: int) -> Rules:
-    return Rules(
-        work=WorkRules(rounds=rounds, inner_steps=4),
-        instances=InstanceRules(count=1),
-        batch=BatchRules(initial_batch=8, max_batch=64),
-        admission=AdmissionRules(kind="open"),
-        guard=GuardRules(enabled=True),
-    )
+    return replace(rules_of_one(rounds, batch=8), guard=GuardRules(enabled=True))
 
 
 def played(seed: int, losses: Losses, *, peers: int = 8, rounds: int = 24, faults: Faults | None = None) -> World:

@@ -19,12 +19,12 @@ from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.electorate import electorate
 from adloco_p2p.core.model.events import Persist
 from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
 from adloco_p2p.core.model.instance_plan import InstancePlan
-from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry, SignedReport, Value, Verify, Vote
+from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry, SignedReport, Value, Verify
 from adloco_p2p.core.model.messages import MAX_ENTRY_BYTES, Entries, Heartbeat
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.report import InstanceReport, Report
@@ -34,6 +34,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.decode import decode
 from adloco_p2p.runtime.adapters.plan_rule import decide_by
+from adloco_p2p.sim.synthetic_reports import certificate_of
 from adloco_p2p.swarm.p2p.identity import Identity, is_signed, signature
 from adloco_p2p.swarm.transport.pieces import deflated, in_pieces
 
@@ -111,7 +112,7 @@ class LargeSwarm:
 
     def _signed(self, report: Report) -> SignedReport:
         unsigned = SignedReport(report=report, signature="")
-        return replace(unsigned, signature=signature(self.identities[report.peer], unsigned.payload))
+        return replace(unsigned, signature=self._sign(report.peer, unsigned.payload))
 
     def _append(self, reports: Sequence[SignedReport]) -> None:
         parent, digest = self.ledger.plans[-1], self.ledger.digests[-1]
@@ -129,21 +130,12 @@ class LargeSwarm:
         ballot = Ballot(attempt=0, peer=roster_of(parent)[0])
         voters = electorate(parent)
         voters = voters if self._votes == "all" else voters[: len(voters) // 2 + 1]
-        votes = tuple(self._cast(peer, value, ballot) for peer in voters)
-        certificate = Certificate(ballot=ballot, absent=(), votes=votes)
+        about = (value.parent, canonical.digest_once(value))
+        certificate = certificate_of(voters, about, ballot=ballot, sign=self._sign)
         self.ledger.append(LedgerEntry(plan=plan, value=value, reports=tuple(reports), certificate=certificate))
 
-    def _cast(self, peer: PeerId, value: Value, ballot: Ballot) -> CastVote:
-        vote = Vote(
-            peer=peer,
-            parent=value.parent,
-            ballot=ballot,
-            absent=(),
-            value=canonical.digest_once(value),
-            abstains=False,
-            signature="",
-        )
-        return CastVote(peer=peer, abstains=False, signature=signature(self.identities[peer], vote.payload))
+    def _sign(self, peer: PeerId, payload: bytes) -> str:
+        return signature(self.identities[peer], payload)
 
 
 def _item(peer: PeerId, item: InstancePlan) -> InstanceReport:

@@ -7,6 +7,7 @@ import torch
 
 from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.training.instance import Instance
+from tests.core.core_values import inner_result
 
 
 def plan_moves(monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -17,17 +18,7 @@ def plan_moves(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         instance.inner_step(torch.zeros_like(instance.local), 0.0)
         instance.local.sub_(planned.pop(0))
         share = details["share"]
-        return InnerResult(
-            samples=share.samples,
-            tokens=1,
-            inner_steps=share.inner_steps,
-            batch_samples=share.batch_samples,
-            accumulation_steps=1,
-            loss=1.0,
-            seconds=1.0,
-            half_batch=None,
-            micro_batch_limit=4,
-        )
+        return inner_result(inner_steps=share.inner_steps, batch=share.batch_samples, tokens=1, loss=1.0, limit=4)
 
     monkeypatch.setattr("adloco_p2p.training.hosting.run_inner_steps", run_inner_steps)
     return planned

@@ -4,13 +4,15 @@ peer falls silent and comes back. Pure arithmetic, so the same events every time
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 from adloco_p2p.core.model.telemetry import Stamped, Started
 from adloco_p2p.decode import decode_event
 from adloco_p2p.views import status as status_view
+from adloco_p2p.views.ledger_events import LedgerLine
+from adloco_p2p.views.page import ShownRun
 from adloco_p2p.views.status import Status
 
 THIS = "QmPeerThisOneIsUs1Kx7"
@@ -46,6 +48,11 @@ def apply(status: Status, made: Made) -> Status:
 
 def replay(made: Iterable[Made]) -> Status:
     return status_view.replay(map(stamped, made))
+
+
+def shown_run(status: Status, plans: Sequence[LedgerLine], **changes: Any) -> ShownRun:
+    facts = {"contributions": [], "is_signed": False, "sequence_length": 128, "parameters": 1000, "bytes_per_value": 4.0}
+    return ShownRun(status=status, plans=plans, **{**facts, "source": "here", **changes})
 
 
 def live(round_: int) -> tuple[int, ...]:

@@ -11,16 +11,16 @@ from adloco_p2p.core.model.plan_telemetry import plan_line, ruled_lines
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Log, Stamped
+from adloco_p2p.sim.identities import sign
 from adloco_p2p.views import derived, summary
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document
 from adloco_p2p.views.plain import PlainView
 from adloco_p2p.views.status import ORDERS, Status, apply
-from tests.core.agreement.test_consensus import sign
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, invited, statement, ticketed_ledger
 from tests.views.golden import screen
-from tests.views.synthetic import START, THIS, events, replay, stamped, started
+from tests.views.synthetic import START, THIS, events, replay, shown_run, stamped, started
 
 STARTED = replace(started(), rounds=100, samples=None)
 
@@ -51,18 +51,7 @@ def test_the_page_shows_orders_bans_probation_and_keepers() -> None:
     ledger, entries = banned_and_ordered()
     followed = LedgerEvents(ledger.plans[0], started=STARTED, sequence_length=8)
     followed.follow(entries)
-    found = document(
-        followed.status,
-        followed.lines,
-        contributions=[],
-        is_signed=False,
-        sequence_length=8,
-        parameters=None,
-        bytes_per_value=4.0,
-        is_alive=None,
-        source="",
-        own=None,
-    )
+    found = document(shown_run(followed.status, followed.lines))
     assert found["now"]["orders"] == "a signer pauses the run before round 40; a signer ends the run after round 57"  # type: ignore[index]
     assert found["run"]["rounds"] == 58  # type: ignore[index]
     assert found["bans"] == [{"peer": peer(9), "words": f"banned in round 9 by {AUTHOR}: sends noise"}]

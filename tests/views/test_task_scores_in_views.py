@@ -10,7 +10,7 @@ from adloco_p2p.views import plain, run_report, summary
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.page import document, plans_of
 from adloco_p2p.views.status import MAX_SCORERS, Status, fold
-from tests.views.synthetic import events, replay, stamped
+from tests.views.synthetic import events, replay, shown_run, stamped
 
 PEER = PeerId("QmScorer")
 CLAIM = TaskScores(
@@ -60,18 +60,7 @@ def test_lines_status_and_metrics_show_them() -> None:
 
 
 def test_the_page_and_the_report_show_them(tmp_path: Path) -> None:
-    found = document(
-        status(),
-        plans_of([stamped(event) for event in events(3)]),
-        contributions=[],
-        is_signed=False,
-        sequence_length=8,
-        parameters=None,
-        bytes_per_value=4.0,
-        is_alive=None,
-        source="",
-        own=None,
-    )
+    found = document(shown_run(status(), plans_of([stamped(event) for event in events(3)])))
     assert found["tasks"] == [{"peer": PEER, "round": 7, "words": [WORDS]}]
     page = run_report.markdown_page(
         "a run", run_report._sections(status(), run_report.summarise(status())), run_report.CAPTIONS

@@ -20,26 +20,15 @@ from adloco_p2p.web.server import POINT_FIELDS
 from tests.core.agreement.test_consensus import RULES
 from tests.core.agreement.test_observer import members, trained
 from tests.core.core_values import peer
-from tests.views.synthetic import THIS, Made, events, replay, samples_before, stamped, started
+from tests.views.synthetic import THIS, Made, events, replay, samples_before, shown_run, stamped, started
 
 STARTED = started()
 LENGTH = 128
 
 
 def shown(made: list[Made], contributions: list[Contribution] | None = None, **changes: Any) -> dict[str, Any]:
-    defaults: dict[str, Any] = {
-        "contributions": contributions or [],
-        "is_signed": False,
-        "sequence_length": LENGTH,
-        "parameters": 1000,
-        "bytes_per_value": 4.0,
-        "is_alive": None,
-        "source": "here",
-        "own": None,
-    }
-    found: dict[str, Any] = json.loads(
-        json.dumps(document(replay(made), plans_of([*map(stamped, made)]), **(defaults | changes)), allow_nan=False)
-    )
+    run = shown_run(replay(made), plans_of([*map(stamped, made)]), contributions=contributions or [], **changes)
+    found: dict[str, Any] = json.loads(json.dumps(document(run), allow_nan=False))
     return found
 
 
@@ -54,15 +43,8 @@ def ledger_document(size: int, rounds: int, **changes: Any) -> tuple[dict[str, A
     whole = LedgerEvents(genesis, started=replace(STARTED, rounds=RULES.work.rounds), sequence_length=LENGTH)
     whole.follow(entries)
     assert whole.status == events.status and whole.lines == events.lines, "told at once or as it grows, it is one events"
-    defaults: dict[str, Any] = {
-        "is_signed": True,
-        "sequence_length": LENGTH,
-        "parameters": 1000,
-        "bytes_per_value": 4.0,
-        "is_alive": None,
-    }
-    found = document(events.status, events.lines, contributions=rows, source="here", own=None, **(defaults | changes))
-    return json.loads(json.dumps(found, allow_nan=False)), ledger
+    run = shown_run(events.status, events.lines, contributions=rows, is_signed=True, **changes)
+    return json.loads(json.dumps(document(run), allow_nan=False)), ledger
 
 
 def test_a_ledger_becomes_curves_peers_and_reasons() -> None:

@@ -20,7 +20,7 @@ from adloco_p2p.views.comparison import ComparedRun
 from adloco_p2p.views.page import document, plans_of, side_by_side, text
 from adloco_p2p.views.peer_page import peer_documents
 from adloco_p2p.web.server import Address, Page, Server
-from tests.views.synthetic import OTHERS, THIS, Made, events, replay, stamped
+from tests.views.synthetic import OTHERS, THIS, Made, events, replay, shown_run, stamped
 from tests.web.browser import DESKTOP, PHONE, Tab, tab
 
 pytestmark = pytest.mark.heavy
@@ -32,18 +32,17 @@ def shown(made: list[Made], *, is_own: bool = True) -> dict[str, Any]:
         Contribution(peer=PeerId(name), samples=samples, tokens=128 * samples, num_rounds=9, last_round=11)
         for name, samples in zip((OTHERS[0], THIS, OTHERS[1]), (5000, 3000, 40), strict=True)
     ]
-    return document(
+    shown = shown_run(
         replay(made),
         plans_of([*map(stamped, made)]),
         contributions=rows,
         is_signed=True,
-        sequence_length=128,
         parameters=1_245_184,
-        bytes_per_value=4.0,
         is_alive=lambda name: name != OTHERS[1],
         source="made up for a test",
         own=replay(made) if is_own else None,
     )
+    return document(shown)
 
 
 @contextlib.asynccontextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.assignment import Assignment
 from adloco_p2p.core.averaging.commit_votes import CommitVotes
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.reduction_shares import reduction_shares
@@ -11,11 +11,9 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import Average, LostShare
 from adloco_p2p.core.model.complaints import may_reduce
 from adloco_p2p.core.model.messages import AttemptStart, PartialSteps
-from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.quorum import quorum_of
 from adloco_p2p.core.model.roster_entry import FULL_STANDING
-from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 MAX_MISSED_ATTEMPTS = 64
 """A report of a failure counts up to this many attempts after the one that this host has learned of."""
@@ -85,30 +83,16 @@ def contribution_weights(samples: Mapping[PeerId, int], standings: Mapping[PeerI
 class Attempts:
     """The attempts of one instance's round, on one host."""
 
-    def __init__(
-        self,
-        *,
-        me: PeerId,
-        plan: RoundPlan,
-        plan_digest: Digest,
-        instance: InstanceId,
-        contributors: tuple[PeerId, ...],
-        hosts: HostViews,
-        adaptive_timeout: AdaptiveTimeout,
-        work: WorkRules,
-    ) -> None:
-        self.current = Attempt(number=0, members=contributors)
+    def __init__(self, assignment: Assignment, hosts: HostViews) -> None:
+        self._assignment = assignment
+        self._me, self._plan, self._instance = assignment.me, assignment.plan, assignment.instance
+        self._instance_plan = assignment.instance_plan
+        self._contributors = assignment.contributors
+        self._hosts = hosts
+        self.current = Attempt(number=0, members=self._contributors)
         """This host takes part in it or, without being a member, waits for it."""
         self.pending: Attempt | None = None
         """The newest attempt that was started while this host trains."""
-        self._me = me
-        self._plan = plan
-        self._plan_digest = plan_digest
-        self._instance = instance
-        self._contributors = contributors
-        self._hosts = hosts
-        self._adaptive_timeout = adaptive_timeout
-        self._work = work
         self.decision: Digest | None = None
         """Of the attempt that this host can complete."""
         self._num_failed = 0
@@ -133,8 +117,8 @@ class Attempts:
         partial_steps: PartialSteps = (),
     ) -> Digest:
         """Two sets of members never meet under one key, nor do two sets of weights."""
-        partial = [list(each) for each in partial_steps]
-        fields = ["average", self._plan_digest, self._plan.round, self._instance, number, list(members), completes, partial]
+        plan, partial = self._assignment.plan_digest, [list(each) for each in partial_steps]
+        fields = ["average", plan, self._plan.round, self._instance, number, list(members), completes, partial]
         return canonical.digest(fields)
 
     def message(self) -> AttemptStart:
@@ -152,7 +136,7 @@ class Attempts:
     def average(self) -> Average:
         """The all-reduce of the current attempt."""
         attempt = self.current
-        shares = {share.peer: share for share in self._plan.instance(self._instance).hosts}
+        shares = {share.peer: share for share in self._instance_plan.hosts}
         roster = {entry.peer: entry for entry in self._plan.roster if entry.peer in attempt.members}
         steps = {peer: shares[peer].inner_steps for peer in attempt.members} | dict(attempt.partial_steps)
         weights = contribution_weights(
@@ -165,15 +149,15 @@ class Attempts:
             round=self._plan.round,
             attempt=attempt.number,
             key=self.key(attempt.number, attempt.members, attempt.completes, attempt.partial_steps),
-            plan=self._plan_digest,
+            plan=self._assignment.plan_digest,
             weights=tuple(weights.items()),
             steps=tuple(steps[peer] * shares[peer].averages_every for peer in attempt.members),
             timeout_seconds=self._timeout_seconds(self._uplinks(attempt.members)),
             shares=reduced,
             lost=lost,
             completes=attempt.completes,
-            quorum=quorum_of(self._work, self._plan, self._contributors),
-            is_strict=self._plan.round < self._plan.instance(self._instance).strict_before,
+            quorum=quorum_of(self._assignment.work, self._plan, self._contributors),
+            is_strict=self._plan.round < self._instance_plan.strict_before,
             inspected=self._inspected(),
         )
 
@@ -207,7 +191,7 @@ class Attempts:
     def _shares(self, peers: Sequence[PeerId]) -> tuple[float, ...]:
         """How much of the vector each of these reduces if they average it; empty: equally much."""
         seats = {entry.peer: entry for entry in self._plan.roster}
-        hosts = {share.peer: share for share in self._plan.instance(self._instance).hosts}
+        hosts = {share.peer: share for share in self._instance_plan.hosts}
         reachable = [peer not in seats or seats[peer].capacity.is_reachable for peer in peers]
         served = [peer not in seats or not seats[peer].probation for peer in peers]
         allowed = [may_reduce(suspended_until=hosts[peer].suspended_until, round=self._plan.round) for peer in peers]
@@ -220,14 +204,15 @@ class Attempts:
         return [seats[peer].uplink if peer in seats else 0.0 for peer in peers]
 
     def _inspected(self) -> tuple[PeerId, ...]:
-        named = {complaint.reducer for complaint in self._plan.instance(self._instance).complaints}
+        named = {complaint.reducer for complaint in self._instance_plan.complaints}
         return tuple(peer for peer in self.current.members if peer in named)
 
     def _timeout_seconds(self, uplinks: Sequence[float]) -> float:
         expected = self._plan.expected_seconds
-        timeout = self._adaptive_timeout.timeout_seconds(expected_seconds=expected)
-        if self._adaptive_timeout.waits and expected > 0:
-            return min(timeout, self._adaptive_timeout.longest_seconds(expected_seconds=expected, uplinks=uplinks))
+        adaptive = self._assignment.adaptive_timeout
+        timeout = adaptive.timeout_seconds(expected_seconds=expected)
+        if adaptive.waits and expected > 0:
+            return min(timeout, adaptive.longest_seconds(expected_seconds=expected, uplinks=uplinks))
         return timeout
 
     # --- failure and retry -------------------------------------------------------------------------------------------
@@ -322,9 +307,8 @@ class Attempts:
 
     def is_partial(self, peer: PeerId, steps: int) -> bool:
         """Whether the contributor may take part with so many inner steps instead of the planned ones."""
-        plan = self._plan.instance(self._instance)
-        share = next(share for share in plan.hosts if share.peer == peer)
-        return share.averages_every == 1 and plan.least_steps <= steps < share.inner_steps
+        share = next(share for share in self._instance_plan.hosts if share.peer == peer)
+        return share.averages_every == 1 and self._instance_plan.least_steps <= steps < share.inner_steps
 
     @property
     def leader_elsewhere(self) -> PeerId | None:

@@ -98,7 +98,7 @@ class AttemptPhase:
 
     def wait_for_others(self, now: float) -> None:
         """An attempt without this host runs. Its leader may be cut off, so the wait ends."""
-        self._at.next_deadline = now + self._at.adaptive_timeout.timeout_seconds(expected_seconds=0.0)
+        self._at.next_deadline = now + self._at.assignment.adaptive_timeout.timeout_seconds(expected_seconds=0.0)
 
     def is_overdue(self, now: float) -> bool:
         """Whether the attempt under way has had its time since a majority, or all other members, have its average: as long

@@ -152,7 +152,7 @@ class CommitPhase:
         A host that only receives waits for the answers of all that live, which may hold more votes, unless no vote that it
         lacks, of a host that has not declined to contribute, can change it."""
         at = self._at
-        timeout = at.adaptive_timeout.timeout_seconds(expected_seconds=at.plan.expected_seconds)
+        timeout = at.assignment.adaptive_timeout.timeout_seconds(expected_seconds=at.plan.expected_seconds)
         if not at.is_contributor:
             is_certain = at.votes.tally({at.me, *at.hosts.declined}).is_hopeless
             is_certain = is_certain or (bool(tally.votes) and not tally.num_open and tally.is_hopeless)
@@ -192,7 +192,7 @@ class CommitPhase:
             digest=digest,
             contributors=contributors,
             from_peers=donors,
-            timeout_seconds=max(REPAIR_SECONDS, at.adaptive_timeout.timeout_seconds(expected_seconds=0.0)),
+            timeout_seconds=max(REPAIR_SECONDS, at.assignment.adaptive_timeout.timeout_seconds(expected_seconds=0.0)),
         )
         return [*effects, repair]
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from adloco_p2p.core.averaging.assignment import Assignment
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
@@ -46,19 +47,16 @@ class HostView:
 class HostViews:
     """One host's facts about all hosts of one instance's round."""
 
-    def __init__(
-        self, *, me: PeerId, hosts: Iterable[PeerId], contributors: Sequence[PeerId], clients: Collection[PeerId]
-    ) -> None:
-        """`clients`: hosts in client mode; the others, which every host can reach, lead first."""
+    def __init__(self, assignment: Assignment) -> None:
         self.gone: Collection[PeerId] = ()
         """Peers that the membership counts as gone at the moment: a table of the peer, which changes it. None counts before the
         round's first event."""
         self.unreliable: Collection[PeerId] = ()
         """Members that made attempts fail again and again; see `FailedAttempts.repeated`."""
-        self._me = me
-        self._contributors = tuple(contributors)
-        self._clients = frozenset(clients)
-        self._views = {peer: HostView() for peer in hosts}
+        self._me = assignment.me
+        self._contributors = assignment.contributors
+        self._clients = assignment.clients
+        self._views = {peer: HostView() for peer in assignment.hosts}
 
     def __getitem__(self, peer: PeerId) -> HostView:
         return self._views[peer]
@@ -88,7 +86,8 @@ class HostViews:
 
     @property
     def leader(self) -> PeerId:
-        """Starts the next attempt: the smallest id of those that remain and were not silent as leaders."""
+        """Starts the next attempt: of those that remain and were not silent as leaders the one with the smallest id, hosts that
+        all others can reach first."""
         candidates = [peer for peer in self.remaining if peer == self._me or not self._views[peer].was_silent_leader]
         return min(candidates, key=lambda peer: (peer in self._clients, peer))
 

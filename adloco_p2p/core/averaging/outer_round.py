@@ -20,16 +20,18 @@ The rules that make an outer step safe:
   the attempt under way fails, and the retry counts them. With too few of them, or where it missed the average, it declines.
 - Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
 
-This file takes the events. `round_state.py` holds what its parts share and answers questions, `phases.py` the table of phases;
-`attempt_phase.py` goes through attempts and `commit_phase.py` through votes and repairs. They ask `host_views.py` what is known
-about the others, `attempt.py` which attempt comes next, `commit_votes.py` which average to have.
+This file takes the events. `assignment.py` has what a round begins with, `round_state.py` what its parts share, and answers to
+questions, `phases.py` the table of phases; `attempt_phase.py` goes through attempts, `commit_phase.py` through votes and
+repairs. They ask `host_views.py` what is known about the others, `attempt.py` which attempt comes next, `commit_votes.py` which
+average to have.
 """
 
+from adloco_p2p.core.averaging.assignment import Assignment
 from adloco_p2p.core.averaging.attempt import MAX_MISSED_ATTEMPTS, TAKEOVER_SECONDS, has_voted_otherwise
 from adloco_p2p.core.averaging.attempt_phase import AttemptPhase
 from adloco_p2p.core.averaging.commit_phase import CommitPhase
 from adloco_p2p.core.averaging.phases import Phase
-from adloco_p2p.core.averaging.round_state import Assignment, RoundState
+from adloco_p2p.core.averaging.round_state import RoundState
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import settings_at
 from adloco_p2p.core.model.electorate import is_majority
@@ -100,7 +102,7 @@ class OuterRound(RoundState):
                 if any(share.peer == self.me and share.batch_samples > 0 for share in item.hosts)
             ),
         )
-        asked = self._attempt.ask_for_votes() if self.may_be_late and self.is_contributor else []
+        asked = self._attempt.ask_for_votes() if self.assignment.may_be_late and self.is_contributor else []
         return [self.phase_log(), inner, *asked]
 
     def inner_finished(self, result: InnerResult, now: float, *, is_ahead: bool = False) -> list[Effect]:
@@ -142,7 +144,7 @@ class OuterRound(RoundState):
         self.votes.held = (attempt, event.digest, event.contributors)
         if self.is_hidden:  # the time of this attempt alone: time lost in failed ones is no measure of the links
             num_bytes = event.bytes_sent + event.bytes_received
-            self.adaptive_timeout.observe(now - self.phase_since, num_bytes=num_bytes)
+            self.assignment.adaptive_timeout.observe(now - self.phase_since, num_bytes=num_bytes)
         if not event.is_repair:
             self.vector_bytes = self.vector_bytes or self.attempts.vector_bytes(event.bytes_sent)
             # a failed attempt measured what went out before it was cut off, if anything; this one what arrived of all
@@ -338,14 +340,14 @@ class OuterRound(RoundState):
         present = self.hosts.present
         waiting = {s.peer: s.samples for s in self.instance_plan.hosts if s.peer in present and self.hosts[s.peer].is_waiting}
         num_planned = len(self.contributors)
-        if self.work.quorum is None or not is_majority(len(waiting), num_planned):
+        if self.assignment.work.quorum is None or not is_majority(len(waiting), num_planned):
             return []
         elapsed = now - self.phase_since
         late = lateness_seconds(self.plan, self.me, waiting, num_planned=num_planned, elapsed_seconds=elapsed)
         steps = int(self.share.inner_steps * elapsed / (elapsed + late)) if late > 0 else self.share.inner_steps
         if late > PARTIAL_SECONDS and self.attempts.is_partial(self.me, steps):
             return self._end_early()
-        worth = worth_seconds(self.work, self.plan, weight=self.share.samples, others=sum(waiting.values()))
+        worth = worth_seconds(self.assignment.work, self.plan, weight=self.share.samples, others=sum(waiting.values()))
         return self._decline(words_of_decline(late, worth, round=self.round), now) if late > worth else []
 
     def _end_early(self) -> list[Effect]:

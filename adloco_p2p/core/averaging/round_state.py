@@ -4,60 +4,34 @@ The parts of an `OuterRound` share it.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
-from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.assignment import Assignment
 from adloco_p2p.core.averaging.attempt import Attempts
-from adloco_p2p.core.averaging.commit_votes import CommitVotes, Voter
-from adloco_p2p.core.averaging.failed_attempts import Ended, FailedAttempts
+from adloco_p2p.core.averaging.commit_votes import CommitVotes
+from adloco_p2p.core.averaging.failed_attempts import Ended
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.phases import STEPS, WAITING, Phase
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.averages import CancelAverage
 from adloco_p2p.core.model.events import AverageFinished, Effect, InnerResult, OuterApplied, Send, Totals
-from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.messages import AttemptFailed, AveragingMessage
-from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, StepLosses
 from adloco_p2p.core.model.report_form import bits_of
-from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId, within_scalars
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """The work of one host for one instance in one round."""
-
-    me: PeerId
-    plan: RoundPlan
-    plan_digest: Digest
-    instance: InstanceId
-    adaptive_timeout: AdaptiveTimeout
-    """Fed by all rounds of this peer."""
-    failed_attempts: FailedAttempts = field(default_factory=FailedAttempts)
-    """Of all rounds of this peer."""
-    voter: Voter
-    work: WorkRules = field(default_factory=WorkRules)
-    is_late: bool = False
-    """The others have ended this round already; only its average is wanted."""
-    is_carried: bool = False
-    """The rounds before it were void, and its pseudo-gradient spans them."""
-    may_be_late: bool = False
-    """This peer has just come to the instance, or took no part in the round before: the others may be far on in this one."""
+from adloco_p2p.core.model.scalars import PeerId, within_scalars
 
 
 class RoundState:
     """Mutable. Instants are seconds of the peer's own clock."""
 
     def __init__(self, assignment: Assignment) -> None:
-        plan, me = assignment.plan, assignment.me
-        self.me = me
-        self.plan = plan
-        self.round = plan.round
+        self.assignment = assignment
+        self.me = assignment.me
+        self.plan = assignment.plan
+        self.round = assignment.plan.round
         self.instance = assignment.instance
-        self.instance_plan = plan.instance(self.instance)
-        self.share: HostShare = next(share for share in self.instance_plan.hosts if share.peer == me)
-        self.contributors: tuple[PeerId, ...] = tuple(s.peer for s in self.instance_plan.hosts if s.contributes(self.round))
+        self.instance_plan = assignment.instance_plan
+        self.share = assignment.share
+        self.contributors = assignment.contributors
         assert self.contributors, "a plan gives every live instance work"
         self.is_trainer = self.share.samples > 0 and not assignment.is_late
         self.is_contributor = self.is_trainer and self.share.contributes(self.round)
@@ -74,8 +48,6 @@ class RoundState:
         self.is_void = False
         """No average got a majority: there is no outer step."""
         self.is_carried = assignment.is_carried
-        self.may_be_late = assignment.may_be_late
-        self.work = assignment.work
         self.is_ahead = False
         """Its inner steps began before the outer step of the round before."""
         self.seconds: dict[str, float] = {}
@@ -90,34 +62,16 @@ class RoundState:
         """Measured where this host fetched the average; else 0."""
         self.repaired = 0
         """The attempt whose average is being fetched, or was last."""
-        self.adaptive_timeout = assignment.adaptive_timeout
-        self.failed_attempts = assignment.failed_attempts
-        self._begin_parts(assignment)
-
-    def _begin_parts(self, assignment: Assignment) -> None:
-        """The facts about the votes, the other hosts and the attempts."""
-        me, plan = self.me, self.plan
-        clients = frozenset(entry.peer for entry in plan.roster if not entry.capacity.is_reachable)
-        hosts = [share.peer for share in self.instance_plan.hosts]
         self.votes = CommitVotes(
-            me=me,
+            me=self.me,
             plan_digest=assignment.plan_digest,
-            hosts=hosts,
+            hosts=assignment.hosts,
             contributors=self.contributors,
-            clients=clients,
+            clients=assignment.clients,
             voter=assignment.voter,
         )
-        self.hosts = HostViews(me=me, hosts=hosts, contributors=self.contributors, clients=clients)
-        self.attempts = Attempts(
-            me=me,
-            plan=plan,
-            plan_digest=assignment.plan_digest,
-            instance=self.instance,
-            contributors=self.contributors,
-            hosts=self.hosts,
-            adaptive_timeout=self.adaptive_timeout,
-            work=assignment.work,
-        )
+        self.hosts = HostViews(assignment)
+        self.attempts = Attempts(assignment, self.hosts)
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
@@ -279,8 +233,8 @@ class RoundState:
             because=because if because in self.contributors else None,
             is_partial=is_partial,
         )
-        self.failed_attempts.note(self.round, self.instance, self.attempts.current.number, member, ended)
-        repeated = self.failed_attempts.repeated(self.round, self.instance)
+        self.assignment.failed_attempts.note(self.round, self.instance, self.attempts.current.number, member, ended)
+        repeated = self.assignment.failed_attempts.repeated(self.round, self.instance)
         self.hosts.unreliable = repeated[: (len(self.contributors) - 1) // 2]
 
     def end_here(self, suspects: tuple[PeerId, ...], because: PeerId | None, *, is_partial: bool = False) -> list[Effect]:

@@ -23,11 +23,11 @@ from functools import partial
 from math import isfinite
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout, slow_transfer_seconds
+from adloco_p2p.core.averaging.assignment import Assignment
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.failed_attempts import FailedAttempts
 from adloco_p2p.core.averaging.outer_round import OuterRound, round_line
 from adloco_p2p.core.averaging.phases import Phase
-from adloco_p2p.core.averaging.round_state import Assignment
 from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.course import work_at
 from adloco_p2p.core.model.events import (

@@ -97,8 +97,7 @@ def place_hosts(
     trainers = {}
     for draft in drafts:
         starts = starting if is_plain and draft.plan.rewind is None else ()
-        ready = _ready(draft, hosts[draft.plan.instance], starts, periods, round)
-        ready = [peer for peer in ready if peer not in fetching] or ready
+        ready = _ready(draft, hosts[draft.plan.instance], starts, fetching, periods, round)
         trainers[draft.plan.instance] = outvoted(
             backed_off(ready, draft.plan.hosts, round), staying, round, is_open=rules.admission.kind == "open"
         )
@@ -128,15 +127,21 @@ def _expected_seconds(times: Sequence[float]) -> float:
 
 
 def _ready(
-    draft: InstanceDraft, there: Sequence[PeerId], starting: Container[PeerId], periods: LinkPeriods, round: int
+    draft: InstanceDraft,
+    there: Sequence[PeerId],
+    starting: Container[PeerId],
+    fetching: Container[PeerId],
+    periods: LinkPeriods,
+    round: int,
 ) -> Sequence[PeerId]:
     """Hosts that can train the instance in this round; each condition holds as far as it leaves one. `starting`: newcomers that
-    may fetch the state within the round."""
+    may fetch the state within the round; `fetching`: those that have not reported since."""
     holding = [peer for peer in there if peer in draft.ready]
     ready = [peer for peer in there if peer in holding or peer in starting] if holding else there
     resting = suspended(draft.plan.hosts, round)
     ready = [peer for peer in ready if peer not in resting] or ready
-    return [peer for peer in ready if periods.of(peer).is_training(round)] or ready
+    ready = [peer for peer in ready if periods.of(peer).is_training(round)] or ready
+    return [peer for peer in ready if peer not in fetching] or ready
 
 
 def _receivers(

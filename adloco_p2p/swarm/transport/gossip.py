@@ -129,8 +129,6 @@ class GossipWire:
         self._assembly = Assembly()
         self._in_pieces: dict[PeerId, None] = {}
         """Peers that are being sent a message in pieces."""
-        self.num_too_large = 0
-        """Messages that were not sent because no peer would accept them: each is a bug here."""
         self._meter = endpoint.meter
         self._from_remote = _Rates((MESSAGES_PER_SECOND, MESSAGE_BURST), (BYTES_PER_SECOND, BYTES_BURST))
         self._to_remote = _Rates(
@@ -252,7 +250,6 @@ class GossipWire:
         """One, or one for each piece; none for a message that no peer would accept."""
         payload = canonical.encode(message)
         if len(payload) > MAX_MESSAGE_BYTES:
-            self.num_too_large += 1
             _log.error("%s of %d bytes is too large to be sent", type(message).__name__, len(payload))
             return []
         head = gossip_pb2.Envelope(

@@ -1,6 +1,5 @@
 """Agreeing on plans, step by step: what is sent, what is persisted before, and what is refused."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -36,6 +35,7 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.sim.identities import sign, verify
 from tests.core.core_values import RUN, capacity, peer
 
 T = TypeVar("T")
@@ -45,14 +45,6 @@ NOW = 100.0
 
 def decide(parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
     return next_plan(parent, reports, RULES, roster=change)
-
-
-def sign(author: PeerId, payload: bytes) -> str:
-    return hashlib.sha256(author.encode() + payload).hexdigest()
-
-
-def verify(author: PeerId, payload: bytes, signature: str) -> bool:
-    return sign(author, payload) == signature
 
 
 def first_plan(size: int) -> RoundPlan:

@@ -21,7 +21,8 @@ from adloco_p2p.core.model.events import Broadcast, Outcome, Send
 from adloco_p2p.core.model.ledger_entry import Value, Vote
 from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Pull, Supply
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from tests.core.agreement.test_consensus import NOW, Swarm, decide, first_plan, recall_from, said, sign, verify
+from adloco_p2p.sim.identities import sign, verify
+from tests.core.agreement.test_consensus import NOW, Swarm, decide, first_plan, recall_from, said
 from tests.core.agreement.test_strangers import played
 from tests.core.core_values import RUN, peer
 

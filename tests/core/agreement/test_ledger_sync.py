@@ -11,7 +11,8 @@ from adloco_p2p.core.model.ledger_entry import LedgerEntry, Value
 from adloco_p2p.core.model.messages import Entries, PullEntries
 from adloco_p2p.core.model.plan import RosterChange
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from tests.core.agreement.test_consensus import decide, first_plan, verify
+from adloco_p2p.sim.identities import verify
+from tests.core.agreement.test_consensus import decide, first_plan
 from tests.core.core_values import peer
 
 MEMBER = peer(0)

@@ -1,6 +1,5 @@
 """Membership: leases at the receiver's clock, suspicion, leave, return, and one bad link."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -14,19 +13,12 @@ from adloco_p2p.core.model.events import Broadcast, Effect, Send
 from adloco_p2p.core.model.ledger_entry import Head
 from adloco_p2p.core.model.messages import MAX_HEARD, Heartbeat, Leave, Ping
 from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.sim.identities import sign, verify
 from tests.core.core_values import RUN, capacity, peer
 
 ROSTER = Digest("c" * 64)
 TIMING = Timing()
 A, B, C, D = (peer(index) for index in range(4))
-
-
-def sign(author: PeerId, payload: bytes) -> str:
-    return hashlib.sha256(author.encode() + payload).hexdigest()
-
-
-def verify(author: PeerId, payload: bytes, signature: str) -> bool:
-    return sign(author, payload) == signature
 
 
 def member(me: PeerId, *, roster: Sequence[PeerId] = (A, B, C, D), now: float = 0.0, incarnation: int = 1) -> Membership:

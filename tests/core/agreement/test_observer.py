@@ -19,7 +19,8 @@ from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.round_plan import genesis
-from tests.core.agreement.test_consensus import RULES, Swarm, decide, verify
+from adloco_p2p.sim.identities import verify
+from tests.core.agreement.test_consensus import RULES, Swarm, decide
 from tests.core.agreement.test_strangers import connect_to_run, entry_of
 from tests.core.core_values import RUN, capacity, instance_report, peer
 

@@ -15,7 +15,8 @@ from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import Ack, Entries, Proposal
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import PeerId
-from tests.core.agreement.test_consensus import Swarm, decide, recall_from, said, sign, verify
+from adloco_p2p.sim.identities import sign, verify
+from tests.core.agreement.test_consensus import Swarm, decide, recall_from, said
 from tests.core.agreement.test_strangers import entry_of, played
 from tests.core.core_values import peer
 

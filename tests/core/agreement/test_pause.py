@@ -9,7 +9,8 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.round_plan import genesis
-from tests.core.agreement.test_consensus import RULES, Swarm, agreement, sign
+from adloco_p2p.sim.identities import sign
+from tests.core.agreement.test_consensus import RULES, Swarm, agreement
 from tests.core.agreement.test_statements import TicketedSwarm
 from tests.core.core_values import RUN, capacity, peer
 from tests.core.ledger.test_admission import AUTHOR, invitation, request, statement, ticket

@@ -11,8 +11,9 @@ from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
+from adloco_p2p.sim.identities import verify
 from tests.core.agreement.test_consensus import RULES as SWARM_RULES
-from tests.core.agreement.test_consensus import Swarm, agreement, decide, verify
+from tests.core.agreement.test_consensus import Swarm, agreement, decide
 from tests.core.core_values import RUN, capacity, peer
 from tests.core.ledger.test_admission import AUTHOR, invitation, statement, ticket
 from tests.core.ledger.test_evidence import evidence

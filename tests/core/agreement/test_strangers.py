@@ -11,7 +11,7 @@ from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry, num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.certificate import Ballot, Certificate
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, SILENT_ROUNDS, electorate
 from adloco_p2p.core.model.events import Broadcast, Send
 from adloco_p2p.core.model.first_seats import FIRST_SEATS
@@ -36,7 +36,10 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, Digest, PeerId
 from adloco_p2p.core.planning.round_plan import next_plan
-from tests.core.agreement.test_consensus import NOW, RULES, Swarm, agreement, decide, first_plan, said, sign, spread, verify
+from adloco_p2p.sim.identities import sign, verify
+from adloco_p2p.sim.synthetic_reports import certificate_of
+from adloco_p2p.sim.votes import votes_in
+from tests.core.agreement.test_consensus import NOW, RULES, Swarm, agreement, decide, first_plan, said, spread
 from tests.core.agreement.test_membership import member
 from tests.core.core_values import RUN, capacity, peer
 
@@ -62,20 +65,9 @@ def entry_of(name: PeerId, ledger: Ledger, *, absent: Sequence[PeerId], departed
     )
     plan = decide(parent, (), change_of(value, (), ledger, verify))
     value = replace(value, plan=canonical.digest(plan))
-    ballot = Ballot(attempt=1, peer=name)
-    vote = Vote(
-        peer=name,
-        parent=value.parent,
-        ballot=ballot,
-        absent=tuple(sorted(absent)),
-        value=canonical.digest(value),
-        abstains=False,
-        signature="",
-    )
-    cast = CastVote(peer=name, abstains=False, signature=sign(name, vote.payload))
-    return LedgerEntry(
-        plan=plan, value=value, reports=(), certificate=Certificate(ballot=ballot, absent=vote.absent, votes=(cast,))
-    )
+    about, ballot = (value.parent, canonical.digest(value)), Ballot(attempt=1, peer=name)
+    certificate = certificate_of([name], about, ballot=ballot, absent=tuple(sorted(absent)))
+    return LedgerEntry(plan=plan, value=value, reports=(), certificate=certificate)
 
 
 def played(size: int, *, rounds: int = 2) -> Swarm:
@@ -130,16 +122,7 @@ def test_a_member_does_not_take_over_by_calling_the_others_absent(keeps_a_seat_f
     entry = entry_of(liar, victim.ledger, absent=others, departed=departed)
     assert not check_entry(entry, ledger=victim.ledger, decide=decide, verify=verify), "valid, and an emergency"
     final = Final(parent=entry.value.parent, value=canonical.digest(entry.value), certificate=entry.certificate)
-    (cast,) = entry.certificate.votes
-    vote = Vote(
-        peer=liar,
-        parent=entry.value.parent,
-        ballot=entry.certificate.ballot,
-        absent=entry.certificate.absent,
-        value=final.value,
-        abstains=False,
-        signature=cast.signature,
-    )
+    (vote,) = votes_in(entry.certificate, (entry.value.parent, final.value))
     supply = Supply(parent=entry.value.parent, value=entry.value)
     for message in (Entries(entries=(entry,)), final, vote, supply, final):
         swarm.take(peer(0), victim.receive(liar, message, swarm.now))
@@ -474,28 +457,26 @@ def test_a_newcomer_has_no_vote_and_gets_the_plan_all_the_same() -> None:
 # --- eviction with one's own acks ------------------------------------------------------------------------------------
 
 
+def value_without(swarm: Swarm, proposer: PeerId, absent: tuple[PeerId, ...], *, said: tuple[PeerId, ...]) -> Proposal:
+    """A value that leaves these peers out, in a ballot that is said to exclude those."""
+    value = swarm.peers[proposer].consensus.values.make(joined=(), absent=absent)
+    proposal = Proposal(ballot=Ballot(attempt=1, peer=proposer), absent=said, value=value, signature="")
+    return replace(proposal, signature=sign(proposer, proposal.payload))
+
+
 def test_nobody_evicts_the_living_by_a_value_that_is_said_to_be_repeated() -> None:
     swarm = Swarm(6)
     swarm.mail.clear()
     liar, *others = swarm.order
     evicted = tuple(sorted(others[-2:]))
-    value = swarm.peers[liar].consensus.values.make(joined=(), absent=evicted)
-    ballot = Ballot(attempt=1, peer=liar)
-    proposal = Proposal(ballot=ballot, absent=(), value=value, signature="")
-    proposal = replace(proposal, signature=sign(liar, proposal.payload))
+    proposal = value_without(swarm, liar, evicted, said=())
+    prepare = Prepare(parent=proposal.value.parent, ballot=proposal.ballot, absent=())
     for name in others:
-        swarm.take(name, swarm.peers[name].receive(liar, Prepare(parent=value.parent, ballot=ballot, absent=()), NOW))
+        swarm.take(name, swarm.peers[name].receive(liar, prepare, NOW))
         swarm.take(name, swarm.peers[name].receive(liar, proposal, NOW))
     swarm.deliver(to=others)
     assert not any(record for name in others for record in swarm.journals[name] if isinstance(record, Accepted))
     assert all(swarm.peers[name].ledger.head.round == 0 for name in others)
-
-
-def left_out_value(swarm: Swarm, proposer: PeerId, returned: PeerId) -> Proposal:
-    """What a proposer made while a peer was silent."""
-    value = swarm.peers[proposer].consensus.values.make(joined=(), absent=(returned,))
-    proposal = Proposal(ballot=Ballot(attempt=1, peer=proposer), absent=(returned,), value=value, signature="")
-    return replace(proposal, signature=sign(proposer, proposal.payload))
 
 
 @pytest.mark.parametrize(("num_accepted", "is_repeated"), [(1, False), (2, False), (3, True), (4, True)])
@@ -505,7 +486,7 @@ def test_a_value_that_half_accepted_is_repeated_and_one_of_fewer_is_not(num_acce
     swarm.mail.clear()
     first, *others = swarm.order
     returned = others[-1]
-    proposal = left_out_value(swarm, first, returned)
+    proposal = value_without(swarm, first, (returned,), said=(returned,))  # made while it was silent
     for name in others[:num_accepted]:
         consensus = swarm.peers[name].consensus
         consensus.values.keep(proposal.value, first)

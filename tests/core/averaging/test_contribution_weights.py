@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 
-from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
-from adloco_p2p.core.averaging.attempt import Attempts, contribution_weights
-from adloco_p2p.core.averaging.host_views import HostViews
-from adloco_p2p.core.model.averages import Average
+from adloco_p2p.core.averaging.attempt import contribution_weights
 from adloco_p2p.core.model.plan import RoundPlan
-from adloco_p2p.core.model.rules import Rules, WorkRules
-from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.round_plan import genesis
+from tests.core.averaging.assignments import attempts_of
 from tests.core.core_values import RUN, capacity, peer
 
 NAMES = tuple(peer(index) for index in range(4))
@@ -31,20 +29,6 @@ def test_where_all_stand_alike_weights_are_samples() -> None:
     assert contribution_weights(samples, dict.fromkeys(samples, 1)) == samples
 
 
-def average_of(plan: RoundPlan) -> Average:
-    hosts = HostViews(me=peer(0), hosts=NAMES, contributors=NAMES, clients=frozenset())
-    return Attempts(
-        me=peer(0),
-        plan=plan,
-        plan_digest=Digest("c" * 64),
-        instance=InstanceId(0),
-        contributors=NAMES,
-        hosts=hosts,
-        adaptive_timeout=AdaptiveTimeout(),
-        work=WorkRules(),
-    ).average()
-
-
 def plan_with(**seats: dict[str, object]) -> RoundPlan:
     plan = genesis(RUN, [(name, capacity()) for name in NAMES], Rules())
     entries = tuple(replace(entry, **seats.get(str(entry.peer), {})) for entry in plan.roster)  # type: ignore[arg-type]
@@ -52,9 +36,9 @@ def plan_with(**seats: dict[str, object]) -> RoundPlan:
 
 
 def test_a_newcomer_weighs_less_and_reduces_nothing() -> None:
-    full = average_of(plan_with())
+    full = attempts_of(plan_with()).average()
     newcomer: dict[str, object] = {"probation": 3, "standing": 64}
-    average = average_of(plan_with(**{str(peer(1)): newcomer}))
+    average = attempts_of(plan_with(**{str(peer(1)): newcomer})).average()
     samples = dict(full.weights)
     assert full.shares == ()
     assert dict(average.weights) == {name: samples[name] * (64 if name == peer(1) else 256) for name in NAMES}
@@ -65,4 +49,4 @@ def test_newcomers_reduce_where_no_full_member_can_be_dialled() -> None:
     behind: dict[str, object] = {"capacity": replace(capacity(), is_reachable=False)}
     newcomer: dict[str, object] = {"probation": 3, "standing": 64}
     names: dict[PeerId, dict[str, object]] = {peer(0): behind, peer(1): newcomer, peer(2): behind, peer(3): behind}
-    assert average_of(plan_with(**{str(name): seat for name, seat in names.items()})).shares == (0.0, 1.0, 0.0, 0.0)
+    assert attempts_of(plan_with(**{str(name): seat for name, seat in names.items()})).average().shares == (0.0, 1.0, 0.0, 0.0)

@@ -11,10 +11,9 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
-from adloco_p2p.core.averaging.commit_votes import Voter
+from adloco_p2p.core.averaging.assignment import Assignment
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
-from adloco_p2p.core.averaging.round_state import Assignment
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.averages import CancelAverage
 from adloco_p2p.core.model.events import DiscardRound, Effect, Send
@@ -23,7 +22,7 @@ from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import BatchRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
-from adloco_p2p.sim.identities import sign, verify
+from tests.core.averaging.assignments import voter_of
 from tests.core.averaging.test_outer_round import averaging, vote
 from tests.core.core_values import RUN, capacity
 
@@ -54,7 +53,7 @@ def begun(
             plan_digest=canonical.digest(plan),
             instance=INSTANCE,
             adaptive_timeout=AdaptiveTimeout(),
-            voter=Voter(sign=lambda payload: sign(me, payload), verify=verify, keep=lambda _vote: [], kept=None),
+            voter=voter_of(me),
             work=work or WorkRules(),
             is_carried=is_carried,
             may_be_late=may_be_late,
@@ -175,7 +174,9 @@ def test_the_question_of_a_restarted_host_is_answered_and_its_refusal_ends_any_a
     assert HOSTS[5] not in outer.hosts.remaining
     reports = {effect.message for effect in effects if isinstance(effect, Send)}
     failed = AttemptFailed(instance=INSTANCE, round=0, attempt=1, suspects=(HOSTS[5],))
-    assert reports == {failed} and outer.failed_attempts.repeated(0, INSTANCE) == (), "to decline is no fault of any member"
+    assert reports == {failed} and outer.assignment.failed_attempts.repeated(0, INSTANCE) == (), (
+        "to decline is no fault of any member"
+    )
 
 
 def test_restarts_that_decline_make_no_live_member_a_cause_of_failures() -> None:

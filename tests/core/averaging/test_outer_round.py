@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.assignment import Assignment
 from adloco_p2p.core.averaging.attempt import Attempt
 from adloco_p2p.core.averaging.commit_phase import LATE_TIMEOUTS, MAX_REPAIRS
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
-from adloco_p2p.core.averaging.round_state import Assignment
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.events import (
@@ -36,6 +36,7 @@ from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, R
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.identities import sign, verify
+from tests.core import core_values
 
 RULES = Rules(
     work=WorkRules(inner_steps=4, rounds=6),
@@ -91,17 +92,10 @@ def averaging(
 
 def inner_result(outer: OuterRound) -> InnerResult:
     share = outer.share
-    return InnerResult(
-        samples=share.samples,
-        tokens=share.samples * 7,
-        inner_steps=share.inner_steps,
-        batch_samples=share.effective_batch,
-        accumulation_steps=1,
-        loss=3.0,
-        seconds=10.0,
-        half_batch=None,
-        micro_batch_limit=8,
+    result = core_values.inner_result(
+        inner_steps=share.inner_steps, batch=share.effective_batch, tokens=share.samples * 7, loss=3.0
     )
+    return replace(result, seconds=10.0)
 
 
 def asked(*, attempt: int = 0, is_repair: bool = False) -> Average | RepairAverage:

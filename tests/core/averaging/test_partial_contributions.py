@@ -104,7 +104,7 @@ def test_the_others_end_their_attempt_and_the_leader_begins_the_next_at_once() -
     [average] = [effect for effect in began if isinstance(effect, Average)]
     assert dict(average.weights) == {**dict.fromkeys(HOSTS[:5], 4), LATE: 3}
     assert average.steps == (4, 4, 4, 4, 4, 3)
-    assert outer.failed_attempts.repeated(0, INSTANCE) == ()
+    assert outer.assignment.failed_attempts.repeated(0, INSTANCE) == ()
 
 
 def test_a_host_that_trained_meanwhile_begins_no_attempt_that_miscounts() -> None:

@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
-from adloco_p2p.core.averaging.attempt import Attempt, Attempts
-from adloco_p2p.core.averaging.host_views import HostViews
+from adloco_p2p.core.averaging.attempt import Attempt
 from adloco_p2p.core.model.averages import Average, LostShare
 from adloco_p2p.core.model.plan import RoundPlan
-from adloco_p2p.core.model.rules import Rules, WorkRules
-from adloco_p2p.core.model.scalars import Digest, InstanceId
+from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.planning.round_plan import genesis
+from tests.core.averaging.assignments import attempts_of
 from tests.core.core_values import RUN, capacity, peer
 
 NAMES = tuple(peer(index) for index in range(4))
@@ -19,16 +17,7 @@ NAMES = tuple(peer(index) for index in range(4))
 
 def average_of(plan: RoundPlan, members: tuple[int, ...], *, number: int = 1) -> Average:
     """That peer 0 begins with these members."""
-    attempts = Attempts(
-        me=peer(0),
-        plan=plan,
-        plan_digest=Digest("c" * 64),
-        instance=InstanceId(0),
-        contributors=NAMES,
-        hosts=HostViews(me=peer(0), hosts=NAMES, contributors=NAMES, clients=frozenset()),
-        adaptive_timeout=AdaptiveTimeout(),
-        work=WorkRules(),
-    )
+    attempts = attempts_of(plan)
     attempts.current = Attempt(number=number, members=tuple(peer(index) for index in members))
     return attempts.average()
 

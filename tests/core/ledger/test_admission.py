@@ -9,16 +9,18 @@ from adloco_p2p.core.ledger.admission import seated_first
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_value, verify_ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.first_seats import FIRST_SEAT_ROUNDS, FIRST_SEATS, displaced, free_first_seats
-from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Invitation, JoinRequest, LedgerEntry, Statement, Ticket, Value, Vote
+from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Invitation, JoinRequest, LedgerEntry, Statement, Ticket, Value
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import FULL_STANDING, FormerMember
 from adloco_p2p.core.model.rules import AdmissionRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from tests.core.agreement.test_consensus import recall_from, sign, verify
+from adloco_p2p.sim.identities import sign, verify
+from adloco_p2p.sim.synthetic_reports import certificate_of
+from tests.core.agreement.test_consensus import recall_from
 from tests.core.core_values import RUN, capacity, peer
 
 AUTHOR = peer(0)
@@ -94,17 +96,7 @@ def agree(ledger: Ledger, **parts: Sequence[object]) -> LedgerEntry:
     assert isinstance(plan, RoundPlan), plan
     ballot = Ballot(attempt=0, peer=AUTHOR)
     absent = tuple(name for name in roster_of(ledger.plans[-1]) if name != AUTHOR)
-    unsigned = Vote(
-        peer=AUTHOR,
-        parent=value.parent,
-        ballot=ballot,
-        absent=absent,
-        value=canonical.digest(value),
-        abstains=False,
-        signature="",
-    )
-    cast = CastVote(peer=AUTHOR, abstains=False, signature=sign(AUTHOR, unsigned.payload))
-    certificate = Certificate(ballot=ballot, absent=absent, votes=(cast,))
+    certificate = certificate_of([AUTHOR], (value.parent, canonical.digest(value)), ballot=ballot, absent=absent)
     entry = LedgerEntry(plan=plan, value=value, reports=(), certificate=certificate)
     ledger.append(entry)
     return entry

@@ -19,7 +19,7 @@ from adloco_p2p.core.model.run_progress import given_samples, trained_samples
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.core.planning.branch_merge import Settlement, settle
 from adloco_p2p.core.planning.round_plan import next_plan
-from tests.core.agreement.test_consensus import sign, verify
+from adloco_p2p.sim.identities import sign, verify
 from tests.core.core_values import capacity, peer
 from tests.core.plan_check import check_plan
 from tests.core.planning.test_round_plan import ONE, honest_reports, start

@@ -12,7 +12,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Equivocation, LedgerEntry, Pledge
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from tests.core.agreement.test_consensus import sign, verify
+from adloco_p2p.sim.identities import sign, verify
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, decide, invited, request, statement, ticketed_ledger, verdict
 

@@ -12,7 +12,7 @@ from adloco_p2p.core.agreement.observer import Observer
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry, verify_ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.electorate import electorate
 from adloco_p2p.core.model.ledger_entry import (
     Head,
@@ -21,7 +21,6 @@ from adloco_p2p.core.model.ledger_entry import (
     SignedReport,
     Statement,
     Value,
-    Vote,
     cast_payloads,
 )
 from adloco_p2p.core.model.messages import Entries, Heartbeat
@@ -30,7 +29,9 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import AdmissionRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from tests.core.agreement.test_consensus import sign, verify
+from adloco_p2p.sim.identities import sign, verify
+from adloco_p2p.sim.synthetic_reports import certificate_of
+from adloco_p2p.sim.votes import votes_in
 from tests.core.core_values import RUN, capacity, peer
 from tests.core.planning.test_round_plan import honest_reports
 
@@ -54,24 +55,6 @@ def signed(report: Report) -> SignedReport:
 def unsigned(one: SignedReport) -> SignedReport:
     """A report that its author did not sign."""
     return replace(one, signature=sign(PeerId("forger"), one.payload))
-
-
-def certificate_of(
-    value: Value, voters: Collection[PeerId], *, absent: Collection[PeerId] = (), abstaining: Collection[PeerId] = ()
-) -> Certificate:
-    ballot, casts = Ballot(attempt=0, peer=min(voters)), []
-    for name in sorted(voters):
-        vote = Vote(
-            peer=name,
-            parent=value.parent,
-            ballot=ballot,
-            absent=tuple(sorted(absent)),
-            value=canonical.digest(value),
-            abstains=name in abstaining,
-            signature="",
-        )
-        casts.append(CastVote(peer=name, abstains=vote.abstains, signature=sign(name, vote.payload)))
-    return Certificate(ballot=ballot, absent=tuple(sorted(absent)), votes=tuple(casts))
 
 
 class History:
@@ -122,7 +105,13 @@ class History:
         plain = tuple(one.report for one in reports)
         plan = decide(parent, plain, change_of(value, plain, self.ledger, verify))
         value = replace(value, plan=canonical.digest(plan))
-        certificate = certificate_of(value, voters, absent=absent, abstaining=abstaining)
+        certificate = certificate_of(
+            sorted(voters),
+            (value.parent, canonical.digest(value)),
+            ballot=Ballot(attempt=0, peer=min(voters)),
+            absent=tuple(sorted(absent)),
+            abstaining=abstaining,
+        )
         return LedgerEntry(plan=plan, value=value, reports=reports, certificate=certificate)
 
     def problem(self, entry: LedgerEntry, *, is_old: bool) -> str:
@@ -395,17 +384,6 @@ def statement() -> Statement:
 def test_a_vote_of_a_certificate_is_checked_as_its_voter_signed_it() -> None:
     entry = History().grow(2).entry(MAJORITY[:2], absent=ALL[2:], abstaining=MAJORITY[:1])
     parent, value = entry.value.parent, canonical.digest(entry.value)
-    votes = [
-        Vote(
-            peer=cast.peer,
-            parent=parent,
-            ballot=entry.certificate.ballot,
-            absent=entry.certificate.absent,
-            value=value,
-            abstains=cast.abstains,
-            signature=cast.signature,
-        )
-        for cast in entry.certificate.votes
-    ]
+    votes = votes_in(entry.certificate, (parent, value))
     assert [vote.abstains for vote in votes] == [True, False]
     assert list(cast_payloads(entry.certificate, parent=parent, value=value)) == [vote.payload for vote in votes]

@@ -9,7 +9,7 @@ from adloco_p2p.core.model.course import MAX_CHANGES, Settings
 from adloco_p2p.core.model.ledger_entry import Statement
 from adloco_p2p.core.model.plan import MAX_SIGNERS
 from adloco_p2p.core.model.scalars import PeerId
-from tests.core.agreement.test_consensus import sign, verify
+from adloco_p2p.sim.identities import sign, verify
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import (
     AUTHOR,

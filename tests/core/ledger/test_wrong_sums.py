@@ -13,7 +13,7 @@ from adloco_p2p.core.model.hash_tree import leaf_hash, proof, tree_root
 from adloco_p2p.core.model.ledger_entry import Pledge, WrongSum, inputs_digest, receipt_content
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from tests.core.agreement.test_consensus import sign, verify
+from adloco_p2p.sim.identities import sign, verify
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, decide, invited, verdict
 from tests.core.ledger.test_evidence import pledge, seated

@@ -19,8 +19,9 @@ from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
 from tests.core.averaging.test_outer_round import asked
+from tests.core.core_values import inner_result
 from tests.core.peer.story import PEER0, PEER1, PEER2, Story, rules
-from tests.core.peer.test_peer_churn import CAPACITY, INSTANCE, NEWS, Scripted, _cadence, _entry, _report, _result
+from tests.core.peer.test_peer_churn import CAPACITY, INSTANCE, NEWS, Scripted, _cadence, _entry, _report
 
 
 def transitions(effects: list[Effect]) -> list[Transition]:
@@ -64,7 +65,7 @@ def test_an_abandoned_job_that_never_ends_does_not_swallow_the_end_of_a_later_on
 def test_inner_steps_of_an_earlier_epoch_end_without_consequence() -> None:
     peer, given_up, wanted = reorg_within_a_transition()
     peer.handle(TransitionApplied(round=1, epoch=wanted.epoch), 2.0)
-    finished = InnerFinished(instance=INSTANCE, round=1, result=_result(), epoch=given_up.epoch)
+    finished = InnerFinished(instance=INSTANCE, round=1, result=inner_result(), epoch=given_up.epoch)
     assert not any(isinstance(effect, RunInner) for effect in peer.handle(finished, 2.0))
 
 

@@ -24,8 +24,9 @@ from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.identities import RUN
+from tests.core.core_values import inner_result
 from tests.core.peer.story import PEER0, PEER1, rules
-from tests.core.peer.test_peer_churn import CAPACITY, Scripted, _result
+from tests.core.peer.test_peer_churn import CAPACITY, Scripted
 
 
 def left_alone(whole: Rules) -> tuple[list[RoundPlan], Scripted, Peer]:
@@ -63,7 +64,7 @@ def _answers(effect: Effect) -> list[Event]:
         case Transition(round=round):
             return [TransitionApplied(round=round)]
         case RunInner(plan=plan, round=round):
-            return [InnerFinished(instance=plan.instance, round=round, result=_result())]
+            return [InnerFinished(instance=plan.instance, round=round, result=inner_result())]
         case CarryOver(instance=instance, round=round):
             state = hashed("state", round)
             return [OuterApplied(instance=instance, round=round, digest=state, state_digest=state)]

@@ -19,7 +19,6 @@ from adloco_p2p.core.model.events import (
     FetchFailed,
     FetchState,
     InnerFinished,
-    InnerResult,
     Outcome,
     Persist,
     Received,
@@ -36,7 +35,7 @@ from adloco_p2p.core.model.events import (
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, SignedReport, Value
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, AverageDigest, Leave, Ping, RunComplete
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
-from adloco_p2p.core.model.report import InstanceReport, Report
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -49,6 +48,7 @@ from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.identities import RUN
+from tests.core.core_values import inner_result, instance_report
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, PEER3, Story, Told, rules
 
 INSTANCE = InstanceId(0)
@@ -276,37 +276,8 @@ def _cadence() -> Cadence:
     return Cadence(work=WorkRules(rounds=30), evaluation_period=0, checkpoint_period=1)
 
 
-def _result() -> InnerResult:
-    return InnerResult(
-        samples=8,
-        tokens=8,
-        inner_steps=4,
-        batch_samples=2,
-        accumulation_steps=1,
-        loss=2.0,
-        seconds=1.0,
-        half_batch=None,
-        micro_batch_limit=8,
-    )
-
-
 def _report(peer: PeerId, plan: RoundPlan, state: str) -> Report:
-    item = InstanceReport(
-        instance=INSTANCE,
-        samples=8,
-        tokens=8,
-        inner_steps=4,
-        batch_samples=2,
-        accumulation_steps=1,
-        train_seconds=1.0,
-        loss=2.0,
-        heldout_loss=None,
-        contributors=1,
-        pseudo_gradient=None,
-        half_batch=None,
-        digest=hashed(state),
-        state_digest=hashed(state),
-    )
+    item = replace(instance_report(batch=2, inner_steps=4, state=hashed(state)), contributors=1)
     return Report(peer=peer, round=plan.round, plan=canonical.digest(plan), capacity=CAPACITY, instances=(item,))
 
 
@@ -349,7 +320,7 @@ def test_the_end_of_work_for_a_lost_history_means_nothing_for_the_new_one() -> N
     fetch = next(effect for effect in effects if isinstance(effect, FetchState))
     assert (fetch.round, fetch.digest) == (1, hashed("after round 0"))
     assert PEER1 in fetch.from_peers
-    assert peer.handle(InnerFinished(instance=INSTANCE, round=1, result=_result()), 2.0) == []  # of the lost history
+    assert peer.handle(InnerFinished(instance=INSTANCE, round=1, result=inner_result()), 2.0) == []  # of the lost history
     assert peer.handle(StateFetched(instance=INSTANCE, round=7, digest=fetch.digest), 2.0) == []  # of an older jump
     effects = peer.handle(StateFetched(instance=INSTANCE, round=1, digest=fetch.digest), 2.0)
     assert not any(isinstance(effect, RunInner) for effect in effects)  # the others are at it; only their average is wanted

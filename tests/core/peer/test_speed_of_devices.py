@@ -10,22 +10,12 @@ from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import OutOfMemory
 from adloco_p2p.core.peer.reporting import Reporting, busiest_seconds, pass_samples
+from tests.core.core_values import inner_result
 
 
 def trained(seconds: float, *devices: str) -> InnerResult:
     """100 samples."""
-    return InnerResult(
-        samples=100,
-        tokens=1000,
-        inner_steps=10,
-        batch_samples=10,
-        accumulation_steps=1,
-        loss=2.0,
-        seconds=seconds,
-        half_batch=None,
-        micro_batch_limit=10,
-        devices=devices,
-    )
+    return replace(inner_result(inner_steps=10, batch=10, limit=10), seconds=seconds, devices=devices)
 
 
 def test_instances_of_one_device_share_its_time() -> None:

@@ -16,8 +16,9 @@ from adloco_p2p.views.plain import PlainView
 from adloco_p2p.views.status import Status, apply
 from tests.core.agreement.test_consensus import Swarm
 from tests.core.agreement.test_membership import TIMING
+from tests.core.core_values import inner_result
 from tests.core.peer.story import PEER0, PEER1, PEER2, rules
-from tests.core.peer.test_peer_churn import CAPACITY, INSTANCE, NEWS, Scripted, _cadence, _result
+from tests.core.peer.test_peer_churn import CAPACITY, INSTANCE, NEWS, Scripted, _cadence
 
 
 def logged(effects: list[Effect], name: str) -> list[dict[str, object]]:
@@ -58,7 +59,7 @@ def test_a_peer_that_a_plan_admits_has_joined_and_the_founders_have_not() -> Non
 def test_a_limit_that_shrank_in_training_is_out_of_memory_once() -> None:
     peer = Peer(me=PEER0, cadence=_cadence(), agreement=Scripted())
     started(peer)
-    result = replace(_result(), micro_batch_limit=CAPACITY.micro_batch_limit // 2)
+    result = replace(inner_result(), micro_batch_limit=CAPACITY.micro_batch_limit // 2)
     effects = peer.handle(InnerFinished(instance=INSTANCE, round=0, result=result), 2.0)
     assert logged(effects, "out_of_memory") == [{"instance": 0, "round": 0, "micro_batch_limit": 4}]
     text, status = shown(*(effect for effect in effects if isinstance(effect, Log)))

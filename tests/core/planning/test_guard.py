@@ -4,15 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
+from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.measurers import measurers
 from adloco_p2p.core.model.report import InstanceReport, StepLosses
 from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import GuardRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.planning.guard import judged, kept_apart, left_out_when_strict
+from tests.core.core_values import instance_plan, instance_report, peer
 
-PEERS = tuple(PeerId(f"peer{index}") for index in range(8))
+PEERS = tuple(peer(index) for index in range(8))
 CAPACITY = Capacity(samples_per_second=1.0, micro_batch_limit=4, max_instances=1)
 ROSTER = tuple(RosterEntry(peer=peer, joined_round=0, capacity=CAPACITY) for peer in PEERS)
 BEFORE, AFTER = Digest("b" * 64), Digest("a" * 64)
@@ -20,27 +21,9 @@ ROUND = 9
 RULES = GuardRules(enabled=True)
 
 
-def share(peer: PeerId, place: int) -> HostShare:
-    return HostShare(
-        peer=peer,
-        batch_samples=1,
-        inner_steps=1,
-        micro_batch_size=1,
-        accumulation_steps=1,
-        first_sample=0,
-        place_before=place,
-    )
-
-
-PLAN = InstancePlan(
-    instance=InstanceId(0),
-    requested_batch=8,
-    effective_batch=8,
-    mode="single",
+PLAN = replace(
+    instance_plan(hosts=dict.fromkeys(PEERS, 1), inner_steps=1, requested=8),
     reason="as before",
-    hosts=tuple(share(peer, place) for place, peer in enumerate(PEERS)),
-    first_sample=0,
-    inner_steps_before=0,
     measurers=2,
     measurers_before=2,
     state_digest=BEFORE,
@@ -48,23 +31,8 @@ PLAN = InstancePlan(
 
 
 def claim(rise: float | None) -> InstanceReport:
-    return InstanceReport(
-        instance=InstanceId(0),
-        samples=1,
-        tokens=1,
-        inner_steps=1,
-        batch_samples=1,
-        accumulation_steps=1,
-        train_seconds=1.0,
-        loss=3.0,
-        heldout_loss=None,
-        contributors=255,
-        step=None if rise is None else StepLosses(before=3.0, after=3.0 + rise),
-        pseudo_gradient=None,
-        half_batch=None,
-        digest=AFTER,
-        state_digest=AFTER,
-    )
+    step = None if rise is None else StepLosses(before=3.0, after=3.0 + rise)
+    return replace(instance_report(batch=1, inner_steps=1, contributors=PEERS, state=AFTER), step=step)
 
 
 def next_of(plan: InstancePlan, *rises: float | None) -> InstancePlan:

@@ -1,6 +1,5 @@
 """What peers that lie in their reports can move, and by how much at most."""
 
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,12 +17,13 @@ from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.rules import BatchRules, Rules
 from adloco_p2p.core.model.run_progress import proven_samples
-from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.core.planning.apportionment import FASTEST_CLAIM, SLOWEST_CLAIM, credible_speeds
 from adloco_p2p.core.planning.pseudo_gradient_noise import OUTLIER_FACTOR
 from adloco_p2p.core.planning.round_plan import next_plan
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.sim.identities import sign
 from tests.core.core_values import capacity, half_batch, peer
 from tests.core.planning.test_round_plan import ONE, honest_reports, run
 
@@ -176,10 +176,6 @@ def test_what_is_no_squared_norm_is_not_even_read(field: str, number: str) -> No
 
 
 # --- whose report, of which round ------------------------------------------------------------------------------------
-
-
-def sign(author: PeerId, payload: bytes) -> str:
-    return hashlib.sha256(author.encode() + payload).hexdigest()
 
 
 def signed(report: Report) -> SignedReport:

@@ -5,6 +5,7 @@ import pytest
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 from adloco_p2p.swarm.allreduce.handshake import THROUGHPUT
 from adloco_p2p.swarm.allreduce.uplink_measure import UplinkMeasure
+from tests.swarm.clock import Clock
 
 PARTS = (Part(index=0, first=0, size=100, offset=0, num_bytes=400, num_sent_bytes=400),)
 
@@ -55,13 +56,6 @@ def test_a_slow_uplink_is_measured_although_all_others_are_later_and_a_short_upl
     measure = UplinkMeasure()
     measure.note(THROUGHPUT.pack(300, seconds), PARTS, waited_seconds=waited)
     assert measure.bytes_per_second == pytest.approx(rate)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_an_upload_that_is_cut_off_is_measured_while_it_sends_and_not_while_it_waits() -> None:

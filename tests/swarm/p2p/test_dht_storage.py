@@ -7,15 +7,9 @@ from hivemind.dht.storage import DictionaryDHTValue
 from adloco_p2p.swarm.p2p import dht_storage
 from adloco_p2p.swarm.p2p.dht_storage import MAX_LIFETIME_SECONDS, MAX_RECORD_BYTES, BoundedStorage
 from adloco_p2p.swarm.p2p.hivemind_patches import READERS
+from tests.swarm.clock import Clock
 
 KEY, OTHER = DHTID(1), DHTID(2)
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

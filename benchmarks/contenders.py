@@ -1,4 +1,5 @@
-"""One peer of one contender, in its namespace: started by `averaging.py`, to which it reports its progress, a line at a time.
+"""One peer of one contender, started by `averaging_loopback.py` or `wan/averaging.py`, to which it reports its progress, a line
+at a time.
 
 Every contender is a context manager that yields a function for one round, and whatever has to be done before each. A vector
 is full of the peer's rank plus one, so that every peer can compute the right mean, on the first round and on all later ones.
@@ -19,28 +20,31 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import psutil
 import torch
 
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
-from benchmarks.averaging_loopback import DTYPES, cpu_seconds, dial, hivemind_averager, matched, split
 from benchmarks.averaging_peer import BenchmarkIdentity, begin_averager
+from benchmarks.barrier import DirectedPeers, Director
 from benchmarks.unplanned import unplanned
-from benchmarks.wan.barrier import Director
 
-INTERFACE = "link0"
-RAW_PORT, GLOO_PORT = 7201, 7202
+DTYPES = {"float32": torch.float32, "float16": torch.float16}
+"""The types that all of them can send."""
+RAW_PORT = 7201
 CHUNK_BYTES = 1 << 17
 PART_BYTES = 1 << 20
 ROUND_SECONDS = 120.0
 """No contender gives up before the benchmark itself does."""
 REDIAL_SECONDS = 1.0
+MATCHMAKING_SECONDS = 3.5
+"""Of hivemind's averager."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The order of `averaging.py` to a peer, as JSON in its first argument."""
+    """The order of a benchmark to a peer, as JSON in its first argument."""
 
     contender: str
     rank: int
@@ -53,7 +57,9 @@ class Task:
     rounds: int
     shares: list[float]
     """How much of the vector each peer reduces; they add up to 1."""
-    up_mbit: float
+    up_mbit: float = 1000.0
+    gloo_port: int = 7202
+    interface: str = "link0"
 
     @property
     def num_peers(self) -> int:
@@ -84,18 +90,30 @@ class Ways:
     average: Callable[[], float]
     """Seconds until the result was here; returns when nobody needs this peer any more."""
     check: Callable[[], None] = lambda: None
+    traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    """Bytes sent and received so far, where the contender counts them."""
+
+
+def cpu_seconds() -> float:
+    """Of this process and all it has started."""
+    me = psutil.Process()
+    times = [process.cpu_times() for process in (me, *me.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
+# --- ours ---------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def ours(task: Task, director: Director, *, rule: str = "mean") -> Iterator[Ways]:
+def ours(task: Task, director: Director, *, rule: str = "mean", recheck: float = 0.0) -> Iterator[Ways]:
     from adloco_p2p.core.model import canonical
     from adloco_p2p.core.model.scalars import PeerId
+    from adloco_p2p.swarm.transport.traffic import Meter
 
-    identity = BenchmarkIdentity()
+    identity, meter = BenchmarkIdentity(), Meter()
+    settings = {"part_bytes": PART_BYTES, "codec": task.codec, "aggregation": rule, "recheck": recheck}
     with asyncio.Runner() as runner:
-        p2p, averager = runner.run(
-            begin_averager(identity, listen=task.listen, part_bytes=PART_BYTES, codec=task.codec, aggregation=rule)
-        )
+        p2p, averager = runner.run(begin_averager(identity, listen=task.listen, meter=meter, **settings))
         addresses = director.tell("share", [str(address) for address in runner.run(p2p.get_visible_maddrs())])
         runner.run(dial_lower_ranks(p2p, addresses, task.rank))
         weights = tuple((PeerId(peer), 1) for peer in director.tell("share", p2p.peer_id.to_base58()))
@@ -107,15 +125,20 @@ def ours(task: Task, director: Director, *, rule: str = "mean") -> Iterator[Ways
             count += 1
             key = canonical.digest(f"round {count}")
             shares = tuple(task.shares)
-            averaged = await averager.average(
-                unplanned(key=key, weights=weights, shares=shares, timeout_seconds=ROUND_SECONDS), vector
-            )
+            asked = unplanned(key=key, weights=weights, shares=shares, timeout_seconds=ROUND_SECONDS, round=count)
+            averaged = await averager.average(asked, vector)
             out = averaged.vector
             await averager.settled()  # the loop must go on until the slower ones have their result
+            if recheck:
+                await asyncio.to_thread(director.tell, "share")  # and until all have what they make parts again from
             averager.forget(key)
             return averaged.seconds
 
-        yield Ways(average=lambda: runner.run(average()), check=lambda: task.check(out, rule=rule))
+        yield Ways(
+            average=lambda: runner.run(average()),
+            check=lambda: task.check(out, rule=rule),
+            traffic=lambda: (meter.sent_bytes, meter.received_bytes),
+        )
         runner.run(averager.stop())
         runner.run(p2p.shutdown())
 
@@ -137,9 +160,25 @@ async def dial_lower_ranks(p2p: Any, addresses: list[list[str]], rank: int) -> N
                 break
 
 
+async def dial(p2p: Any, addresses: list[str]) -> None:
+    from hivemind.p2p import PeerID
+    from hivemind.utils.multiaddr import Multiaddr
+
+    for address in addresses:
+        where, _, peer = address.rpartition("/p2p/")
+        if peer != p2p.peer_id.to_base58():
+            await p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(where)])
+
+
+# --- the others -----------------------------------------------------------------------------------------------------------
+
+
 @contextmanager
 def stock(task: Task, director: Director) -> Iterator[Ways]:
     import hivemind
+    from hivemind.averaging.control import AveragingStage
+    from hivemind.compression import Float16Compression, NoCompression
+    from hivemind.utils import get_dht_time
 
     dht = hivemind.DHT(host_maddrs=task.listen, start=True) if task.rank == 0 else None
     (first, *_) = director.tell("share", [str(address) for address in dht.get_visible_maddrs()] if dht else None)
@@ -152,19 +191,29 @@ def stock(task: Task, director: Director) -> Iterator[Ways]:
         await p2p.shutdown()
 
     asyncio.run(connect(dht))
-    averager = hivemind_averager(
+    averager = hivemind.DecentralizedAverager(
+        [torch.full((len(piece),), task.rank + 1.0) for piece in torch.empty(task.size).chunk(10)],
         dht,
-        [torch.full((piece,), task.rank + 1.0) for piece in split(task.size, 10)],
-        codec=task.codec,
-        num_peers=task.num_peers,
+        prefix=f"bench_{task.codec}",
+        target_group_size=task.num_peers,
+        min_group_size=task.num_peers,
+        min_matchmaking_time=MATCHMAKING_SECONDS,
+        part_size_bytes=PART_BYTES,
+        compression=Float16Compression() if task.codec == "float16" else NoCompression(),
         bandwidth=task.up_mbit,
         sender_timeout=ROUND_SECONDS,
         reducer_timeout=2 * ROUND_SECONDS,
+        start=True,
     )
     controls: list[Any] = []
 
     def prepare() -> None:
-        controls.append(matched(averager, timeout_seconds=ROUND_SECONDS))
+        """The members find each other; then the round waits for its trigger."""
+        when = get_dht_time() + MATCHMAKING_SECONDS + 0.5
+        control = averager.step(wait=False, require_trigger=True, timeout=ROUND_SECONDS, scheduled_time=when)
+        while control.stage != AveragingStage.AWAITING_TRIGGER and not control.done():
+            time.sleep(0.01)
+        controls.append(control)
 
     def average() -> float:
         begun, control = time.monotonic(), controls.pop()
@@ -185,8 +234,8 @@ def stock(task: Task, director: Director) -> Iterator[Ways]:
 def gloo(task: Task, director: Director) -> Iterator[Ways]:  # noqa: ARG001
     import torch.distributed as dist
 
-    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
-    where = f"tcp://{task.addresses[0]}:{GLOO_PORT}"
+    os.environ["GLOO_SOCKET_IFNAME"] = task.interface
+    where = f"tcp://{task.addresses[0]}:{task.gloo_port}"
     dist.init_process_group("gloo", init_method=where, rank=task.rank, world_size=task.num_peers)
     vector = task.vector().to(DTYPES[task.codec])
 
@@ -252,7 +301,30 @@ CONTENDERS: dict[str, Callable[[Task, Director], AbstractContextManager[Ways]]] 
     "hivemind": stock,
     "ours": ours,
     "robust": partial(ours, rule="robust"),
+    "recheck": partial(ours, recheck=0.05),
+    "recheck 1": partial(ours, recheck=1.0),
 }
+
+
+# --- a peer, and its benchmark ----------------------------------------------------------------------------------------------
+
+
+def rounds_of(peers: DirectedPeers, count: Callable[[], Any]) -> Iterator[tuple[list[dict[str, float]], Any, Any]]:
+    """Answer the peers' messages until all have ended: of every round what each tells, and `count()` before and after it.
+    Raises PeerFailed."""
+    before = after = None
+    while True:
+        kind, values = peers.hear()
+        match kind:
+            case "begin":
+                before = count()
+            case "done":
+                after = count()
+            case "round":
+                yield values, before, after
+        peers.answer(values)
+        if kind == "end":
+            return
 
 
 def main() -> None:
@@ -264,11 +336,15 @@ def main() -> None:
         for _ in range(task.rounds):
             director.tell("prepare")
             ways.prepare()
-            cpu = cpu_seconds()
+            cpu, (sent, received) = cpu_seconds(), ways.traffic()
             director.tell("begin")
+            begun = time.monotonic()
             seconds = ways.average()
+            whole_seconds = time.monotonic() - begun
             director.tell("done")
-            director.tell("round", {"seconds": seconds, "cpu_seconds": cpu_seconds() - cpu})
+            sent, received = ways.traffic()[0] - sent, ways.traffic()[1] - received
+            figures = {"seconds": seconds, "whole_seconds": whole_seconds, "cpu_seconds": cpu_seconds() - cpu}
+            director.tell("round", {**figures, "counted_bytes": max(sent, received)})
             ways.check()
         director.tell("end")
 

@@ -1,4 +1,4 @@
-"""A benchmark and its peers, each a process in a namespace of its own: every message is a barrier for all of them."""
+"""A benchmark and its peers, each a process: every message is a barrier for all of them."""
 
 import contextlib
 import json
@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.nodes import ROOT
-from benchmarks.wan.lab import Laboratory
 
 
 class PeerFailed(Exception):
@@ -38,9 +38,9 @@ class Director:
 class DirectedPeers:
     """The peers, as the benchmark has them: by rank, in the order in which they begin."""
 
-    def __init__(self, lab: Laboratory, *, seconds: float) -> None:
-        """`seconds`: for all that they are to tell."""
-        self._lab = lab
+    def __init__(self, popen: Callable[..., subprocess.Popen[bytes]], *, seconds: float) -> None:
+        """`popen`: starts a program on a host, as that of a laboratory. `seconds`: for all that they are to tell."""
+        self._popen = popen
         self._deadline = time.monotonic() + seconds
         self._living: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -49,7 +49,7 @@ class DirectedPeers:
         command, pipe = [sys.executable, "-m", module, *arguments], subprocess.PIPE
         with log.open("w") as errors:
             # unbuffered, so that what has arrived is what can be waited for
-            peer = self._lab.popen(host, command, stdin=pipe, stdout=pipe, stderr=errors, cwd=ROOT, bufsize=0)
+            peer = self._popen(host, command, stdin=pipe, stdout=pipe, stderr=errors, cwd=ROOT, bufsize=0)
         self._living[len(self._living)] = peer
 
     def hear(self) -> tuple[str, list[Any]]:
