@@ -90,8 +90,9 @@ class Values:
         return self._have
 
     def keep_reports(self, reports: Iterable[SignedReport]) -> None:
+        named = frozenset(digest for value in self._values.values() for digest in value.reports)
         for signed in reports:
-            if self._pool.keep(signed):
+            if self._pool.keep(signed, named=named):
                 self._held = self._have = None
                 if signed.report.peer != self._context.me:
                     self._context.emit(ReportHeard(report=signed.report))
