@@ -125,12 +125,16 @@ class Learner:
         """Proposals whose value a majority acked, or whose proposer announced that, highest ballot first."""
         found = []
         for proposal, digest in self.ranked_proposals():
-            backers = [peer for peer, ack in self._acks.items() if (ack.ballot, ack.value) == (proposal.ballot, digest)]
             chosen = self._chosen.get(proposal.ballot.peer)
             is_announced = chosen is not None and (chosen.ballot, chosen.value) == (proposal.ballot, digest)
-            if is_announced or self._slot.is_quorum(backers, proposal.absent):
+            if is_announced or self.is_acked_by_majority(proposal, digest):
                 found.append((proposal, digest))
         return found
+
+    def is_acked_by_majority(self, proposal: Proposal, digest: Digest) -> bool:
+        """Whether a majority of the members that count in its ballot acked the proposal, as far as this peer received it."""
+        backers = [peer for peer, ack in self._acks.items() if (ack.ballot, ack.value) == (proposal.ballot, digest)]
+        return self._slot.is_quorum(backers, proposal.absent)
 
     def is_backed_by_half(self, proposal: Proposal, digest: Digest) -> bool:
         """Whether half of the members that count in its ballot acked the proposal."""
