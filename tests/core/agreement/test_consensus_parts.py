@@ -134,9 +134,35 @@ def test_a_value_is_final_by_signed_votes_of_a_majority() -> None:
 
     other = Learner(context, slot)
     short = replace(certificate, votes=certificate.votes[:2])
-    assert not other.on_final(Final(parent=slot.digest, value=digest, certificate=short))
-    assert other.on_final(Final(parent=slot.digest, value=digest, certificate=certificate))
+    assert not other.on_final(peer(1), Final(parent=slot.digest, value=digest, certificate=short))
+    assert other.on_final(peer(1), Final(parent=slot.digest, value=digest, certificate=certificate))
     assert other.certificates() == {digest: certificate} and set(other.named()) == {digest}
+
+
+def certified_alone(slot: Slot, liar: PeerId, *, attempt: int) -> Final:
+    """By its own vote, all others absent."""
+    others = tuple(name for name in slot.roster if name != liar)
+    vote = vote_of(slot, liar, proposal_of(slot, liar, attempt=attempt, absent=others))
+    cast = CastVote(peer=liar, abstains=False, signature=vote.signature)
+    certificate = Certificate(ballot=vote.ballot, absent=others, votes=(cast,))
+    return Final(parent=slot.digest, value=vote.value, certificate=certificate)
+
+
+def test_a_member_that_certifies_values_alone_has_one_of_them_kept_and_keeps_no_other_certificate_out() -> None:
+    context, slot = opened(5, peer(0))
+    learner, liar = Learner(context, slot), slot.order[1]
+    for attempt in range(1, 80):
+        assert learner.on_final(liar, certified_alone(slot, liar, attempt=attempt))
+    assert len(list(learner.named())) == 1
+    proposal = proposal_of(slot, slot.order[0], attempt=1)
+    votes = [vote_of(slot, voter, proposal) for voter in sorted(slot.order[2:])]
+    casts = tuple(CastVote(peer=vote.peer, abstains=False, signature=vote.signature) for vote in votes)
+    certificate = Certificate(ballot=proposal.ballot, absent=(), votes=casts)
+    final = Final(parent=slot.digest, value=canonical.digest(proposal.value), certificate=certificate)
+    alone = replace(certified_alone(slot, liar, attempt=1), value=final.value)
+    assert alone.value == certified_alone(slot, liar, attempt=1).value
+    assert learner.on_final(liar, alone) and learner.on_final(peer(1), final) and not learner.on_final(peer(2), final)
+    assert learner.certificates() == {final.value: certificate}, "a certificate of a majority for the same value counts"
 
 
 # --- ballots ---------------------------------------------------------------------------------------------------------

@@ -13,13 +13,21 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import check_entry
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
-from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.messages import Accepted, Ack, Chosen, Entries, Proposal, Refusal
+from adloco_p2p.core.model.ledger_entry import (
+    MAX_SLICE_TEXT,
+    MAX_VALUE_BYTES,
+    LedgerEntry,
+    Pledge,
+    ProvenSlice,
+    Value,
+    WrongSum,
+)
+from adloco_p2p.core.model.messages import Accepted, Ack, Chosen, Entries, Proposal, Refusal, Supply
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from tests.core.agreement.test_consensus import NOW, Swarm, decide, recall_from, said, sign, verify
 from tests.core.agreement.test_strangers import entry_of, played
-from tests.core.core_values import peer
+from tests.core.core_values import RUN, peer
 
 # --- fork choice -----------------------------------------------------------------------------------------------------
 
@@ -238,3 +246,25 @@ def test_a_refusal_that_names_no_absent_member_ends_no_ballot() -> None:
     assert proposer.consensus.proposer._ballot == ballot
     proposer.receive(liar, Refusal(parent=parent, ballot=ballot, promised=None, alive=((liar, 1),)), NOW + 2.1)
     assert proposer.consensus.proposer._ballot == ballot
+
+
+# --- what a slot keeps -----------------------------------------------------------------------------------------------
+
+
+def test_no_value_is_kept_that_is_larger_than_any_valid_one() -> None:
+    """Not of this slot, whoever stands for it, and not of one that is still to come."""
+    swarm = Swarm(5)
+    victim, liar = swarm.peers[peer(0)], peer(2)
+    shown = ProvenSlice(data="A" * MAX_SLICE_TEXT, to_shard="")
+    pledge = Pledge(kind="reduction", peer=liar, plan=RUN, round=0, key=RUN, content=RUN, signature="")
+    evidence = WrongSum(
+        receipt=pledge, sent_codec=1, mean_codec=1, roots=(), coefficients=(), first=0, inputs=(shown,) * 200, result=shown
+    )
+    for parent in (victim.consensus.slot.digest, Digest("f" * 64)):
+        value = Value(round=1, parent=parent, reports=(), joined=(), departed=(), plan=RUN, statements=(evidence,))
+        assert canonical.size(value) > MAX_VALUE_BYTES
+        unsigned = Proposal(ballot=Ballot(attempt=1, peer=liar), absent=(), value=value, signature="")
+        for message in (replace(unsigned, signature=sign(liar, unsigned.payload)), Supply(parent=parent, value=value)):
+            victim.receive(liar, message, swarm.now)
+    kept = (victim.consensus.values._values, victim.consensus.learner._proposals, victim.consensus._early)
+    assert not any(kept)
