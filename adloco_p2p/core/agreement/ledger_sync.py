@@ -164,7 +164,7 @@ class LedgerExchange:
     def _continued_by(self, ledger: Ledger, entry: LedgerEntry) -> Ledger | None:
         """The ledger whose next entry this is: the given one, to be appended, or the other history, which has it now. None
         where the entry is not valid, or continues neither."""
-        if entry.value.parent == ledger.digests[-1] and not self.is_collecting:
+        if entry.value.parent == ledger.digests[-1]:
             return None if self._other.is_wrong(ledger, entry, is_old=self._is_old(entry)) else ledger
         return self._other.follow(ledger, entry)
 

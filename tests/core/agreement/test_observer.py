@@ -165,6 +165,19 @@ def test_a_history_that_nobody_continues_makes_room_for_another() -> None:
     assert not reader._exchange.is_collecting
 
 
+def test_ones_own_history_goes_on_while_another_is_collected() -> None:
+    short, longer, other = trained(3, rounds=4), trained(3, rounds=6), trained(3, rounds=8, speed=20.0)
+    reader, theirs = observer(short, peer(0)), members(other).ledger
+    converse(short, reader, reader.tick(short.now))
+    fork = next(place for place, ours in enumerate(reader.ledger.digests) if ours != theirs.digests[place])
+    reader.receive(peer(0), Entries(entries=(theirs.entry(fork),)), short.now)
+    assert reader._exchange.is_collecting
+    rest = members(longer).ledger.after(reader.ledger.digests[-1], 8)
+    reader.receive(peer(1), Entries(entries=rest), short.now)
+    assert rest and reader.ledger.head == members(longer).ledger.head
+    assert reader._exchange.is_collecting, "a member that makes entries by its own vote alone ends no collection"
+
+
 def test_another_history_is_collected_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that never outranks the own one would otherwise grow in memory for as long as a peer sends it."""
     short, long = trained(3, rounds=3), trained(3, rounds=6, speed=20.0)
