@@ -8,14 +8,9 @@ from adloco_p2p.config.run_config import ModelConfig, Scalar
 from adloco_p2p.errors import ConfigError, brief
 from adloco_p2p.training.adapters import adapted
 from adloco_p2p.training.device import memory_bytes
+from adloco_p2p.training.model_size import BYTES_PER_PARAMETER, check_size
 from adloco_p2p.training.plugins import plugin_model
 from adloco_p2p.training.pretrained import load_pretrained
-
-BYTES_PER_PARAMETER = 20
-"""Parameters, gradient and AdamW's moments, 4 bytes each, and the outer parameters; more while averaging."""
-MAX_BLOCKS = 1 << 14
-"""Layers times experts: even without its parameters each of them takes kilobytes."""
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "decoder_layers", "encoder_layers")
 
 
 def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, seed: int) -> transformers.PreTrainedModel:
@@ -128,29 +123,11 @@ def _mixes_texts(module: transformers.PreTrainedModel) -> bool:
     return gradient is not None and bool(gradient[:, :length].any())
 
 
-def check_size(config: transformers.PretrainedConfig, memory_bytes: int | None) -> None:
-    """Raise ConfigError where the model cannot be trained in so much memory, before any of it is allocated."""
-    sizes = {name: value for name, value in config.to_dict().items() if type(value) is int}
-    num_layers = max([value for name, value in sizes.items() if name in _LAYERS], default=1)
-    num_blocks = num_layers * max([value for name, value in sizes.items() if "experts" in name], default=1)
-    if num_blocks > MAX_BLOCKS:
-        raise ConfigError(f"model.architecture: {num_blocks} layers or experts, at most {MAX_BLOCKS} are built", code="E217")
-    with torch.device("meta"):
-        module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    num_bytes = sum(parameter.numel() for parameter in module.parameters()) * BYTES_PER_PARAMETER
-    if memory_bytes is not None and num_bytes > memory_bytes:
-        raise ConfigError(
-            f"model.architecture: {config.model_type} needs {num_bytes / 2**30:,.1f} GiB to be trained,"
-            f" {BYTES_PER_PARAMETER} bytes per parameter; this machine has {memory_bytes / 2**30:,.1f} GiB",
-            code="E217",
-        )
-
-
 def _from_config(config: transformers.PretrainedConfig, given: dict[str, Scalar], seed: int) -> transformers.PreTrainedModel:
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ConfigError(f"model.architecture.model_type: {config.model_type} is not a causal language model", code="E209")
     try:
-        check_size(config, memory_bytes())
+        check_size(config, memory_bytes(), setting="model.architecture", purpose="trained", bytes_each=BYTES_PER_PARAMETER)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)

@@ -25,6 +25,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import ConfigError, brief
 from adloco_p2p.training.device import memory_bytes
+from adloco_p2p.training.model_size import check_size
 
 MAX_HEADER_BYTES = 100 << 20
 """Of a safetensors file: the format's own limit."""
@@ -48,9 +49,11 @@ def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:
             " get the weights that the run's author has",
             code="E218",
         )
+    config = _config_of(model)
     transformers.utils.logging.disable_progress_bar()
     dtype = torch.bfloat16 if model.lora.rank and model.lora.base_precision == "bfloat16" else torch.float32
     try:
+        check_size(config, memory_bytes(), setting="model.pretrained", purpose="loaded", bytes_each=dtype.itemsize)
         loaded: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(
             model.pretrained,
             revision=model.revision or "main",
@@ -58,9 +61,11 @@ def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:
             trust_remote_code=False,
             use_safetensors=True,
             local_files_only=not is_hub_reachable(),
-            attn_implementation=_attention(_config_of(model)),
+            attn_implementation=_attention(config),
         )
-    except (OSError, ValueError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # torch and transformers refuse impossible sizes with whatever error they happen to run into
         raise _cannot_be_loaded(model, error) from error
     return loaded
 
@@ -82,7 +87,7 @@ def _config_of(model: ModelConfig) -> Any:
             trust_remote_code=False,
             local_files_only=not is_hub_reachable(),
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a file of others: each class of transformers has its own ways to refuse one
         raise _cannot_be_loaded(model, error) from error
 
 

@@ -4,29 +4,46 @@ and of the classes that they were aimed at."""
 import base64
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
+from typing import Literal
 
 from adloco_p2p.core.agreement.ledger_sync import MAX_REMEMBERED, LedgerExchange
+from adloco_p2p.core.ledger.desk import Desk
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Commanded, FetchState, StateServed
 from adloco_p2p.core.model.hash_tree import leaf_hash, shard_hash
-from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry, Pledge, ProvenSlice, WrongSum, inputs_digest, receipt_content
+from adloco_p2p.core.model.ledger_entry import (
+    Head,
+    LedgerEntry,
+    Pledge,
+    ProvenSlice,
+    Statement,
+    Value,
+    WrongSum,
+    inputs_digest,
+    receipt_content,
+)
 from adloco_p2p.core.model.messages import Heartbeat
 from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import InstanceRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.placement import LONGEST_FACTOR
+from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.sim.checkers import Violation
+from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import short, sign, verify
 from adloco_p2p.sim.links import STATE_BYTES
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.state_fetches import StateFetches
+from adloco_p2p.sim.synthetic_reports import CAPACITY
 from adloco_p2p.sim.world import Parts, World, rules_of_one, small_rules
+from adloco_p2p.swarm.p2p.identity import Identity, is_signed, signature
 from adloco_p2p.swarm.transfer.chunk_server import MAX_DOWNLOADS, TURN_SECONDS, Blob, ChunkServer
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.log_limiter import PERIOD_SECONDS, Refusals
@@ -78,6 +95,33 @@ def accuses_itself(machine: Machine, peer: PeerId, message: object) -> members.S
     ledger = machine.process.agreement.ledger
     evidence = evidence_about_itself(machine, ledger.plans[-1].round, ledger.digests[-1])
     return members.at_once(replace(message, statements=(evidence,)))
+
+
+# --- signers' orders -------------------------------------------------------------------------------------------------
+
+
+def respelled_order(seed: int) -> Outcome:
+    """A run was stopped by a signer and resumed. Then a stranger sends the old order again, its signature in capitals."""
+    author = Identity.from_seed(Random(seed).randbytes(32))
+    run = Digest(hashed(seed))
+    plan = genesis(run, [(author.peer_id, CAPACITY)], small_rules(1, 8), signers=[author.peer_id])
+    ledger = Ledger(plan, recall=dict[Digest, LedgerEntry]().__getitem__)
+
+    def order(action: Literal["stop", "resume"], serial: int) -> Statement:
+        made = Statement(run=run, signer=author.peer_id, serial=serial, action=action, round=0, signature="")
+        return replace(made, signature=signature(author, made.payload))
+
+    stop = order("stop", 1)
+    value = Value(round=1, parent=ledger.digests[0], reports=(), joined=(), departed=(), plan=run, statements=(stop,))
+    ledger.admissions.note(value, position=1, members=())
+    again = {
+        spelled: Desk(ledger, verify=is_signed).problem(replace(stop, signature=spelled))
+        for spelled in (stop.signature, stop.signature.upper(), f"{stop.signature} ")
+    }
+    taken = sum(not problem for problem in again.values())
+    is_sound = not Desk(ledger, verify=is_signed).problem(order("resume", 2))
+    happened = f"{taken} of them would stop the run again"
+    return Outcome(sent=f"{len(again)} copies of an order", happened=happened, has_passed=is_sound and not taken)
 
 
 # --- floods ----------------------------------------------------------------------------------------------------------
@@ -256,6 +300,10 @@ FOUND: tuple[Scenario, ...] = (
         ("each host invited alone", by_member(members.invites_each_alone, setting=SEVEN)),
         ("each host left out by word", by_member(members.leaves_each_out, setting=SEVEN)),
         ("ballots driven apart", by_member(members.parts_ballots, setting=SEVEN)),
+        ("proposals driven apart", by_member(members.parts_proposals)),
+        ("choices announced apart", by_member(members.announces_choices_apart)),
+        ("other reports for each peer", by_member(members.reports_otherwise_to_each)),
+        ("an order spelled anew", respelled_order),
         ("evidence about itself that no rule has", by_member(accuses_itself)),
         ("ends of ledgers without end", long_heads),
         ("refusals under ever new names", refusing_names),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
+from adloco_p2p.core.agreement.report_pool import MAX_VERSIONS
 from adloco_p2p.core.ledger.validation import change_of
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.branches import MAX_BRANCHES, BranchState
@@ -22,6 +23,7 @@ from adloco_p2p.core.model.messages import (
     AttemptFailed,
     AttemptStart,
     AverageDigest,
+    Chosen,
     Entries,
     Final,
     Heartbeat,
@@ -478,6 +480,56 @@ def parts_ballots(machine: Machine, peer: PeerId, message: object) -> Sent:
     steps = 2 * roster.index(peer) if peer in roster else 0
     ballots = [Ballot(attempt=step * MAX_BALLOT_JUMP, peer=machine.peer) for step in range(1, steps + 1)]
     return at_once(message, *(Prepare(parent=consensus.slot.digest, ballot=ballot, absent=()) for ballot in ballots))
+
+
+def parts_proposals(machine: Machine, peer: PeerId, message: object, *, is_announced: bool = False) -> Sent:
+    """It raises what the others have promised before they propose. Then it sends each member proposals of its own, of ever
+    higher ballots, so that none has the acks of a majority; `is_announced`: and claims for each that it has."""
+    if isinstance(message, Prepare | Proposal) and message.ballot.peer == machine.peer:
+        return ()
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    consensus = machine.process.agreement.consensus
+    roster = [name for name in consensus.slot.roster if name != machine.peer]
+    if peer not in roster or consensus.slot.parent.is_last:
+        return at_once(message)
+
+    def ballot(seconds: float) -> Ballot:
+        """As high as honest members take for possible."""
+        open_seconds = machine.clock() + seconds - consensus._opened_at
+        return Ballot(attempt=MAX_BALLOT_JUMP // 2 + int(1000 * open_seconds) + roster.index(peer), peer=machine.peer)
+
+    sent = list(at_once(message, Prepare(parent=consensus.slot.digest, ballot=ballot(0.0), absent=())))
+    values = consensus.values
+    if not values.held or len(values.held) < len(values.reporters) - 1:
+        return sent
+    value = values.make(joined=(), absent=())
+    for number in range(20):
+        seconds = 0.06 * number
+        proposal = Proposal(ballot=ballot(seconds + 0.01), absent=(), value=value, signature="")
+        sent.append((seconds, replace(proposal, signature=sign(machine.peer, proposal.payload))))
+        chosen = Chosen(parent=proposal.parent, ballot=proposal.ballot, value=canonical.digest_once(value), signature="")
+        if is_announced:
+            sent.append((seconds + 0.001, replace(chosen, signature=sign(machine.peer, chosen.payload))))
+    return sent
+
+
+def announces_choices_apart(machine: Machine, peer: PeerId, message: object) -> Sent:
+    return parts_proposals(machine, peer, message, is_announced=True)
+
+
+def reports_otherwise_to_each(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Each member gets as many versions of its report as are kept unasked, and none that another one gets."""
+    own = [s for s in message.reports if s.report.peer == machine.peer] if isinstance(message, Supply) else []
+    if not own or not isinstance(message, Supply):
+        return at_once(message)
+    made, place = [], int(hashed(peer)[:8], 16)
+    for number in range(MAX_VERSIONS):
+        offered = replace(own[0].report.capacity, download_bytes_per_second=float(1 + place + number))
+        unsigned = SignedReport(report=replace(own[0].report, capacity=offered), signature="")
+        made.append(replace(unsigned, signature=sign(machine.peer, unsigned.payload)))
+    others = [signed for signed in message.reports if signed not in own]
+    return at_once(replace(message, reports=(*made, *others)))
 
 
 def evicts_the_living(machine: Machine, peer: PeerId, message: object) -> Sent:

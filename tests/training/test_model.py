@@ -1,5 +1,6 @@
 """Building models: seeds, and refusals that name the setting."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.device import configure_devices, is_bfloat16, select_device
-from adloco_p2p.training.model import build_model, check_size, check_texts_apart
+from adloco_p2p.training.model import build_model, check_texts_apart
+from adloco_p2p.training.model_size import BYTES_PER_PARAMETER, check_size
 from adloco_p2p.training.seeds import derived_seed, initial_seed
 from tests.training.small_run import ARCHITECTURE, with_run
 
@@ -51,19 +53,22 @@ def test_a_model_that_this_machine_cannot_hold_is_refused_before_it_is_built() -
     assert refused.value.code == "E217"
 
 
+TRAINED: Any = {"setting": "model.architecture", "purpose": "trained", "bytes_each": BYTES_PER_PARAMETER}
+
+
 def test_so_many_layers_that_building_them_would_not_end_are_refused() -> None:
     config = transformers.AutoConfig.for_model("mixtral", num_hidden_layers=2000, num_local_experts=2000)
     with pytest.raises(ConfigError, match="layers or experts") as refused:
-        check_size(config, None)
+        check_size(config, None, **TRAINED)
     assert refused.value.code == "E217"
 
 
 def test_twenty_bytes_per_parameter_have_to_fit() -> None:
     config = build().config
     num_bytes = 20 * sum(parameter.numel() for parameter in build().parameters())
-    check_size(config, num_bytes)
+    check_size(config, num_bytes, **TRAINED)
     with pytest.raises(ConfigError, match="20 bytes per parameter"):
-        check_size(config, num_bytes - 1)
+        check_size(config, num_bytes - 1, **TRAINED)
 
 
 def test_instances_share_a_start_unless_they_start_different() -> None:
@@ -151,6 +156,27 @@ def test_pretrained_weights_are_the_start(tmp_path: Path) -> None:
         build_model(model, vocab_size=300, sequence_length=32, seed=1)
     with pytest.raises(ConfigError, match=r"model\.pretrained: the model reads 32 tokens"):
         build_model(model, vocab_size=256, sequence_length=64, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "code", "reason"),
+    [
+        ({"num_hidden_layers": 20_000}, "E217", "20000 layers or experts"),
+        ({"vocab_size": 1 << 40}, "E217", "GiB to be loaded, 4 bytes per parameter"),
+        ({"num_attention_heads": 0}, "E209", "cannot be loaded"),
+        ({"num_hidden_layers": "many"}, "E209", "cannot be loaded"),
+    ],
+)
+def test_a_pretrained_model_of_impossible_sizes_is_refused(
+    tmp_path: Path, sizes: dict[str, object], code: str, reason: str
+) -> None:
+    """In a run of others its configuration comes with the weights, and anything may stand there."""
+    build().save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | sizes), "utf-8")
+    with pytest.raises(ConfigError, match=rf"model\.pretrained: .*{reason}") as refused:
+        build_model(ModelConfig(pretrained=str(tmp_path)), vocab_size=256, sequence_length=32, seed=1)
+    assert refused.value.code == code
 
 
 def test_a_missing_pretrained_model_is_named(tmp_path: Path) -> None:

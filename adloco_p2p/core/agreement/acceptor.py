@@ -49,6 +49,8 @@ class Acceptor:
         self.accepted: tuple[Ballot, Digest] | None = None
         """The value of the highest ballot: it is named in promises."""
         self.voted: Digest | None = None
+        self._admitted: dict[PeerId, Ballot] = {}
+        """Of each proposer the last ballot that may be accepted though it was not promised."""
         self._refused: dict[PeerId, Ballot] = {}
         """Of each proposer the highest ballot that leaves out this peer, or one that lives."""
 
@@ -121,7 +123,8 @@ class Acceptor:
             return
         digest = self._values.keep(message.value, sender)
         if self.promised is None or message.ballot >= self.promised:
-            self._timer.admit(message.ballot, self.promised, now)
+            if self._timer.admit(message.ballot, self.promised, now):
+                self._admitted[message.ballot.peer] = message.ballot
         elif self._takes_part:
             self._refuse(message.ballot, (), now)
         self._values.ask_for(digest, sender)
@@ -134,7 +137,7 @@ class Acceptor:
                 return False
             if self.accepted is not None and self.accepted[0] >= proposal.ballot:
                 return False
-            if not self._values.is_valid(digest):
+            if not self._is_admitted(proposal.ballot) or not self._values.is_valid(digest):
                 continue
             is_refused = self._refused.get(proposer) == proposal.ballot
             if self._context.me not in self._slot.counted(proposal.absent):
@@ -158,6 +161,11 @@ class Acceptor:
             self._dissemination.answer(proposer, ack)
             return True
         return False
+
+    def _is_admitted(self, ballot: Ballot) -> bool:
+        """An acceptance binds as a promise does, and is written to the disk: a proposer that asks for no promises must not
+        raise the others' ballots faster than one that does."""
+        return ballot in (self.promised, self._admitted.get(ballot.peer))
 
     def accept_own(self, proposal: Proposal, digest: Digest) -> Ack:
         """Persist the acceptance; the caller sends the ack. A proposer accepts its own value so, before it proposes it: what it
@@ -204,15 +212,19 @@ class Acceptor:
             own = self._learner.vote_of(me)
             if (own is not None and own.ballot >= ballot) or me not in self._slot.counted(absent):
                 continue
+            if self.accepted != (ballot, digest):  # a proposer may lie about the majority, and about the absent members
+                is_proven = self._learner.is_acked_by_majority(proposal, digest)
+                may_be_lie = not is_proven and not self._is_admitted(ballot)
+                if may_be_lie or self._lives_any(self._to_be_silent(proposal, digest), now):
+                    continue
             if not self._values.is_valid(digest):
                 continue
-            if self.accepted != (ballot, digest) and self._lives_any(self._to_be_silent(proposal, digest), now):
-                continue  # a proposer that announces a majority may lie about that, and about the absent members
             if self._dissemination.proposer_announces and ballot.peer == me:
                 self._announce_chosen(ballot, digest, now)
             abstains = self.voted not in (None, digest)
             if not abstains:
                 if self.accepted is None or self.accepted[0] < ballot:
+                    self.promised = max(ballot, self.promised or ballot)
                     self._remember_accepted(proposal, digest)  # so that even after a restart it can be proposed again
                 self.voted = digest
                 self._context.emit(Persist(record=Voted(parent=self._slot.digest, value=digest)))

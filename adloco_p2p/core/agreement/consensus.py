@@ -42,7 +42,17 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Certificate
 from adloco_p2p.core.model.electorate import electorate
 from adloco_p2p.core.model.events import Decided, Outcome, Persist, Send
-from adloco_p2p.core.model.ledger_entry import Decree, JoinRequest, LedgerEntry, Sign, SignedReport, Verify, Vote
+from adloco_p2p.core.model.ledger_entry import (
+    MAX_VALUE_BYTES,
+    Decree,
+    JoinRequest,
+    LedgerEntry,
+    Sign,
+    SignedReport,
+    Value,
+    Verify,
+    Vote,
+)
 from adloco_p2p.core.model.messages import (
     Ack,
     Chosen,
@@ -148,6 +158,8 @@ class Consensus:
                     self._context.emit(*self._exchange.answer(self.ledger, sender, message, now=now))
             case Entries():
                 self._on_entries(sender, message, now)
+            case Proposal(value=value) | Supply(value=Value() as value) if canonical.size_once(value) > MAX_VALUE_BYTES:
+                pass  # several of each member are kept for as long as the slot is open, also of one that is still to come
             case Supply():
                 self.values.on_supply(sender, message)
             case _:
@@ -315,8 +327,8 @@ class Consensus:
                 if self.learner.on_chosen(message):
                     self._dissemination.pass_on(message, now, without=(sender, message.ballot.peer))
             case Vote() | Final():
-                is_news = self.learner.on_vote(message) if isinstance(message, Vote) else self.learner.on_final(message)
-                if is_news:
+                learner = self.learner
+                if learner.on_vote(message) if isinstance(message, Vote) else learner.on_final(sender, message):
                     self.values.ask_for(message.value, sender)
             case Pull():
                 self.values.on_pull(sender, message)

@@ -10,13 +10,10 @@ from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.ledger.certificates import check_certificate
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
-from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.electorate import is_emergency, is_majority
 from adloco_p2p.core.model.ledger_entry import Vote
 from adloco_p2p.core.model.messages import Ack, Chosen, Final, Proposal
 from adloco_p2p.core.model.scalars import Digest, PeerId
-
-MAX_FINALS = 64
-"""Values of one slot with a certificate that a peer remembers; only a partition makes a second one."""
 
 
 class Learner:
@@ -32,6 +29,9 @@ class Learner:
         self._chosen: dict[PeerId, Chosen] = {}
         self._votes: dict[PeerId, Vote] = {}
         self._finals: dict[Digest, Certificate] = {}
+        """With the votes of a majority of all electors."""
+        self._emergencies: dict[PeerId, tuple[Digest, Certificate]] = {}
+        """The last other one that each member passed on: alone it can make any number, in which all others are absent."""
 
     # --- what members send -------------------------------------------------------------------------------------------
 
@@ -76,8 +76,8 @@ class Learner:
         self.note_vote(message)
         return True
 
-    def on_final(self, message: Final) -> bool:
-        if message.value in self._finals or len(self._finals) >= MAX_FINALS:
+    def on_final(self, sender: PeerId, message: Final) -> bool:
+        if message.value in self._finals or self._emergencies.get(sender, ("",))[0] == message.value:
             return False
         wrong = check_certificate(
             message.certificate,
@@ -88,7 +88,10 @@ class Learner:
         )
         if wrong:
             return False
-        self._finals[message.value] = message.certificate
+        if is_emergency(message.certificate, self._slot.parent):
+            self._emergencies[sender] = message.value, message.certificate
+        else:
+            self._finals[message.value] = message.certificate
         return True
 
     # --- this peer's own ---------------------------------------------------------------------------------------------
@@ -115,6 +118,7 @@ class Learner:
         yield from (digest for _, digest in self._proposals.values())
         yield from (vote.value for vote in self._votes.values())
         yield from (chosen.value for chosen in self._chosen.values())
+        yield from (value for value, _ in self._emergencies.values())
         yield from self._finals
 
     def ranked_proposals(self) -> list[tuple[Proposal, Digest]]:
@@ -125,12 +129,16 @@ class Learner:
         """Proposals whose value a majority acked, or whose proposer announced that, highest ballot first."""
         found = []
         for proposal, digest in self.ranked_proposals():
-            backers = [peer for peer, ack in self._acks.items() if (ack.ballot, ack.value) == (proposal.ballot, digest)]
             chosen = self._chosen.get(proposal.ballot.peer)
             is_announced = chosen is not None and (chosen.ballot, chosen.value) == (proposal.ballot, digest)
-            if is_announced or self._slot.is_quorum(backers, proposal.absent):
+            if is_announced or self.is_acked_by_majority(proposal, digest):
                 found.append((proposal, digest))
         return found
+
+    def is_acked_by_majority(self, proposal: Proposal, digest: Digest) -> bool:
+        """Whether a majority of the members that count in its ballot acked the proposal, as far as this peer received it."""
+        backers = [peer for peer, ack in self._acks.items() if (ack.ballot, ack.value) == (proposal.ballot, digest)]
+        return self._slot.is_quorum(backers, proposal.absent)
 
     def is_backed_by_half(self, proposal: Proposal, digest: Digest) -> bool:
         """Whether half of the members that count in its ballot acked the proposal."""
@@ -141,7 +149,7 @@ class Learner:
 
     def certificates(self) -> dict[Digest, Certificate]:
         """Values that the votes, or a certificate that was received, make final."""
-        found = dict(self._finals)
+        found = dict(self._emergencies.values()) | self._finals
         groups: dict[tuple[Ballot, Digest, tuple[PeerId, ...]], list[Vote]] = {}
         for _, vote in sorted(self._votes.items()):
             groups.setdefault((vote.ballot, vote.value, vote.absent), []).append(vote)

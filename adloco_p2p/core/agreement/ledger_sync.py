@@ -24,6 +24,8 @@ ROUNDS_VERIFIED_WHOLE = 32
 PERIODS_OF_REJECTION = 10
 """A peer whose history lost against ours is not asked for it again for this many periods of gossip. Then it is: another peer of
 that side may hold a certificate with more votes."""
+PERIODS_OF_COLLECTING = 10
+"""Another history to which nothing was added for this many periods is dropped: its holders may be gone."""
 
 
 _Item = TypeVar("_Item")
@@ -56,6 +58,8 @@ class LedgerExchange:
         """The instants at which a peer was last asked for entries because it is ahead; the latest at the end."""
         self._rejected: dict[PeerId, float] = {}
         """The instants at which a history of a peer lost against ours by the votes; the latest at the end."""
+        self._collected_at = -inf
+        """When something was added to the other history."""
         self._announced: dict[PeerId, Head] = {}
         """The ends of longer and of other histories, as their holders named them; the latest at the end."""
 
@@ -121,11 +125,15 @@ class LedgerExchange:
         """Hand the owner what continues its ledger; collect another history until it outranks the ledger, then hand it that,
         or drop it where the electors prefer ours.
         The sender is asked for more where these entries were of use."""
-        before = owner.ledger.head
+        if now - self._collected_at > PERIODS_OF_COLLECTING * self._period_seconds:
+            self.forget_other()
+        before, tip = owner.ledger.head, self._other.tip
         for entry in entries:
             if entry.value.plan in owner.ledger.position:
                 continue
             continued = self._continued_by(owner.ledger, entry)
+            if self._other.tip != tip:
+                tip, self._collected_at = self._other.tip, now
             if continued is None:
                 return []
             if continued is owner.ledger:
@@ -138,15 +146,17 @@ class LedgerExchange:
 
     def _compare(self, owner: LedgerOwner, other: Ledger, sender: PeerId, now: float) -> bool:
         """Hand the owner another history that outranks its own and is as long, or ends here: what wins by votes is taken up at
-        its end, not round by round. False where it has lost: the electors prefer ours, or it ends here and does not outrank it.
-        """
+        its end, not round by round. False where it has lost: the electors prefer ours, or it ends here and does not outrank it,
+        by the word of the sender, for which nothing is dropped that others may add to."""
         own, end = owner.ledger, self._announced.get(sender)
-        is_end = end is not None and end.digest == other.head.digest
-        if not outranks(other, own) and (is_end or verdict(own, other) == "own"):
+        is_end, wins = end is not None and end.digest == other.head.digest, outranks(other, own)
+        has_lost = not wins and verdict(own, other) == "own"
+        if has_lost:
             self.forget_other()
+        if has_lost or (is_end and not wins):
             _remember(self._rejected, sender, now)
             return False
-        if outranks(other, own) and (is_end or other.head.rank > own.head.rank):
+        if wins and (is_end or other.head.rank > own.head.rank):
             self.forget_other()
             owner.follow_reorg(other, now)
         return True
@@ -154,7 +164,7 @@ class LedgerExchange:
     def _continued_by(self, ledger: Ledger, entry: LedgerEntry) -> Ledger | None:
         """The ledger whose next entry this is: the given one, to be appended, or the other history, which has it now. None
         where the entry is not valid, or continues neither."""
-        if entry.value.parent == ledger.digests[-1] and not self.is_collecting:
+        if entry.value.parent == ledger.digests[-1]:
             return None if self._other.is_wrong(ledger, entry, is_old=self._is_old(entry)) else ledger
         return self._other.follow(ledger, entry)
 

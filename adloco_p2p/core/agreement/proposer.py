@@ -180,7 +180,7 @@ class Proposer:
                 highest = max(self._higher.values())
                 self._acceptor.promise(highest)
                 self._timer.begin(highest.peer, now)
-        elif message.alive and not self._has_proposed:
+        elif not self._has_proposed and any(peer in self._absent for peer, _ in message.alive):
             self._try_again(now)
 
     def _try_again(self, now: float) -> None:

@@ -1,6 +1,6 @@
 """The reports that a peer holds for the next few plans: signed by their authors, of members, and not too many."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import SignedReport, Verify
@@ -8,8 +8,8 @@ from adloco_p2p.core.model.report_form import is_short
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 MAX_VERSIONS = 4
-"""Different reports of one peer and round that are kept: it may have trained a round again on another history, and a liar may
-sign two; a value with either can be checked."""
+"""Different reports of one peer and round that are kept unasked: it may have trained a round again on another history, and a
+liar may sign two; a value with either can be checked."""
 
 
 class ReportPool:
@@ -31,20 +31,31 @@ class ReportPool:
                     for digest in digests:
                         self._by_digest.pop(digest, None)
 
-    def keep(self, signed: SignedReport) -> bool:
-        """Take a report that is of interest, new, short and signed by its author. Whether it is."""
+    def keep(self, signed: SignedReport, *, named: Container[Digest] = ()) -> bool:
+        """Take a report that is of interest, new, short and signed by its author. Whether it is. One that is among `named`,
+        which values name, has a place in any case: a liar may give each peer other versions, so that none could check the value
+        of another."""
         report = signed.report
         if report.round not in self._window or report.peer not in self._members:
             return False
         digest = canonical.digest_once(signed)
         digests = self._rounds.setdefault(report.round, {}).setdefault(report.peer, [])
-        if digest in self._by_digest or len(digests) >= MAX_VERSIONS:
+        if digest in self._by_digest or (len(digests) >= MAX_VERSIONS and digest not in named):
             return False
         if not is_short(signed) or not self._verify(report.peer, signed.payload, signed.signature):
             return False
+        if len(digests) >= MAX_VERSIONS:
+            self._make_room(digests, named)
         digests.append(digest)
         self._by_digest[digest] = signed
         return True
+
+    def _make_room(self, digests: list[Digest], named: Container[Digest]) -> None:
+        """Drop the newest version that no value names, if there is one: there are few values."""
+        unnamed = next((digest for digest in reversed(digests) if digest not in named), None)
+        if unnamed is not None:
+            digests.remove(unnamed)
+            del self._by_digest[unnamed]
 
     def __contains__(self, digest: Digest) -> bool:
         return digest in self._by_digest

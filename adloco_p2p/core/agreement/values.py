@@ -90,8 +90,9 @@ class Values:
         return self._have
 
     def keep_reports(self, reports: Iterable[SignedReport]) -> None:
+        named = frozenset(digest for value in self._values.values() for digest in value.reports)
         for signed in reports:
-            if self._pool.keep(signed):
+            if self._pool.keep(signed, named=named):
                 self._held = self._have = None
                 if signed.report.peer != self._context.me:
                     self._context.emit(ReportHeard(report=signed.report))
@@ -123,7 +124,7 @@ class Values:
         if known is not None:
             return known
         value = self._values.get(digest)
-        if value is None or any(report not in self._pool for report in value.reports):
+        if value is None or self._is_lacking(value):
             return None
         if value.round != self._slot.round or value.parent != self._slot.digest:
             return "it does not follow its parent"
@@ -136,6 +137,10 @@ class Values:
             are_verified=True,
         )
         return self._plans[digest]
+
+    def _is_lacking(self, value: Value) -> bool:
+        """A report of the value is not here."""
+        return any(report not in self._pool for report in value.reports)
 
     def is_valid(self, digest: Digest) -> bool:
         """Whether the value is complete here, and the rule makes its plan."""
@@ -265,19 +270,19 @@ class Values:
     # --- pull and supply ---------------------------------------------------------------------------------------------
 
     def ask_for(self, digest: Digest, source: PeerId) -> None:
-        """Pull a value, or the reports that it lacks, from a peer that has them."""
+        """Pull a value, or the reports that it lacks, from a peer that has them. Its plan is not made before the value may
+        count: a member can send values faster than plans can be made of them."""
         self._sources.setdefault(digest, source)
-        if source == self._context.me or self.plan_of(digest) is not None:
-            return
         value = self._values.get(digest)
+        if source == self._context.me or (value is not None and not self._is_lacking(value)):
+            return
         lacking = 0 if value is None else sum(1 << i for i, report in enumerate(value.reports) if report not in self._pool)
         self._context.emit(Send(peer=source, message=Pull(parent=self._slot.digest, value=digest, lacking=lacking)))
 
     def ask_again(self, digests: Iterable[Digest], source: PeerId) -> None:
         """Pull what these values lack from a peer in the same slot."""
         for digest in dict.fromkeys(digests):
-            if self.plan_of(digest) is None:
-                self.ask_for(digest, source)
+            self.ask_for(digest, source)
 
     def pull_reports(self, sender: PeerId, have: int) -> None:
         """Ask for the reports that the sender holds, as bits, and this peer lacks."""

@@ -54,8 +54,8 @@ class AdaptiveTimeout:
 
     def longest_seconds(self, *, expected_seconds: float, uplinks: Sequence[float]) -> float:
         """Upper bound of every timeout, in seconds: without it a host that always ends just before the timeout would stretch it
-        without end. `uplinks`: bytes per second, as measured; 0 where unknown."""
-        measured = [speed for speed in uplinks if speed > 0]
+        without end. `uplinks`: bytes per second, as measured; less than 1 where unknown."""
+        measured = [speed for speed in uplinks if speed >= 1]
         speed = SLOWEST_SHARE * (median(measured) if measured else UNKNOWN_BYTES_PER_SECOND)
         return 2.0 * expected_seconds + self.num_bytes / speed + LONGEST_EXTRA_SECONDS
 

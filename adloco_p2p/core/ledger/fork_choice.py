@@ -21,7 +21,8 @@ MAX_COLLECTED_BYTES = 256 << 20
 
 
 class CandidateChain:
-    """At most one is collected at a time; another one starts over."""
+    """At most one is collected at a time. Another one takes its place only where the electors prefer that: nothing else that a
+    peer sends costs an entry of it."""
 
     def __init__(self, decide: Decide, verify: Verify) -> None:
         self._decide = decide
@@ -44,16 +45,24 @@ class CandidateChain:
 
     def follow(self, own: Ledger, entry: LedgerEntry) -> Ledger | None:
         """Take the entry if it is valid and continues what is collected, or leaves our own ledger somewhere. The ledger it
-        then ends; none where it was of no use."""
-        if self._ledger is None or entry.value.parent != self._ledger.digests[-1]:
-            self._ledger = own.truncated(entry.value.parent) if entry.value.parent in own.position else None
-            self._num_bytes = 0
-        self._num_bytes += len(canonical.encode(entry))
-        if self._ledger is None or self._num_bytes > MAX_COLLECTED_BYTES or self.is_wrong(self._ledger, entry):
+        then ends, or is in already; none where it was of no use."""
+        collected, parent = self._ledger, entry.value.parent
+        if collected is not None and entry.value.plan in collected.position:
+            return collected
+        is_next = collected is not None and parent == collected.digests[-1]
+        num_bytes = (self._num_bytes if is_next else 0) + len(canonical.encode(entry))
+        if is_next and num_bytes > MAX_COLLECTED_BYTES:
             self._ledger = None
+        if num_bytes > MAX_COLLECTED_BYTES or not (is_next or parent in own.position):
             return None
-        self._ledger.append(entry)
-        return self._ledger
+        ledger = collected if collected is not None and is_next else own.truncated(parent)
+        if self.is_wrong(ledger, entry):
+            return None
+        ledger.append(entry)
+        if collected is not None and not is_next and verdict(collected, ledger) != "other":
+            return None
+        self._ledger, self._num_bytes = ledger, num_bytes
+        return ledger
 
     def is_wrong(self, ledger: Ledger, entry: LedgerEntry, *, is_old: bool = False) -> bool:
         """Whether the entry is no valid next one; `is_old` as for `check_entry`."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from adloco_p2p.core.model.course import MAX_CHANGES, Change, Course, Settings, over
 from adloco_p2p.core.model.ledger_entry import Decree, Statement
+from adloco_p2p.core.model.scalars import LARGEST_COUNT
 
 
 def course_after(course: Course, statements: Iterable[Decree], *, round: int) -> Course:
@@ -35,8 +36,10 @@ def _with(course: Course, statement: Statement, round: int) -> Course:
 
 
 def _not_over(settings: Settings, round: int) -> Settings:
-    """The round from which the settings hold is trained."""
-    return settings if settings.rounds is None else replace(settings, rounds=max(settings.rounds, round + 1))
+    """The round from which the settings hold is trained. The number stays within what others read: no node starts again from a
+    ledger with a plan that none can decode."""
+    rounds = settings.rounds
+    return settings if rounds is None else replace(settings, rounds=max(rounds, min(round + 1, LARGEST_COUNT)))
 
 
 def _due_as_one(changes: tuple[Change, ...], round: int) -> tuple[Change, ...]:

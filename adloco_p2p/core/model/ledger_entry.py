@@ -286,6 +286,10 @@ class Value:
     """Sorted by serial, then by digest."""
 
 
+MAX_VALUE_BYTES = 1 << 20
+"""Canonical bytes: more than the largest value that can be valid, of 4,096 seats and all decrees that a plan carries."""
+
+
 # --- the ledger ------------------------------------------------------------------------------------------------------
 
 

@@ -94,12 +94,13 @@ def signature(identity: Identity, payload: bytes) -> str:
 
 
 def is_signed(peer: PeerId, payload: bytes, signature: str) -> bool:
-    """Whether `peer` signed this for the core; False for anything malformed."""
+    """Whether `peer` signed this for the core; False for anything malformed. Only one spelling of a signature counts: with
+    another one, which anybody can write, an order of a signer would be a new order."""
     try:
         raw = bytes.fromhex(signature)
     except ValueError:
         return False
-    return verify(peer, AGREEMENT_CONTEXT, payload, raw)
+    return raw.hex() == signature and verify(peer, AGREEMENT_CONTEXT, payload, raw)
 
 
 def peer_id_of(public_key: bytes) -> PeerId:

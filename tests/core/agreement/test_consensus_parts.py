@@ -10,7 +10,7 @@ from adloco_p2p.core.agreement.dissemination import REPORTERS_FIRST, Disseminati
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.membership import Membership, Timing
-from adloco_p2p.core.agreement.report_pool import ReportPool
+from adloco_p2p.core.agreement.report_pool import MAX_VERSIONS, ReportPool
 from adloco_p2p.core.agreement.slot import Context, Slot, next_slot
 from adloco_p2p.core.agreement.statement_pool import StatementPool
 from adloco_p2p.core.agreement.values import RETURN_FRACTION, Values
@@ -18,13 +18,14 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
 from adloco_p2p.core.model.events import Broadcast, Outcome, Send
-from adloco_p2p.core.model.ledger_entry import Value, Vote
+from adloco_p2p.core.model.ledger_entry import SignedReport, Value, Vote
 from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Pull, Supply
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.identities import sign, verify
 from tests.core.agreement.test_consensus import NOW, Swarm, decide, first_plan, recall_from, said
 from tests.core.agreement.test_strangers import played
-from tests.core.core_values import RUN, peer
+from tests.core.core_values import RUN, capacity, peer
 
 LARGE = Timing().direct_limit + 1
 
@@ -134,9 +135,35 @@ def test_a_value_is_final_by_signed_votes_of_a_majority() -> None:
 
     other = Learner(context, slot)
     short = replace(certificate, votes=certificate.votes[:2])
-    assert not other.on_final(Final(parent=slot.digest, value=digest, certificate=short))
-    assert other.on_final(Final(parent=slot.digest, value=digest, certificate=certificate))
+    assert not other.on_final(peer(1), Final(parent=slot.digest, value=digest, certificate=short))
+    assert other.on_final(peer(1), Final(parent=slot.digest, value=digest, certificate=certificate))
     assert other.certificates() == {digest: certificate} and set(other.named()) == {digest}
+
+
+def certified_alone(slot: Slot, liar: PeerId, *, attempt: int) -> Final:
+    """By its own vote, all others absent."""
+    others = tuple(name for name in slot.roster if name != liar)
+    vote = vote_of(slot, liar, proposal_of(slot, liar, attempt=attempt, absent=others))
+    cast = CastVote(peer=liar, abstains=False, signature=vote.signature)
+    certificate = Certificate(ballot=vote.ballot, absent=others, votes=(cast,))
+    return Final(parent=slot.digest, value=vote.value, certificate=certificate)
+
+
+def test_a_member_that_certifies_values_alone_has_one_of_them_kept_and_keeps_no_other_certificate_out() -> None:
+    context, slot = opened(5, peer(0))
+    learner, liar = Learner(context, slot), slot.order[1]
+    for attempt in range(1, 80):
+        assert learner.on_final(liar, certified_alone(slot, liar, attempt=attempt))
+    assert len(list(learner.named())) == 1
+    proposal = proposal_of(slot, slot.order[0], attempt=1)
+    votes = [vote_of(slot, voter, proposal) for voter in sorted(slot.order[2:])]
+    casts = tuple(CastVote(peer=vote.peer, abstains=False, signature=vote.signature) for vote in votes)
+    certificate = Certificate(ballot=proposal.ballot, absent=(), votes=casts)
+    final = Final(parent=slot.digest, value=canonical.digest(proposal.value), certificate=certificate)
+    alone = replace(certified_alone(slot, liar, attempt=1), value=final.value)
+    assert alone.value == certified_alone(slot, liar, attempt=1).value
+    assert learner.on_final(liar, alone) and learner.on_final(peer(1), final) and not learner.on_final(peer(2), final)
+    assert learner.certificates() == {final.value: certificate}, "a certificate of a majority for the same value counts"
 
 
 # --- ballots ---------------------------------------------------------------------------------------------------------
@@ -398,6 +425,25 @@ def given(outcomes: Sequence[Outcome]) -> list[Digest]:
     """The reports that were sent."""
     supplies = [outcome.message for outcome in outcomes if isinstance(outcome, Send) and isinstance(outcome.message, Supply)]
     return [canonical.digest(signed) for supply in supplies for signed in supply.reports]
+
+
+def test_a_report_that_a_value_names_has_a_place_beside_versions_that_none_does() -> None:
+    author, (_, slot) = peer(1), opened(3, peer(0))
+    pool = ReportPool(verify)
+    pool.move(range(2), slot.roster)
+
+    def version(number: int) -> SignedReport:
+        offered = replace(capacity(), download_bytes_per_second=float(number))
+        unsigned = SignedReport(report=Report(peer=author, round=0, plan=slot.digest, capacity=offered), signature="")
+        return replace(unsigned, signature=sign(author, unsigned.payload))
+
+    reports = [version(number) for number in range(3 * MAX_VERSIONS)]
+    digests = [canonical.digest(signed) for signed in reports]
+    assert [pool.keep(signed) for signed in reports[: MAX_VERSIONS + 1]] == [True] * MAX_VERSIONS + [False]
+    assert pool.keep(reports[MAX_VERSIONS], named={digests[MAX_VERSIONS]})
+    assert digests[MAX_VERSIONS] in pool and digests[MAX_VERSIONS - 1] not in pool, "it took the place of the newest"
+    assert all(pool.keep(signed, named=set(digests)) for signed in reports[MAX_VERSIONS + 1 :])
+    assert len(pool.get(digests)) == 3 * MAX_VERSIONS - 1, "a value that is named can be checked, however many are"
 
 
 @pytest.mark.parametrize("has_work", [True, False])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.ledger_sync import PERIODS_OF_COLLECTING
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.agreement.observer import Observer
 from adloco_p2p.core.ledger import fork_choice
@@ -17,7 +18,7 @@ from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping, PullEntries
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.report import Report
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.identities import verify
 from tests.core.agreement.test_consensus import RULES, Swarm, decide
@@ -120,6 +121,62 @@ def test_of_two_histories_the_one_with_more_proven_samples_is_taken() -> None:
         converse(first, reader, reader.tick(first.now))
         converse(second, reader, reader.tick(first.now + 10))
         assert reader.ledger.head == members(long).ledger.head
+
+
+@pytest.mark.parametrize("kind", ["replayed", "forged", "unconnected", "of one vote", "named as the end"])
+def test_nothing_that_a_stranger_sends_costs_an_entry_of_a_history_that_is_collected(kind: str) -> None:
+    """A history that is longer than a message, as after a long partition, would never be complete."""
+    short, long = trained(3, rounds=4), trained(3, rounds=8, speed=20.0)
+    reader, theirs = observer(short, peer(0)), members(long).ledger
+    converse(short, reader, reader.tick(short.now))
+    fork = next(place for place, ours in enumerate(reader.ledger.digests) if ours != theirs.digests[place])
+    first, last = theirs.entry(fork), theirs.entries[-1]
+    junk = {
+        "replayed": first,
+        "forged": replace(first, plan=replace(first.plan, reason="because")),
+        "unconnected": replace(last, value=replace(last.value, parent=Digest("f" * 64))),
+        "of one vote": emergency_of(trained(3, rounds=2), peer(1)),
+        "named as the end": first,
+    }[kind]
+    beat, stranger = members(long).members.heartbeat(long.now), PeerId("stranger")
+    for turn in range(2 * len(theirs.entries)):
+        now = short.now + 10.0 + turn
+        for send in reader.receive(peer(0), beat, now):
+            assert isinstance(send.message, PullEntries)
+            common = next(digest for digest in send.message.locator if digest in theirs.position)
+            reader.receive(peer(0), Entries(entries=theirs.after(common, 1)), now)
+        collected = reader._exchange._other.tip
+        if kind == "named as the end" and collected:
+            head = Head(round=theirs.position[collected[0]], digest=collected[0], samples=0)
+            reader.receive(stranger, replace(beat, head=head), now)
+        reader.receive(stranger, Entries(entries=(junk,)), now)
+    assert reader.ledger.head == theirs.head
+
+
+def test_a_history_that_nobody_continues_makes_room_for_another() -> None:
+    short, long = trained(3, rounds=4), trained(3, rounds=8, speed=20.0)
+    reader, theirs = observer(short, peer(0)), members(long).ledger
+    converse(short, reader, reader.tick(short.now))
+    fork = next(place for place, ours in enumerate(reader.ledger.digests) if ours != theirs.digests[place])
+    reader.receive(peer(0), Entries(entries=(theirs.entry(fork),)), short.now)
+    assert reader._exchange.is_collecting
+    reader.receive(peer(0), Entries(entries=()), short.now + PERIODS_OF_COLLECTING)
+    assert reader._exchange.is_collecting
+    reader.receive(peer(0), Entries(entries=()), short.now + PERIODS_OF_COLLECTING + 1.0)
+    assert not reader._exchange.is_collecting
+
+
+def test_ones_own_history_goes_on_while_another_is_collected() -> None:
+    short, longer, other = trained(3, rounds=4), trained(3, rounds=6), trained(3, rounds=8, speed=20.0)
+    reader, theirs = observer(short, peer(0)), members(other).ledger
+    converse(short, reader, reader.tick(short.now))
+    fork = next(place for place, ours in enumerate(reader.ledger.digests) if ours != theirs.digests[place])
+    reader.receive(peer(0), Entries(entries=(theirs.entry(fork),)), short.now)
+    assert reader._exchange.is_collecting
+    rest = members(longer).ledger.after(reader.ledger.digests[-1], 8)
+    reader.receive(peer(1), Entries(entries=rest), short.now)
+    assert rest and reader.ledger.head == members(longer).ledger.head
+    assert reader._exchange.is_collecting, "a member that makes entries by its own vote alone ends no collection"
 
 
 def test_another_history_is_collected_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:

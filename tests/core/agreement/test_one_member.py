@@ -2,23 +2,33 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from adloco_p2p.core.agreement.ballot_timer import MAX_OVERTAKEN
 from adloco_p2p.core.agreement.values import UNKNOWN_ROUND_SECONDS
 from adloco_p2p.core.ledger.fork_choice import outranks, verdict
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import check_entry
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
-from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.messages import Ack, Entries, Proposal
+from adloco_p2p.core.model.ledger_entry import (
+    MAX_SLICE_TEXT,
+    MAX_VALUE_BYTES,
+    LedgerEntry,
+    Pledge,
+    ProvenSlice,
+    Value,
+    WrongSum,
+)
+from adloco_p2p.core.model.messages import Accepted, Ack, Chosen, Entries, Proposal, Refusal, Supply
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.identities import sign, verify
-from tests.core.agreement.test_consensus import Swarm, decide, recall_from, said
+from tests.core.agreement.test_consensus import NOW, Swarm, decide, recall_from, said
 from tests.core.agreement.test_strangers import entry_of, played
-from tests.core.core_values import peer
+from tests.core.core_values import RUN, peer
 
 # --- fork choice -----------------------------------------------------------------------------------------------------
 
@@ -183,3 +193,79 @@ def test_a_device_that_hangs_holds_up_the_plans_for_an_hour_at_most() -> None:
     consensus.note_work([1])
     assert values.stragglers_end(first) == first + 100.0 + timing.straggler_seconds
     assert values.stragglers_end(first - UNKNOWN_ROUND_SECONDS) == first
+
+
+# --- ballots ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_announced", [False, True])
+def test_a_proposer_that_asks_for_no_promises_raises_the_ballots_of_others_no_faster(is_announced: bool) -> None:
+    """It gives each member proposals of its own, and announces that a majority accepted them: none comes to be chosen, and all
+    have accepted higher ballots than any that an honest proposer begins."""
+    swarm = Swarm(5)
+    liar, victim = swarm.order[-1], swarm.peers[swarm.order[-2]]
+    value, parent = swarm.peers[liar].consensus.values.make(joined=(), absent=()), swarm.peers[liar].consensus.slot.digest
+    before = len(swarm.journals[victim.me])
+    for number in range(1, 201):
+        ballot = Ballot(attempt=number, peer=liar)
+        proposal = Proposal(ballot=ballot, absent=(), value=value, signature="")
+        chosen = Chosen(parent=parent, ballot=ballot, value=canonical.digest(value), signature="")
+        for message in (proposal, chosen)[: 1 + is_announced]:
+            signed = replace(message, signature=sign(liar, message.payload))
+            swarm.take(victim.me, victim.receive(liar, signed, swarm.now))
+        swarm.now += 0.005
+    accepted = [record for record in swarm.journals[victim.me][before:] if isinstance(record, Accepted)]
+    assert 0 < len(accepted) <= MAX_OVERTAKEN + 1
+    assert victim.consensus.acceptor.promised == accepted[-1].ballot, "what it voted for is promised, as after a restart"
+
+
+def test_values_that_nobody_chose_cost_no_plan() -> None:
+    swarm, made = played(5), list[RoundPlan]()
+    liar, victim = swarm.order[-1], swarm.peers[swarm.order[-2]]
+
+    def counted(*inputs: Any) -> RoundPlan:
+        made.append(decide(*inputs))
+        return made[-1]
+
+    victim.consensus._context = context = replace(victim.consensus._context, decide=counted)
+    victim.consensus.values._context = context
+    value = swarm.peers[liar].consensus.values.make(joined=(), absent=())
+    for number in range(1, 101):
+        other = replace(value, plan=Digest(f"{number:064x}"))
+        unsigned = Proposal(ballot=Ballot(attempt=number, peer=liar), absent=(), value=other, signature="")
+        victim.receive(liar, replace(unsigned, signature=sign(liar, unsigned.payload)), swarm.now)
+    assert len(made) <= MAX_OVERTAKEN + 1
+
+
+def test_a_refusal_that_names_no_absent_member_ends_no_ballot() -> None:
+    """Its sender would end every ballot that needs promises, if it only answers faster than most."""
+    swarm = Swarm(5)
+    _, second, liar, *_ = swarm.order
+    proposer, parent = swarm.peers[second], swarm.peers[second].consensus.slot.digest
+    swarm.take(second, proposer.tick(NOW + 2.0))
+    ballot = Ballot(attempt=1, peer=second)
+    assert proposer.consensus.proposer._ballot == ballot
+    proposer.receive(liar, Refusal(parent=parent, ballot=ballot, promised=None, alive=((liar, 1),)), NOW + 2.1)
+    assert proposer.consensus.proposer._ballot == ballot
+
+
+# --- what a slot keeps -----------------------------------------------------------------------------------------------
+
+
+def test_no_value_is_kept_that_is_larger_than_any_valid_one() -> None:
+    """Not of this slot, whoever stands for it, and not of one that is still to come."""
+    swarm = Swarm(5)
+    victim, liar = swarm.peers[peer(0)], peer(2)
+    shown = ProvenSlice(data="A" * MAX_SLICE_TEXT, to_shard="")
+    pledge = Pledge(kind="reduction", peer=liar, plan=RUN, round=0, key=RUN, content=RUN, signature="")
+    evidence = WrongSum(
+        receipt=pledge, sent_codec=1, mean_codec=1, roots=(), coefficients=(), first=0, inputs=(shown,) * 200, result=shown
+    )
+    for parent in (victim.consensus.slot.digest, Digest("f" * 64)):
+        value = Value(round=1, parent=parent, reports=(), joined=(), departed=(), plan=RUN, statements=(evidence,))
+        assert canonical.size(value) > MAX_VALUE_BYTES
+        unsigned = Proposal(ballot=Ballot(attempt=1, peer=liar), absent=(), value=value, signature="")
+        for message in (replace(unsigned, signature=sign(liar, unsigned.payload)), Supply(parent=parent, value=value)):
+            victim.receive(liar, message, swarm.now)
+    kept = (victim.consensus.values._values, victim.consensus.learner._proposals, victim.consensus._early)
+    assert not any(kept)

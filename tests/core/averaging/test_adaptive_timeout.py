@@ -33,6 +33,14 @@ def test_the_least_timeout_is_within_the_longest() -> None:
         )
 
 
+def test_an_uplink_of_nothing_is_unknown() -> None:
+    """A member may claim the least number above 0, a quarter of which is 0: each of the others was to divide by it."""
+    timeout = AdaptiveTimeout()
+    timeout.observe(1.0, num_bytes=1_000_000)
+    known = timeout.longest_seconds(expected_seconds=1.0, uplinks=(0.0, 0.0))
+    assert timeout.longest_seconds(expected_seconds=1.0, uplinks=(5e-324, 0.0)) == known < 60.0
+
+
 def test_the_first_attempt_has_the_time_of_its_bytes_on_a_link_of_8_mbit_per_second() -> None:
     timeout = AdaptiveTimeout(vector_bytes=600_000_000)  # 150M parameters in float32
     assert timeout.timeout_seconds(expected_seconds=0.0) == 60.0 + 2 * 600.0

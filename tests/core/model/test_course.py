@@ -5,11 +5,14 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.ledger.orders import course_after
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import Change, Course, Settings, in_words, is_paused_at, pending, settings_at, until, work_at
 from adloco_p2p.core.model.ledger_entry import Action, Statement
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.rules import InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.scalars import LARGEST_COUNT
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.decode import decode
 from tests.core.core_values import RUN, capacity, peer
 
 
@@ -76,6 +79,14 @@ def test_changes_hold_from_their_rounds_on_and_are_kept_as_one() -> None:
     last = course_after(later, [], round=9)
     assert last.changes == (Change(from_round=8, settings=Settings(samples=7, learning_rate_factor=0.1)),)
     assert work_at(WorkRules(rounds=10), last, 9) == WorkRules(rounds=None, samples=7)
+
+
+@pytest.mark.parametrize("action", ["stop", "pause", "change"])
+def test_plans_that_carry_an_order_for_the_largest_round_can_be_read(action: Action) -> None:
+    """They are in the journal of every peer: none could start again."""
+    settings = {"rounds": 1, "samples": 1} if action == "change" else {}
+    course = course_after(Course(), [order(action, round=LARGEST_COUNT, **settings)], round=1)
+    assert decode(Course, canonical.encode(course), max_bytes=1 << 12) == course
 
 
 def test_a_pause_begins_after_the_plan_that_carries_it_and_ends_with_a_resumption() -> None:

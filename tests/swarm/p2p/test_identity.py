@@ -5,7 +5,7 @@ from hivemind.p2p import PeerID
 
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import StorageError
-from adloco_p2p.swarm.p2p.identity import Identity, peer_id_of, verify
+from adloco_p2p.swarm.p2p.identity import Identity, is_signed, peer_id_of, signature, verify
 
 
 @pytest.fixture
@@ -61,6 +61,13 @@ def test_a_name_with_a_character_too_many_verifies_nothing(identity):
     signature = identity.sign("vote", b"payload")
     for text in ("1" + identity.peer_id, identity.peer_id + "1"):
         assert not verify(PeerId(text), "vote", b"payload", signature)
+
+
+@pytest.mark.parametrize("spelled", [str.upper, " ".join, lambda text: f"{text} ", lambda text: f"{text[:2]}\n{text[2:]}"])
+def test_a_signature_has_one_spelling(identity, spelled):
+    made = signature(identity, b"payload")
+    assert is_signed(identity.peer_id, b"payload", made)
+    assert not is_signed(identity.peer_id, b"payload", spelled(made))
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path):
