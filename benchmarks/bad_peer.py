@@ -108,7 +108,8 @@ def _gradient(hosting: Hosting, outer: torch.Tensor) -> torch.Tensor:
     shell = hosting._shell
     with shell.evaluating(outer.to(shell.device)):
         shell.gradient.zero_()
-        torch.autograd.backward(shell.token_losses(hosting._feed.drawn("ascent", GUARD_ROWS)).mean())
+        rows = hosting._feed.drawn("ascent", GUARD_ROWS)
+        torch.autograd.backward(shell.weighted_loss(rows)[0] / rows.labels.numel())
         gradient = shell.gradient.to("cpu", copy=True)
         shell.gradient.zero_()
     return gradient

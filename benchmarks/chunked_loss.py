@@ -42,7 +42,7 @@ ARCHITECTURE: dict[str, str | int | float | bool | None] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--chunks", type=int, nargs="+", default=[42, 83, 167, 667], metavar="TOKENS")
+    parser.add_argument("--chunks", type=int, nargs="+", default=[32, 64, 128, 512], metavar="TOKENS")
     parser.add_argument("--length", type=int, default=1024, help="tokens of the row")
     parser.add_argument("--steps", type=int, default=3, help="of each side")
     arguments = parser.parse_args()
@@ -51,8 +51,8 @@ def main() -> None:
         ModelConfig(architecture=ARCHITECTURE), vocab_size=VOCABULARY, sequence_length=arguments.length, seed=1
     )
     shell = ModelShell(module, device=device, is_bfloat16=False)
-    logits_of = shell._logits_of
-    assert logits_of is not None
+    head = shell._head
+    assert head is not None
     shell.gradient.zero_()  # resident from here on
     ids = torch.randint(VOCABULARY, (1, arguments.length), generator=torch.Generator().manual_seed(1))
     rows = Batch(input_ids=ids, labels=ids)
@@ -60,7 +60,7 @@ def main() -> None:
     seconds: dict[int, list[float]] = {side: [] for side in sides}
     peaks: dict[int, int] = dict.fromkeys(sides, 0)
     for side in sides * arguments.steps:
-        shell._logits_of = None if side == WHOLE else logits_of
+        shell._head = None if side == WHOLE else head
         chunked_loss.CHUNK_VALUES = side * VOCABULARY
         spent, peak = _step(shell, rows)
         seconds[side].append(spent)

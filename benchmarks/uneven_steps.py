@@ -64,8 +64,7 @@ class Task:
             self.shell.gradient.zero_()
             training = self.rows.training
             rows = training.gather(np.array([self.chance.randrange(training.num_rows) for _ in range(batch)]))
-            losses = self.shell.token_losses(rows)
-            (losses.sum() / rows.num_predicted_tokens).backward()
+            (self.shell.weighted_loss(rows)[0] / rows.num_predicted_tokens).backward()
             gradient = self.shell.gradient * min(1.0, 1.0 / (float(self.shell.gradient.norm()) + 1e-6))
             host.count += 1
             host.first.lerp_(gradient, 1 - self.betas[0])

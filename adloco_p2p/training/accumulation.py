@@ -32,9 +32,9 @@ def accumulate_gradient(
     weights = (1.0 / (num_samples * predicted.to(loss_sum.dtype))).float()  # [n, 1]
 
     def run(start: int, stop: int) -> None:
-        losses = shell.token_losses(rows.rows(start, stop))  # [micro, L]
-        torch.autograd.backward((losses * weights[start:stop]).sum())
-        loss_sum.add_(losses.detach().sum(dtype=loss_sum.dtype))
+        loss, losses = shell.weighted_loss(rows.rows(start, stop), weights[start:stop])
+        torch.autograd.backward(loss)
+        loss_sum.add_(losses.sum(dtype=loss_sum.dtype))
 
     shell.gradient.zero_()
     for start, stop in itertools.pairwise(starts):

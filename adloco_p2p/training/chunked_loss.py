@@ -1,11 +1,13 @@
-"""Token losses of a large vocabulary without ever holding all logits.
+"""The loss of a large vocabulary, and its gradient, without ever holding all logits.
 
 Logits are the largest tensors of a step: 206 MB for a row of 1,024 tokens and 50,257 words, several times over. Here they exist
-for some tokens at a time, in the forward pass for their losses, and once more in the backward pass for their gradients, which
-costs one more product with the head. (`F.linear_cross_entropy` rounds in bfloat16 and is slow on CPUs.)
+for some tokens at a time, and once: their gradient, and with it those of the hidden states and the head, is computed while they
+are there, in the forward pass, since the weight of each token's loss is known by then (as in Liger Kernel, arXiv 2410.10989).
+(`F.linear_cross_entropy` rounds in bfloat16 and is slow on CPUs.)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,52 +16,98 @@ import transformers
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 
 LARGE_VOCABULARY = 8192
-"""From this size on logits are worth the time that it takes to make them twice."""
+"""From this size on logits are worth the trouble."""
 CHUNK_VALUES = 1 << 25
-"""Logits held at a time: 128 MiB in fp32; twice as much again while their gradients are made."""
+"""Logits held at a time, at most: 128 MiB in fp32; twice as much again while their gradients are made."""
+GPU_CHUNK_VALUES = 1 << 26
+"""The same on a GPU, which would wait for Python between smaller ones; twice as many where they are compiled, since then they
+are never made in fp32."""
 FROZEN_CHUNK_VALUES = 1 << 21
 """The same under a frozen head on a CPU: 8 MiB."""
 _TOLERANCE = 1e-4
 """Between the model's own logits and those of the head alone, relative to the largest."""
+_ALIGNED = 64
+"""Rows of a head on a GPU come in multiples of this: products of bfloat16 matrices of odd sizes take several times as long."""
 
-LogitsOf = Callable[[torch.Tensor], torch.Tensor]
-"""Hidden states [k, D] -> logits [k, V]."""
-
-
-def chunk_values(head: torch.nn.Module) -> int:
-    """Logits of the head that exist at a time. Few where that costs nothing: each chunk gives a head that is trained a gradient
-    as large as the head, and a GPU is efficient on large products only."""
-    is_small = all(parameter.device.type == "cpu" and not parameter.requires_grad for parameter in head.parameters())
-    return FROZEN_CHUNK_VALUES if is_small else CHUNK_VALUES
+Weights = dict[str, torch.Tensor]
+"""The head's parameters by their names."""
 
 
-def head_of(module: transformers.PreTrainedModel) -> LogitsOf | None:
-    """The function from last hidden states to logits, to be called with some of the states. None where the vocabulary is small,
-    where the model has no separate part below its head, or where its own logits differ from the function's."""
-    head = module.get_output_embeddings()
-    config = module.config.get_text_config()
-    if head is None or config.vocab_size < LARGE_VOCABULARY or body_of(module) is None:
-        return None
+class Head:
+    """The part of a model that makes logits of hidden states, as a function of its parameters."""
 
-    def logits_of(hidden: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = head(hidden)
-        if (divisor := getattr(config, "logits_scaling", None)) is not None:  # Granite
-            logits = logits / divisor
-        if (factor := getattr(config, "logit_scale", None)) is not None:  # Cohere
-            logits = logits * factor
-        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:  # Gemma 2 and 3
-            logits = torch.tanh(logits / cap) * cap
+    def __init__(self, module: torch.nn.Module, config: Any) -> None:
+        self.module = module
+        self.vocab_size: int = config.vocab_size
+        self._divisor: float | None = getattr(config, "logits_scaling", None)  # Granite
+        self._factor: float | None = getattr(config, "logit_scale", None)  # Cohere
+        self._cap: float | None = getattr(config, "final_logit_softcapping", None)  # Gemma 2 and 3
+        self._losses: Callable[..., torch.Tensor] = self._token_losses
+        self._is_compiled = False
+
+    @property
+    def chunk_values(self) -> int:
+        """Logits that exist at a time. Few where that costs nothing: each chunk gives a head that is trained a gradient as
+        large as the head."""
+        parameters = list(self.module.parameters())
+        if parameters[0].device.type == "cuda":
+            return GPU_CHUNK_VALUES * (1 + self._is_compiled)
+        return CHUNK_VALUES if any(each.requires_grad for each in parameters) else FROZEN_CHUNK_VALUES
+
+    def compile(self, *, backend: str = "inductor") -> None:
+        """From now on with the losses of a chunk, and their gradient, compiled."""
+        self._losses = torch.compile(self._token_losses, backend=backend)
+        self._is_compiled = True
+
+    def weights(self) -> Weights:
+        """Leaves of their own, in the type of the products and, on a GPU, padded, once for all chunks."""
+        own = {}
+        for name, parameter in self.module.named_parameters():
+            weight, device = parameter.detach(), parameter.device.type
+            if torch.is_autocast_enabled(device) and weight.is_floating_point():
+                weight = weight.to(torch.get_autocast_dtype(device))
+            if device == "cuda" and len(weight) == self.vocab_size and (short := -self.vocab_size % _ALIGNED):
+                weight = torch.nn.functional.pad(weight, (*(0, 0) * (weight.ndim - 1), 0, short))
+            own[name] = weight.requires_grad_(parameter.requires_grad)
+        return own
+
+    def logits(self, hidden: torch.Tensor, weights: Weights) -> torch.Tensor:
+        """Of hidden states [k, D]: [k, V]."""
+        logits: torch.Tensor = torch.func.functional_call(self.module, weights, (hidden,))[..., : self.vocab_size]
+        if self._divisor is not None:
+            logits = logits / self._divisor
+        if self._factor is not None:
+            logits = logits * self._factor
+        if self._cap is not None:
+            logits = torch.tanh(logits / self._cap) * self._cap
         return logits
 
+    def losses(self, hidden: torch.Tensor, targets: torch.Tensor, weights: Weights) -> torch.Tensor:
+        """Nats of targets [k] under the logits of hidden states [k, D]; zero where a target is IGNORED_LABEL."""
+        return self._losses(hidden, targets, weights)
+
+    def _token_losses(self, hidden: torch.Tensor, targets: torch.Tensor, weights: Weights) -> torch.Tensor:
+        logits = self.logits(hidden, weights).float()
+        return torch.nn.functional.cross_entropy(logits, targets, reduction="none", ignore_index=IGNORED_LABEL)
+
+
+def head_of(module: transformers.PreTrainedModel) -> Head | None:
+    """The model's head, to be called with some of the hidden states. None where the vocabulary is small, where the model has no
+    separate part below its head, or where its own logits differ from the head's."""
+    embeddings = module.get_output_embeddings()
+    config = module.config.get_text_config()
+    if embeddings is None or config.vocab_size < LARGE_VOCABULARY or body_of(module) is None:
+        return None
+    head = Head(embeddings, config)
     was_training = module.training
     module.eval()
     with torch.no_grad():
-        ids = torch.arange(4, device=head.weight.device).unsqueeze(0)
+        ids = torch.arange(4, device=embeddings.weight.device).unsqueeze(0)
         whole = module(input_ids=ids, use_cache=False).logits.float()
-        parts = logits_of(hidden_states(module, Batch(input_ids=ids, labels=ids))).float()
+        parts = head.logits(hidden_states(module, Batch(input_ids=ids, labels=ids)), head.weights()).float()
     module.train(was_training)
     is_equal = whole.shape == parts.shape and float((whole - parts).abs().max()) <= _TOLERANCE * float(whole.abs().max())
-    return logits_of if is_equal else None
+    return head if is_equal else None
 
 
 def body_of(module: transformers.PreTrainedModel) -> Any:
@@ -77,50 +125,66 @@ def hidden_states(module: transformers.PreTrainedModel, rows: Batch, **places: t
 
 
 def chunked_cross_entropy(
-    hidden: torch.Tensor, targets: torch.Tensor, logits_of: LogitsOf, head: torch.nn.Module
-) -> torch.Tensor:
-    """Nats of each target [k] under the logits of hidden states [k, D]; zero where it is IGNORED_LABEL. `head`: the module
-    whose parameters `logits_of` uses."""
-    parameters = [parameter for parameter in head.parameters() if parameter.requires_grad]
-    losses: torch.Tensor = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, targets, logits_of, chunk_values(head), *parameters
-    )
-    return losses
-
-
-def _losses(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none", ignore_index=IGNORED_LABEL)
+    hidden: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, head: Head
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of targets [k] under the logits of hidden states [k, D]: the sum of the losses, each times its weight [k], to be
+    differentiated, and the losses [k], in nats; zero where a target is IGNORED_LABEL."""
+    parameters = [parameter for parameter in head.module.parameters() if parameter.requires_grad]
+    total, losses = _ChunkedCrossEntropy.apply(hidden, targets, weights, head, *parameters)  # type: ignore[no-untyped-call]
+    return total, losses
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, targets: torch.Tensor, logits_of: LogitsOf, num_values: int, *parameters: torch.Tensor
-    ) -> torch.Tensor:
-        ctx.save_for_backward(hidden, targets, *parameters)
-        ctx.logits_of = logits_of
-        device = hidden.device.type
-        ctx.autocast = {"dtype": torch.get_autocast_dtype(device), "enabled": torch.is_autocast_enabled(device)}
-        ctx.size = max(1, num_values // logits_of(hidden[:1]).shape[-1])  # tokens of a chunk
-        parts = [slice(first, first + ctx.size) for first in range(0, len(targets), ctx.size)]
-        return torch.cat([_losses(logits_of(hidden[part]), targets[part]) for part in parts])
+        ctx: Any,
+        hidden: torch.Tensor,
+        targets: torch.Tensor,
+        weights: torch.Tensor,
+        head: Head,
+        *parameters: torch.Tensor,  # noqa: ARG004 - autograd looks for what is to be differentiated among the arguments
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        own = head.weights()
+        trained = {name: weight for name, weight in own.items() if weight.requires_grad}
+        is_differentiated = any(ctx.needs_input_grad)
+        of_hidden = torch.empty_like(hidden) if is_differentiated else None
+        gradients = {name: torch.zeros_like(weight, dtype=torch.float32) for name, weight in trained.items()}
+        losses = torch.empty(len(targets), device=hidden.device)
+        size = tokens_at_once(head)
+        for first in range(0, len(targets), size):
+            part = slice(first, first + size)
+            if of_hidden is None:
+                losses[part] = head.losses(hidden[part], targets[part], own)
+                continue
+            piece = hidden[part].detach().requires_grad_()
+            with torch.enable_grad(), _own_tensors():
+                of_part = head.losses(piece, targets[part], own)
+                of_hidden[part], *found = torch.autograd.grad(of_part, [piece, *trained.values()], weights[part])
+            losses[part] = of_part.detach()
+            for name, gradient in zip(trained, found, strict=True):
+                gradients[name].add_(gradient)
+        if of_hidden is not None:
+            rows = {name: parameter.shape for name, parameter in head.module.named_parameters()}
+            ctx.save_for_backward(of_hidden, *(gradient[: rows[name][0]] for name, gradient in gradients.items()))
+        ctx.mark_non_differentiable(losses)
+        return (losses * weights).sum(), losses
 
     @staticmethod
     def backward(ctx: Any, *outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (of_losses,) = outputs
-        hidden, targets, *parameters = ctx.saved_tensors
-        of_hidden = torch.empty_like(hidden)
-        of_parameters: list[torch.Tensor] = []
-        with torch.autocast(hidden.device.type, **ctx.autocast):  # one for all chunks: it casts the head once
-            for first in range(0, len(targets), ctx.size):
-                part = slice(first, first + ctx.size)
-                piece = hidden[part].detach().requires_grad_()
-                with torch.enable_grad():
-                    losses = _losses(ctx.logits_of(piece), targets[part])
-                of_hidden[part], *found = torch.autograd.grad(losses, [piece, *parameters], of_losses[part])
-                if of_parameters:
-                    for total, gradient in zip(of_parameters, found, strict=True):
-                        total.add_(gradient)
-                else:
-                    of_parameters = found
+        scale, _ = outputs
+        of_hidden, *of_parameters = (
+            gradient.mul_(scale) for gradient in ctx.saved_tensors
+        )  # in place: torch refuses a second time
         return of_hidden, None, None, None, *of_parameters
+
+
+def tokens_at_once(head: Head) -> int:
+    """Of a chunk: a power of two, as the numbers of tokens of most rows are multiples of, so that all chunks are alike."""
+    return 1 << max(0, (head.chunk_values // head.vocab_size).bit_length() - 1)
+
+
+@contextmanager
+def _own_tensors() -> Iterator[None]:
+    """Without hooks of others for what autograd saves: it is needed at once."""
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        yield

@@ -163,7 +163,7 @@ def _keep_pinned_sizes() -> None:
     that the environment configures is left as it is."""
     if {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
         return
-    with contextlib.suppress(AttributeError, RuntimeError):  # an older torch
+    with contextlib.suppress(AttributeError, RuntimeError, ValueError):  # an older torch, which lacks the function or the key
         torch._C._accelerator_setAllocatorSettings(f"pinned_max_round_threshold_mb:{_ROUNDED_MB}")
 
 

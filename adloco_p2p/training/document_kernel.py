@@ -3,8 +3,8 @@
 A mask has a byte or more for each pair of tokens of a row, its attention computes the pairs across documents, too, and no flash
 attention takes one. The kernel (`varlen_attn`) gets the rows as one line of documents, and the places where they begin. It is
 torch's own, for bfloat16 on NVIDIA's Ampere generation and newer, and maybe on others: `try_attention` tries it with the model
-on the device, and where it does not do what masked attention does, or raises an error, all stays as it was. Layers that need
-more than documents and causality, such as windows shorter than the row, get their mask as ever.
+on the device, forward and backward, and where it does not do what masked attention does, or raises an error, all stays as it
+was. Layers that need more than documents and causality, such as windows shorter than the row, get their mask as ever.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,9 @@ MOST_DOCUMENTS = (1 << 16) - 1
 _ATTENTION = "documents"
 _TRIAL = "documents_trial"
 """The names under which transformers finds the two functions below."""
-_TOLERANCE = 0.05
-"""Between the kernel's values and those of masked attention, relative to the largest: several roundings of bfloat16."""
+_TOLERANCE, _GRADIENT_TOLERANCE = 0.05, 0.1
+"""Between the kernel's values and those of masked attention, relative to the largest, and between gradients, relative to the
+norm: several roundings of bfloat16."""
 
 
 def document_places(rows: Batch) -> dict[str, torch.Tensor]:
@@ -37,9 +38,11 @@ def document_places(rows: Batch) -> dict[str, torch.Tensor]:
     return {"cu_seq_lens_q": torch.nn.functional.pad(firsts, (0, 1), value=rows.positions.numel()).int()}
 
 
-def try_attention(module: transformers.PreTrainedModel, step: Callable[[], None]) -> bool:
-    """Whether the module computes without masks from now on; otherwise it computes as before. `step`: a forward and backward of
-    rows of several documents, with `document_places`."""
+def try_attention(
+    module: transformers.PreTrainedModel, masked: torch.Tensor, without_masks: Callable[[], torch.Tensor]
+) -> bool:
+    """Whether the module computes without masks from now on; otherwise it computes as before. `masked`: the gradient [P] of
+    rows of several documents; `without_masks` computes it with `document_places`."""
     plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
     before = plain.config._attn_implementation
     if before != "sdpa":
@@ -47,9 +50,10 @@ def try_attention(module: transformers.PreTrainedModel, step: Callable[[], None]
     for name, function, mask_function in ((_TRIAL, _trial, sdpa_mask), (_ATTENTION, _attention, _mask)):
         transformers.AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, mask_function)
-    plain.set_attn_implementation(_TRIAL)
     try:
-        step()
+        plain.set_attn_implementation(_TRIAL)
+        if not float((without_masks() - masked).norm()) <= _GRADIENT_TOLERANCE * float(masked.norm()):
+            raise ArithmeticError("the gradient of torch's kernel for documents is another than that of masked attention")
     except Exception:  # torch refuses a card, a type or a size with whatever error it has; an older one lacks the kernel
         plain.set_attn_implementation(before)
         return False
@@ -83,7 +87,8 @@ def _attention(
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     query, key, value = (each.transpose(1, 2).flatten(0, 1).to(dtype) for each in (query, key, value))  # [n L, heads, d]
     places = (cu_seq_lens_q, cu_seq_lens_q, length, length)
-    found = varlen_attn(query, key, value, *places, scale=scaling, window_size=(-1, 0), enable_gqa=True)
+    grouped: Any = {"enable_gqa": True} if key.shape[1] != query.shape[1] else {}  # older torches do not know the argument
+    found = varlen_attn(query, key, value, *places, scale=scaling, window_size=(-1, 0), **grouped)
     assert isinstance(found, torch.Tensor), "the sums of the scores were not asked for"
     return found.view(num_rows, length, *found.shape[1:]), None
 

@@ -88,7 +88,7 @@ def _step_bytes(shell: ModelShell, rows: Batch) -> int:
         return nothing
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        shell.token_losses(rows)
+        shell.weighted_loss(rows)
     return sum(saved.values()) + 2 * max(saved.values()) + shell.logits_bytes(rows.input_ids.numel())
 
 

@@ -12,7 +12,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_products, sum_dtype
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
-from adloco_p2p.training.chunked_loss import body_of, chunk_values, chunked_cross_entropy, head_of, hidden_states
+from adloco_p2p.training.chunked_loss import body_of, chunked_cross_entropy, head_of, hidden_states
 from adloco_p2p.training.document_kernel import document_places, try_attention
 from adloco_p2p.training.plugins import Loss
 from adloco_p2p.training.row_documents import known_documents
@@ -34,8 +34,7 @@ class ModelShell:
         self._is_bfloat16 = is_bfloat16
         self._recomputes = False
         self._loss = loss
-        self._logits_of = head_of(self.module) if loss is None else None  # another loss needs the logits of all tokens
-        self._head = self.module.get_output_embeddings()
+        self._head = head_of(self.module) if loss is None else None  # another loss needs the logits of all tokens
         self._bound: torch.Tensor | None = None
         self._has_document_kernel = False
         self._accumulate_in_place()
@@ -43,15 +42,14 @@ class ModelShell:
     @property
     def is_loss_chunked(self) -> bool:
         """Whether the logits of a micro-batch are made, and forgotten, some tokens at a time."""
-        return self._logits_of is not None
+        return self._head is not None
 
     def logits_bytes(self, num_tokens: int) -> int:
         """Of a chunked loss, for that many tokens, beside the tensors that autograd saves: logits and their gradient in fp32,
         and those of the model's own type. 0 where all logits are saved."""
-        if not self.is_loss_chunked:
+        if self._head is None:
             return 0
-        vocab_size: int = self.module.config.get_text_config().vocab_size
-        return 3 * 4 * min(chunk_values(self._head), num_tokens * vocab_size)
+        return 3 * 4 * min(self._head.chunk_values, num_tokens * self._head.vocab_size)
 
     @contextmanager
     def keeping_activations(self) -> Iterator[None]:
@@ -76,22 +74,27 @@ class ModelShell:
         self._recomputes = True
 
     def compile(self, *, backend: str = "inductor") -> None:
-        """From now on compute with the model below its head compiled. Rows of a second size have it compiled once more, for
-        all sizes."""
+        """From now on compute with the model below its head compiled, and the loss of some tokens. Rows of a second size have
+        it compiled once more, for all sizes."""
         body = body_of(self.module)
         (self.module if body is None else body).compile(backend=backend)
+        if self._head is not None:
+            self._head.compile(backend=backend)
 
     def try_document_kernel(self, rows: Batch) -> bool:
         """From now on without masks for several documents of a row, if torch's kernel for them does with this model on this
         device what masks do. Before `bind` and `compile`. `rows`: to try it with; of several documents."""
         assert self._bound is None and rows.has_several_documents
 
-        def step() -> None:
-            torch.autograd.backward(self.token_losses(rows).sum())
+        def gradient() -> torch.Tensor:
+            self.gradient.zero_()
+            torch.autograd.backward(self.weighted_loss(rows)[0])
+            return self.gradient.clone()
 
         self.module.train()
+        masked = gradient()
         self._has_document_kernel = True
-        self._has_document_kernel = try_attention(self.module, step)
+        self._has_document_kernel = try_attention(self.module, masked, gradient)
         self.gradient.zero_()
         return self._has_document_kernel
 
@@ -161,31 +164,38 @@ class ModelShell:
         return logits.float().cpu()
 
     def token_losses(self, batch: Batch) -> torch.Tensor:
-        """Nats of each prediction, [n, L]; position t predicts token t + 1. Zero where there is nothing to predict: before
-        padding and at the row's end."""
+        """Nats of each prediction, [n, L], not differentiated; position t predicts token t + 1. Zero where there is nothing to
+        predict: before padding and at the row's end."""
+        return self.weighted_loss(batch)[1]
+
+    def weighted_loss(self, batch: Batch, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of the `token_losses`, each times the weight of its row [n, 1], to be differentiated, and the losses."""
         batch = batch.to(self.device)
         places = document_places(batch) if self._has_document_kernel else {}
         # The one shift. Moving the labels keeps the logits whole; slicing them would copy the largest tensor of all.
         end = batch.labels.new_full((batch.num_samples, 1), IGNORED_LABEL)
         targets = torch.cat([batch.labels[:, 1:], end], dim=1)  # [n, L]
+        if weights is None:
+            weights = torch.ones(batch.num_samples, 1, device=self.device)
         with (
             torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16),
             known_documents(has_several=batch.has_several_documents, needs_mask=not places),
         ):
-            if self._logits_of is not None:
+            if self._head is not None:
                 hidden = hidden_states(self.module, batch, **places)
-                return chunked_cross_entropy(hidden.flatten(0, 1), targets.view(-1), self._logits_of, self._head).view(
-                    targets.shape
-                )
+                each = weights.expand(targets.shape).reshape(-1)
+                total, losses = chunked_cross_entropy(hidden.flatten(0, 1), targets.view(-1), each, self._head)
+                return total, losses.view(targets.shape)
             # positions that restart, and no attention mask: transformers then keeps attention inside of each document
             output = self.module(input_ids=batch.input_ids, position_ids=batch.positions, use_cache=False, **places)
         logits = output.logits  # [n, L, V]
         if self._loss is not None:
-            return self._loss(logits.float(), targets)
-        losses = torch.nn.functional.cross_entropy(
-            logits.float().view(-1, logits.shape[-1]), targets.view(-1), reduction="none", ignore_index=IGNORED_LABEL
-        )
-        return losses.view(targets.shape)
+            losses = self._loss(logits.float(), targets)
+        else:
+            losses = torch.nn.functional.cross_entropy(
+                logits.float().view(-1, logits.shape[-1]), targets.view(-1), reduction="none", ignore_index=IGNORED_LABEL
+            ).view(targets.shape)
+        return (losses * weights).sum(), losses.detach()
 
     def free_cache(self) -> None:
         """Give memory that is not used back, of failed attempts, searching or inner steps, so that others find it whole."""

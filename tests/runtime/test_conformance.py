@@ -205,6 +205,15 @@ def test_one_member_alone_gets_its_own_vector(swarm: Swarm) -> None:
     play(swarm, scenario)
 
 
+def test_a_host_that_is_alone_keeps_no_average() -> None:
+    """Nobody asks for one; of a large model the last ones would fill the memory."""
+    swarm = MemorySwarm()
+    port = swarm.port(PeerId("a"))
+    member = Member(me=port.me, averaging=port, messenger=port, states=port)
+    asyncio.run(average([member], canonical.digest("alone"), (1,)))
+    assert not swarm.averages
+
+
 def test_a_missing_member_fails_the_attempt_for_all_and_is_named(swarm: Swarm) -> None:
     async def scenario(members: list[Member]) -> None:
         asked = attempt(canonical.digest("missing"), [(member.me, 1) for member in members], timeout_seconds=1.0)

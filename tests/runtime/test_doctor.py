@@ -89,6 +89,15 @@ def test_packages_are_compared_with_what_the_node_needs(monkeypatch):
     assert "wanted >=99" in found.found and "no-such-thing is missing" in found.found and "ruff" not in found.found
 
 
+def test_a_node_that_runs_from_a_checkout_has_no_requirements_to_compare(monkeypatch):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", missing)
+    found = check_packages()
+    assert (found.outcome, found.code) == ("warning", "E521") and "runs from a checkout" in found.found
+
+
 def test_a_running_node_is_seen_and_not_disturbed(tmp_path):
     assert holder_of(tmp_path / "nowhere") is None
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdin=-1, stdout=-1, text=True) as process:

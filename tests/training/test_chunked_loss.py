@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PretrainedConfig
 
 from adloco_p2p.config.run_config import Scalar
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
@@ -48,7 +49,6 @@ def test_the_head_is_cast_once_for_all_chunks(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", 2)
     monkeypatch.setattr(chunked_loss, "CHUNK_VALUES", 40 * VOCAB_SIZE)
     shell = shell_of(LLAMA, is_bfloat16=True)
-    losses = shell.token_losses(rows_of("cast", 0, 5))
     casts = []
 
     class Casts(TorchDispatchMode):
@@ -58,8 +58,8 @@ def test_the_head_is_cast_once_for_all_chunks(monkeypatch: pytest.MonkeyPatch) -
             return func(*args, **(kwargs or {}))
 
     with Casts():
-        losses.sum().backward()
-    assert casts.count(torch.bfloat16) == 1, "four chunks"
+        shell.weighted_loss(rows_of("cast", 0, 5))[0].backward()
+    assert casts.count(torch.bfloat16) == 1, "five chunks"
 
 
 def test_a_model_without_a_part_below_its_head_has_whole_logits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +99,17 @@ def test_losses_and_gradients_are_those_of_all_logits(name: str, monkeypatch: py
     assert torch.allclose(found_losses, losses, atol=1e-5)
     assert float((found_gradient - gradient).norm() / gradient.norm()) < 1e-5
     assert torch.allclose(found_noise, noise, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2, capped"])
+def test_compiled_chunks_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", 2)
+    monkeypatch.setattr(chunked_loss, "CHUNK_VALUES", 32 * VOCAB_SIZE)
+    torch._dynamo.reset()
+    plain, compiled = shell_of(ARCHITECTURES[name]), shell_of(ARCHITECTURES[name])
+    compiled.compile(backend="aot_eager")
+    for found, expected in zip(step(compiled), step(plain), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_bfloat16_gives_the_same_products(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,22 +155,54 @@ def test_all_logits_never_exist(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_frozen_head_on_a_cpu_holds_few_logits_and_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    head = torch.nn.Linear(5, 40)
-    assert chunked_loss.chunk_values(head) == chunked_loss.CHUNK_VALUES
-    head.requires_grad_(False)
-    assert chunked_loss.chunk_values(head) == chunked_loss.FROZEN_CHUNK_VALUES < chunked_loss.CHUNK_VALUES
+    linear = torch.nn.Linear(5, 40)
+    head = chunked_loss.Head(linear, PretrainedConfig(vocab_size=40))
+    assert head.chunk_values == chunked_loss.CHUNK_VALUES
+    linear.requires_grad_(False)
+    assert head.chunk_values == chunked_loss.FROZEN_CHUNK_VALUES < chunked_loss.CHUNK_VALUES
     monkeypatch.setattr(chunked_loss, "FROZEN_CHUNK_VALUES", 3 * 40)
     sizes: list[int] = []
+    logits = head.logits
 
-    def logits_of(hidden: torch.Tensor) -> torch.Tensor:
+    def noted(hidden: torch.Tensor, weights: chunked_loss.Weights) -> torch.Tensor:
         sizes.append(len(hidden))
-        logits: torch.Tensor = head(hidden)
-        return logits
+        return logits(hidden, weights)
 
+    monkeypatch.setattr(head, "logits", noted)
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(11, 5, generator=generator).requires_grad_()
     targets = torch.randint(40, (11,), generator=generator)
-    (found,) = torch.autograd.grad(chunked_loss.chunked_cross_entropy(hidden, targets, logits_of, head).sum(), [hidden])
-    expected = torch.nn.functional.cross_entropy(head(hidden), targets, reduction="sum")
+    weights = torch.rand(11, generator=generator)
+    total, _ = chunked_loss.chunked_cross_entropy(hidden, targets, weights, head)
+    (found,) = torch.autograd.grad(total, [hidden])
+    expected = (torch.nn.functional.cross_entropy(linear(hidden), targets, reduction="none") * weights).sum()
     assert torch.allclose(found, torch.autograd.grad(expected, [hidden])[0], atol=1e-6)
-    assert max(sizes) == 3
+    assert max(sizes) == 2, "the power of two below three"
+
+
+def test_a_head_whose_rows_are_padded_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on GPUs, whose products need sizes that are aligned."""
+    linear = torch.nn.Linear(5, 41)
+    head = chunked_loss.Head(linear, PretrainedConfig(vocab_size=41))
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(11, 5, generator=generator)
+    targets, weights = torch.randint(41, (11,), generator=generator), torch.rand(11, generator=generator)
+
+    def gradients() -> list[torch.Tensor]:
+        states = hidden.clone().requires_grad_()
+        total, losses = chunked_loss.chunked_cross_entropy(states, targets, weights, head)
+        return [losses, total.detach(), *torch.autograd.grad(3 * total, [states, linear.weight, linear.bias])]
+
+    plain, own = gradients(), head.weights
+
+    def padded() -> chunked_loss.Weights:
+        return {
+            name: torch.nn.functional.pad(weight.detach(), (*(0, 0) * (weight.ndim - 1), 0, 23)).requires_grad_()
+            for name, weight in own().items()
+        }
+
+    monkeypatch.setattr(head, "weights", padded)
+    for found, expected in zip(gradients(), plain, strict=True):
+        torch.testing.assert_close(found, expected)
+    expected = torch.nn.functional.cross_entropy(linear(hidden), targets, reduction="none").detach()
+    torch.testing.assert_close(plain[0], expected)

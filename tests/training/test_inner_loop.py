@@ -240,7 +240,7 @@ def saved_bytes(peer: Hosting) -> int:
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        peer._shell.token_losses(rows_of("saved", 0, 4))
+        peer._shell.weighted_loss(rows_of("saved", 0, 4))
     return sum(saved.values())
 
 

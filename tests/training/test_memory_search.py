@@ -62,16 +62,16 @@ def test_a_budget_too_small_for_one_sample_names_the_setting() -> None:
 def test_counting_what_autograd_saves_does_not_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two samples' activations at once were the largest peak of a peer's life."""
     counted = shell()
-    forward = counted.token_losses
+    forward = counted.weighted_loss
     held: list[int] = []
 
-    def token_losses(rows: Batch) -> torch.Tensor:
+    def weighted_loss(rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         before = live_bytes()
         losses = forward(rows)
         held.append(live_bytes() - before)
         return losses
 
-    monkeypatch.setattr(counted, "token_losses", token_losses)
+    monkeypatch.setattr(counted, "weighted_loss", weighted_loss)
     search_cpu(counted, sequence_length=LENGTH, vocab_size=VOCAB_SIZE, budget_bytes=20 << 20, limit=8)
     assert len(held) == 2
     assert max(held) < 3 * LENGTH * VOCAB_SIZE * 4, "less than the logits of the two samples take"

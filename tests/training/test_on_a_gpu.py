@@ -255,14 +255,14 @@ def test_the_kernel_for_documents_is_tried_where_it_may_be_used(
 def test_the_largest_micro_batch_is_found_by_trying(seen: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting_module, "search_cuda", search_cuda)
     peer = hosting(peer=GPU)
-    token_losses = peer._shell.token_losses
+    weighted_loss = peer._shell.weighted_loss
 
-    def short(rows: Batch) -> torch.Tensor:
+    def short(rows: Batch, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if rows.num_samples > 5:
             raise torch.OutOfMemoryError
-        return token_losses(rows)
+        return weighted_loss(rows, weights)
 
-    monkeypatch.setattr(peer._shell, "token_losses", short)
+    monkeypatch.setattr(peer._shell, "weighted_loss", short)
     assert peer.micro_batch_limit == 5
     peer.start([ONE])
     train_round(peer, effect(batch=12, micro=12))

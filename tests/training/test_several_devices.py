@@ -199,15 +199,15 @@ def test_a_team_survives_one_device_that_is_out_of_memory(short: int) -> None:
         engine.start([ONE])
     peer.place(ONE, (0, 1))
     shell = peer._shells[short].shell
-    whole = shell.token_losses
+    whole = shell.weighted_loss
 
-    def holds_one_row(batch: Batch) -> torch.Tensor:
+    def holds_one_row(batch: Batch, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         if batch.num_samples > 1:
             raise torch.OutOfMemoryError("short")
-        return whole(batch)
+        return whole(batch, weights)
 
     assert peer.micro_batch_limit > 1  # searched before it is short
-    shell.token_losses = holds_one_row  # type: ignore[method-assign]
+    shell.weighted_loss = holds_one_row  # type: ignore[method-assign]
     result = peer.run_inner(effect(batch=8, micro=8), should_stop=never, on_progress=silent)
     assert result is not None and result.micro_batch_limit == 1
     assert peer.micro_batch_limit == 1

@@ -55,7 +55,12 @@ def check_python(version: tuple[int, ...]) -> CheckResult:
 def check_packages() -> CheckResult:
     """The requirements of the installed node against the installed packages."""
     problems, count = [], 0
-    for text in metadata.requires(DISTRIBUTION) or ():
+    try:
+        requirements = metadata.requires(DISTRIBUTION) or ()
+    except metadata.PackageNotFoundError:
+        found = f"{DISTRIBUTION} is not installed, it runs from a checkout; its requirements are unknown"
+        return CheckResult(check="packages", outcome="warning", found=found, code="E521")
+    for text in requirements:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue

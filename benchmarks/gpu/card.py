@@ -1,0 +1,108 @@
+"""What the parts share: models, rows, a peer alone on the card, and times that wait for the card."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import EvaluationConfig, InnerConfig, ModelConfig, RunConfig
+from adloco_p2p.core.model.events import InnerResult, RunInner
+from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
+from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.training.hosting import Hosting
+from benchmarks.memory_per_instance import InMemory
+from benchmarks.nodes import llama
+
+ME, ONE = PeerId("peer"), InstanceId(0)
+LENGTH, VOCAB_SIZE = 1024, 50257
+DENSE_BFLOAT16 = 989e12
+"""Operations per second of an H100 or H200 by its datasheet, which the share of the card's peak (MFU) refers to."""
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
+"""124 million parameters with the vocabulary of GPT-2."""
+LLAMA_30M = llama(width=384, layers=8, heads=6, intermediate=1024)
+"""With the vocabulary of GPT-2, 33 million parameters."""
+
+
+def random_rows(*, length: int = LENGTH, vocab_size: int = VOCAB_SIZE, count: int = 256, documents: int = 1) -> InMemory:
+    """The same random rows again and again."""
+    ids = torch.randint(vocab_size, (count, length), generator=torch.Generator().manual_seed(1))
+    positions = None if documents == 1 else torch.arange(length).remainder(-(-length // documents)).repeat(count, 1)
+    return InMemory(Batch(input_ids=ids, labels=ids, positions=positions), vocab_size=vocab_size)
+
+
+def run_of(
+    architecture: dict[str, Any], *, precision: Literal["float32", "bfloat16"] = "bfloat16", **changes: Any
+) -> RunConfig:
+    """A run whose batch stays and is not measured."""
+    model = ModelConfig(architecture=architecture, precision=precision)
+    run = RunConfig(model=model, evaluation=EvaluationConfig(rows=1), inner=InnerConfig(learning_rate=1e-4))
+    return replace(run, batch=replace(run.batch, test="constant"), **changes)
+
+
+def peer_of(run: RunConfig, feed: InMemory | None = None, *, instances: int = 1, **machine: Any) -> Hosting:
+    """On the card, with so many instances."""
+    config = PeerConfig(device="cuda", max_instances=instances, **machine)
+    peer = Hosting(run, config, ME, feed or random_rows())
+    peer.start([InstanceId(number) for number in range(instances)])
+    return peer
+
+
+def work(*, batch: int, micro: int, steps: int, number: int = 0, instance: InstanceId = ONE) -> RunInner:
+    """A round of one host."""
+    share = HostShare(
+        peer=ME,
+        batch_samples=batch,
+        inner_steps=steps,
+        micro_batch_size=micro,
+        accumulation_steps=-(-batch // micro),
+        first_sample=0,
+    )
+    plan = InstancePlan(
+        instance=instance,
+        requested_batch=batch,
+        effective_batch=batch,
+        mode="single",
+        reason="benchmark",
+        hosts=(share,),
+        first_sample=0,
+        inner_steps_before=number * steps,
+    )
+    return RunInner(round=number, plan=plan, share=share, progress_start=0.1, progress_end=0.2)
+
+
+def train(peer: Hosting, effect: RunInner) -> InnerResult:
+    """The inner steps of a round, as the node has them done; the card is done, too."""
+    result = peer.run_inner(effect, should_stop=lambda: False, on_progress=lambda *_: None)
+    assert result is not None
+    return result
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Until the card is done."""
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def mfu(tokens_per_second: float, *, parameters: int, layers: int, width: int, length: int = LENGTH) -> float:
+    """Of DENSE_BFLOAT16: 6 operations per parameter and token, and those of attention, as nanoGPT counts them (PaLM's
+    appendix B)."""
+    return tokens_per_second * (6 * parameters + 12 * layers * width * length) / DENSE_BFLOAT16
+
+
+def describe() -> str:
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"

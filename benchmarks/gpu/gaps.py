@@ -1,0 +1,111 @@
+"""What the card waits for between two rounds: the whole node alone, and its averaging of nothing, with 124 million parameters.
+
+A gap is the time from the end of a round's inner steps, when the card has nothing to do, to the first inner step of the next
+round: pseudo-gradient, outer step, digest, checkpoint and plan, where they do not run beside the training. What the average in
+memory takes is printed apart and is a part of it.
+"""
+
+import asyncio
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model.events import Durable, InnerResult, Started
+from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.rules import InstanceRules
+from adloco_p2p.core.peer.peer import Cadence, Peer
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.runtime.node.event_sink import Sink
+from adloco_p2p.runtime.node.loop import Node, Ports
+from adloco_p2p.runtime.offline_node import NothingToJournal
+from adloco_p2p.storage.checkpoint import CheckpointStore
+from adloco_p2p.storage.event_log import EventLog
+from adloco_p2p.swarm.in_memory import MemorySwarm
+from adloco_p2p.training.hosting import Hosting
+from benchmarks.gpu.card import GPT2, ME, ONE, describe, peer_of, random_rows, run_of
+from benchmarks.node_overhead import Unseen
+
+ROUNDS, STEPS, BATCH, MICRO = 5, 8, 64, 32
+TARGET, ROUND_SECONDS = 0.01, 60.0
+
+
+class Timed:
+    """When a peer's inner steps began and ended."""
+
+    def __init__(self, peer: Hosting) -> None:
+        self.spans: list[tuple[float, float]] = []
+        run_inner = peer.run_inner
+
+        def timed(*arguments: Any, **more: Any) -> InnerResult | None:
+            started = time.perf_counter()
+            result = run_inner(*arguments, **more)
+            torch.cuda.synchronize()
+            self.spans.append((started, time.perf_counter()))
+            return result
+
+        peer.run_inner = timed  # type: ignore[method-assign]
+
+    @property
+    def gaps(self) -> list[float]:
+        return [start - end for (_, end), (start, _) in zip(self.spans, self.spans[1:], strict=False)]
+
+
+def measure(name: str, **changes: Any) -> None:
+    base = run_of(GPT2)
+    run = replace(
+        base,
+        work=replace(base.work, rounds=ROUNDS, inner_steps=STEPS),
+        batch=replace(base.batch, initial_batch=BATCH),
+        instances=InstanceRules(count=1, start="same"),
+        evaluation=replace(base.evaluation, period_rounds=0),
+        **changes,
+    )
+    peer = peer_of(run, random_rows(), max_micro_batch=MICRO)
+    timed = Timed(peer)
+    with tempfile.TemporaryDirectory() as folder:
+        play(run, peer, Path(folder))
+    gaps = timed.gaps[1:]  # the first one allocates
+    inner = median(end - start for start, end in timed.spans[1:])
+    typical = median(gaps)
+    print(
+        f"{name:24s} inner steps {inner:6.2f} s, gap {typical:6.3f} s (most {max(gaps):.3f}):"
+        f" {typical / (inner + typical):6.1%} of these rounds, {typical / ROUND_SECONDS:6.2%} of {ROUND_SECONDS:.0f} s",
+        flush=True,
+    )
+
+
+def play(run: Any, peer: Hosting, folder: Path) -> None:
+    capacity = Capacity(samples_per_second=0.0, micro_batch_limit=peer.micro_batch_limit, max_instances=1)
+    plan = genesis(run.digest, [(ME, capacity)], run.rules)
+    port = MemorySwarm().port(ME)
+    ports = Ports(
+        engine=peer,
+        checkpoints=CheckpointStore.open(folder / "checkpoints", run=run.digest, kept=2),
+        averaging=port,
+        messenger=port,
+        states=port,
+        journal=NothingToJournal(),
+        events=Sink(log=EventLog.open(folder / "events.jsonl"), view=Unseen()),
+    )
+    durable = Durable(round=0, plans=(plan,), held=(ONE,))
+    agreement = FixedRosterAgreement(decide=lambda before, reports: next_plan(before, reports, run.rules))
+    node = Peer(me=ME, cadence=Cadence(work=run.work, evaluation_period=0, checkpoint_period=4), agreement=agreement)
+    asyncio.run(Node(peer=node, ports=ports).run(Started(durable=durable, capacity=capacity)))
+
+
+def main() -> None:
+    print(f"{describe()}, {torch.get_num_threads()} threads; target {TARGET:.0%} of a round of {ROUND_SECONDS:.0f} s")
+    measure("float32 outer state")
+    torch.cuda.empty_cache()
+    base = run_of(GPT2)
+    measure("bfloat16 outer momentum", outer=replace(base.outer, state="mixed"))
+
+
+if __name__ == "__main__":
+    main()
