@@ -13,12 +13,13 @@ from benchmarks.method.rows import TUNING_SEED, Row
 from benchmarks.method.run import BASE, run_row
 from benchmarks.method.store import Act, Record, Store, command_line, key_of
 from benchmarks.method.store import pack as keep
-from benchmarks.package_text import kneser_ney_losses, ngram_losses, prepared
+from benchmarks.package_text import PACKAGE_CHARACTERS, Prepared, kneser_ney_losses, ngram_losses, prepared
 
 COUNTED = "tables of counts"
 """Key of their record."""
 POINTS = 8
 """Times that a run is measured."""
+PRICED = ("rounds", "bytes_per_peer", "loss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,11 @@ class Scale:
     """Tokens of the longest table of counts."""
     kneser_ney: tuple[int, ...] = ()
     """Orders of the tables that are smoothed by Kneser and Ney."""
+    package_characters: int = PACKAGE_CHARACTERS
+
+    def prepared(self) -> Prepared:
+        """The text of this machine."""
+        return prepared(self.vocab_size, self.package_characters)
 
     def samples_of(self, seed: int) -> int:
         return self.tuning_samples if seed == TUNING_SEED else self.samples
@@ -59,9 +65,9 @@ class Runs(Store):
     def count(self) -> None:
         """The tables of counts, where they are not of this text."""
         if self.records.get(COUNTED, {}).get("text") != self.text:
-            scale, size = self.scale, prepared(self.scale.vocab_size)[2]
-            losses = ngram_losses(scale.vocab_size, scale.samples, scale.order)
-            harder = kneser_ney_losses(scale.vocab_size, scale.samples, scale.kneser_ney)
+            scale, (rows, _, size) = self.scale, self.scale.prepared()
+            losses = ngram_losses(rows, scale.vocab_size, scale.samples, scale.order)
+            harder = kneser_ney_losses(rows, scale.vocab_size, scale.samples, scale.kneser_ney)
             record = {"text": self.text, "bytes_per_token": round(size, 4), "losses": losses, "kneser_ney": harder}
             self.keep(COUNTED, record)
 
@@ -70,7 +76,7 @@ class Runs(Store):
         if self.find(row, seed) is not None:
             return
         started, scale = time.monotonic(), self.scale
-        text = prepared(scale.vocab_size)[0], scale.vocab_size
+        text = scale.prepared()[0], scale.vocab_size
         record = run_row(row, seed, samples=scale.samples_of(seed), text=text, points=POINTS)
         self.keep(self.key(row, seed), {**record, "text": self.text})
         shown = [setting for setting in row.settings if not setting.startswith(("model.", "data."))]
@@ -115,6 +121,29 @@ def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str
     tables = {f"{order}-grams": loss for order, loss in counted["losses"].items()}
     tables |= {f"{order}-grams, Kneser-Ney": loss for order, loss in counted.get("kneser_ney", {}).items()}
     lines += [f"| table of {name} | | {loss:.3f} | {loss / size:.3f} | | | | |" for name, loss in tables.items()]
+    return lines
+
+
+def price_table(runs: Runs, pairs: Sequence[tuple[Row, Row]], seeds: Sequence[int]) -> list[str]:
+    """Rows beside those that they are compared with, on the seeds that both have."""
+    lines = [
+        "| batch | schedule | seeds | rounds | MB sent per peer | final loss | batch minus schedule |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for pair in pairs:
+        test, ramp = (runs.of_seeds(row, seeds) for row in pair)
+        above = paired(losses_of(test.values()), losses_of(ramp.values()))
+        if above is None:
+            continue
+        common = sorted(test.keys() & ramp.keys())
+        sides = [[some[seed] for seed in common] for some in (test, ramp)]
+        rounds, sent, losses = ([fmean(record[what] for record in side) for side in sides] for what in PRICED)
+        cells = (
+            f"{rounds[0]:.0f} : {rounds[1]:.0f}",
+            f"{sent[0] / 1e6:.0f} : {sent[1] / 1e6:.0f}",
+            f"{losses[0]:.3f} : {losses[1]:.3f}",
+        )
+        lines.append(f"| {pair[0].name} | {pair[1].name} | {len(common)} | {' | '.join(cells)} | {above.shown(3)} |")
     return lines
 
 
