@@ -15,7 +15,7 @@ four values each; the lowest final loss counts, and the rows start with it by th
 the batch, H and momentum go by the smaller models (`benchmarks.small_vocabulary`), growth of 1.07 a round by its result.
 
 Written before any run. Batches start at 32 rows and the rate follows their root. Four ways to take about half the rounds of
-DiLoCo with 32 rows (200): a linear ramp to 128 takes 94 by arithmetic; AdLoCo with growth of at most 1.07 a round takes 95 with
+DiLoCo with 32 rows (200): a linear ramp to 128 takes 94 by arithmetic; AdLoCo with growth of at most 1.07 a round takes 94 with
 76 at most, if the test asks for more in every round from the eighth on, as it did below; a constant batch of 64, with the root
 of 2 times the rate, takes 100. Planned comparisons, paired by seed, each with AdamW and with Muon:
 1. AdLoCo minus DiLoCo with 32 rows: what half the rounds cost.
