@@ -240,7 +240,7 @@ def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
     tuned = [tuning_line(runs, f"DiLoCo B {START} H {H}", f"rate of {kind}", tuning(kind)) for kind in KINDS]
     return {
         **found,
-        "million prices": price_table(runs, compared, seeds),
+        "million prices": price_table(runs, compared, seeds, names=("row", "beside")),
         "million tuning": ["| row | tried | constant: loss |", "|---|---|---|", *tuned],
     }
 

@@ -124,26 +124,29 @@ def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str
     return lines
 
 
-def price_table(runs: Runs, pairs: Sequence[tuple[Row, Row]], seeds: Sequence[int]) -> list[str]:
-    """Rows beside those that they are compared with, on the seeds that both have."""
+def price_table(
+    runs: Runs, pairs: Sequence[tuple[Row, Row]], seeds: Sequence[int], *, names: tuple[str, str] = ("batch", "schedule")
+) -> list[str]:
+    """Rows beside those that they are compared with, on the seeds that both have. `names`: of the two, at the head."""
     lines = [
-        "| batch | schedule | seeds | rounds | MB sent per peer | final loss | batch minus schedule |",
-        "|---|---|---|---|---|---|---|",
+        f"| {' | '.join(names)} | seeds | rounds | MB sent per peer | final loss | {' minus '.join(names)} | by seed |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for pair in pairs:
-        test, ramp = (runs.of_seeds(row, seeds) for row in pair)
-        above = paired(losses_of(test.values()), losses_of(ramp.values()))
+        ours, theirs = (losses_of(runs.of_seeds(row, seeds).values()) for row in pair)
+        above = paired(ours, theirs)
         if above is None:
             continue
-        common = sorted(test.keys() & ramp.keys())
-        sides = [[some[seed] for seed in common] for some in (test, ramp)]
+        common = sorted(ours.keys() & theirs.keys())
+        sides = [[runs.of_seeds(row, common)[seed] for seed in common] for row in pair]
         rounds, sent, losses = ([fmean(record[what] for record in side) for side in sides] for what in PRICED)
         cells = (
             f"{rounds[0]:.0f} : {rounds[1]:.0f}",
             f"{sent[0] / 1e6:.0f} : {sent[1] / 1e6:.0f}",
             f"{losses[0]:.3f} : {losses[1]:.3f}",
         )
-        lines.append(f"| {pair[0].name} | {pair[1].name} | {len(common)} | {' | '.join(cells)} | {above.shown(3)} |")
+        each = ", ".join(f"{ours[seed] - theirs[seed]:.3f}" for seed in common)
+        lines.append(f"| {pair[0].name} | {pair[1].name} | {len(common)} | {' | '.join(cells)} | {above.shown(3)} | {each} |")
     return lines
 
 

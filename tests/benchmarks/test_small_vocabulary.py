@@ -97,5 +97,5 @@ def test_a_price_is_compared_on_the_seeds_that_both_rows_have(runs: Runs) -> Non
         runs.keep(runs.key(named[name], seed), {"seed": seed, "loss": loss, "rounds": 50, "bytes_per_peer": 80_000_000})
     pairs = [(named[test], named[schedule]) for test, schedule in PRICES]
     assert price_table(runs, pairs, [1, 2, 3])[2:] == [
-        f"| {TEST} | {STEEP} | 1 | 50 : 50 | 80 : 80 | 2.500 : 2.250 | 0.250 |",
+        f"| {TEST} | {STEEP} | 1 | 50 : 50 | 80 : 80 | 2.500 : 2.250 | 0.250 | 0.250 |",
     ]
