@@ -88,11 +88,11 @@ def prepared(vocab_size: int, package_characters: int = PACKAGE_CHARACTERS) -> P
 def keep_prepared(path: Path, text: Prepared) -> None:
     """In a file, for machines that lack the packages."""
     rows, digest, size = text
-    sides = {
-        name: side.gather(np.arange(side.num_rows)) for name, side in (("training", rows.training), ("heldout", rows.heldout))
-    }
-    lines = {name: np.concatenate(rows_of(side))[:-1].astype(np.uint16) for name, side in sides.items()}  # its end is put back
-    np.savez_compressed(path, digest=np.array(digest), size=np.array(size), **lines)
+    training, heldout = (
+        np.concatenate(rows_of(side.gather(np.arange(side.num_rows))))[:-1].astype(np.uint16)  # packing puts the end back
+        for side in (rows.training, rows.heldout)
+    )
+    np.savez_compressed(path, digest=np.array(digest), size=np.array(size), training=training, heldout=heldout)
 
 
 @cache

@@ -91,12 +91,17 @@ class Runs(Store):
 
     def best(self, candidates: Mapping[str, Row]) -> str:
         """The constant whose run of the tuning seed ended lowest. All of them were run."""
-        losses = {}
-        for constant, row in candidates.items():
-            record = self.find(row, TUNING_SEED)
-            assert record is not None, f"{row.name} with {constant} was not run"
-            losses[constant] = record["loss"]
-        return min(losses, key=losses.__getitem__)
+        missing = [constant for constant, row in candidates.items() if self.find(row, TUNING_SEED) is None]
+        assert not missing, f"not run with {', '.join(missing)}"
+        best = self.best_so_far(candidates)
+        assert best is not None
+        return best
+
+    def best_so_far(self, candidates: Mapping[str, Row]) -> str | None:
+        """The same of those that were run, if any were."""
+        found = {constant: self.find(row, TUNING_SEED) for constant, row in candidates.items()}
+        losses = {constant: record["loss"] for constant, record in found.items() if record is not None}
+        return min(losses, key=losses.__getitem__, default=None)
 
 
 def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str]:
@@ -151,11 +156,11 @@ def price_table(
 
 
 def tuning_line(runs: Runs, name: str, what: str, candidates: Mapping[str, Row]) -> str:
-    """Final losses of the tuning seed by the constant that was tried, the best marked."""
-    best, tried = runs.best(candidates), []
+    """Final losses of the tuning seed by the constants that were tried, the best marked."""
+    best, tried = runs.best_so_far(candidates), []
     for constant, row in candidates.items():
         record, mark = runs.find(row, TUNING_SEED), "**" if constant == best else ""
-        tried.append("" if record is None else f"{constant}: {mark}{record['loss']:.3f}{mark}")
+        tried += [] if record is None else [f"{constant}: {mark}{record['loss']:.3f}{mark}"]
     return f"| {name} | {what} | {', '.join(tried)} |"
 
 
