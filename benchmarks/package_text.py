@@ -32,22 +32,26 @@ LENGTH = 256
 """Tokens of a row."""
 
 
-def texts() -> Iterator[Document]:
+Prepared = tuple[IndexedRows, str, float]
+"""The rows, the digest of the text, and how many bytes of held-out text a token stands for."""
+
+
+def texts(package_characters: int = PACKAGE_CHARACTERS) -> Iterator[Document]:
     """Each text once, in an order that depends on nothing but the installed packages."""
     seen: set[str] = set()
-    for document in (*documents(), *_packages()):
+    for document in (*documents(), *_packages(package_characters)):
         if document.text not in seen:
             seen.add(document.text)
             yield document
 
 
-def _packages() -> Iterator[Document]:
+def _packages(package_characters: int) -> Iterator[Document]:
     """Of every pinned package the first files by name, tests left out."""
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pinned = {_plain(line.partition("==")[0]) for line in lines if "==" in line and not line.startswith("#")}
     found = {_plain(package.metadata["Name"]): package.files or [] for package in distributions()}
     for name in sorted(pinned & found.keys()):
-        left = PACKAGE_CHARACTERS
+        left = package_characters
         for file in sorted(found[name], key=str):
             if file.suffix not in SUFFIXES or "test" in str(file) or ".dist-info" in str(file):
                 continue
@@ -65,10 +69,10 @@ def _plain(name: str) -> str:
 
 
 @cache
-def prepared(vocab_size: int) -> tuple[IndexedRows, str, float]:
-    """The rows, the digest of the text, and how many bytes of held-out text a token stands for. Minutes the first time."""
+def prepared(vocab_size: int, package_characters: int = PACKAGE_CHARACTERS) -> Prepared:
+    """The text of this machine. Minutes the first time."""
     sides: tuple[list[str], list[str]] = ([], [])
-    for document in texts():
+    for document in texts(package_characters):
         sides[is_heldout(document.identity, HELDOUT_FRACTION)].append(document.text)
     digest = hashlib.sha256(json.dumps(sides).encode()).hexdigest()
     path = CACHE / f"sizes-{digest[:16]}-{vocab_size}.npz"
@@ -76,11 +80,33 @@ def prepared(vocab_size: int) -> tuple[IndexedRows, str, float]:
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, *tokenized(sides, vocab_size))
     lines = np.load(path)
-    rows = [
-        pack([lines[name]], sequence_length=LENGTH, end_of_document=0, dtype=smallest_dtype(vocab_size)) for name in lines.files
-    ]
-    size = sum(len(text.encode(errors="replace")) for text in sides[1]) / len(lines[lines.files[1]])
-    return IndexedRows(training=rows[0], heldout=rows[1]), digest, size
+    training, heldout = (lines[name] for name in lines.files)
+    size = sum(len(text.encode(errors="replace")) for text in sides[1]) / len(heldout)
+    return _packed(training, heldout, vocab_size), digest, size
+
+
+def keep_prepared(path: Path, text: Prepared) -> None:
+    """In a file, for machines that lack the packages."""
+    rows, digest, size = text
+    training, heldout = (
+        np.concatenate(rows_of(side.gather(np.arange(side.num_rows))))[:-1].astype(np.uint16)  # packing puts the end back
+        for side in (rows.training, rows.heldout)
+    )
+    np.savez_compressed(path, digest=np.array(digest), size=np.array(size), training=training, heldout=heldout)
+
+
+@cache
+def kept_prepared(path: Path, vocab_size: int) -> Prepared:
+    """What `keep_prepared` wrote."""
+    kept = np.load(path)
+    return _packed(kept["training"], kept["heldout"], vocab_size), str(kept["digest"]), float(kept["size"])
+
+
+def _packed(training: np.ndarray, heldout: np.ndarray, vocab_size: int) -> IndexedRows:
+    """Rows of the tokens of each side, which are in one line."""
+    dtype = smallest_dtype(vocab_size)
+    sides = [pack([line], sequence_length=LENGTH, end_of_document=0, dtype=dtype) for line in (training, heldout)]
+    return IndexedRows(training=sides[0], heldout=sides[1])
 
 
 def tokenized(sides: Sequence[Sequence[str]], vocab_size: int) -> list[np.ndarray]:
@@ -99,23 +125,22 @@ def tokenized(sides: Sequence[Sequence[str]], vocab_size: int) -> list[np.ndarra
     return [np.concatenate([np.array([*ids, 0], dtype=dtype) for ids in side])[:-1] for side in encoded]
 
 
-def ngram_losses(vocab_size: int, samples: int, order: int) -> dict[str, float]:
+def ngram_losses(rows: IndexedRows, vocab_size: int, samples: int, order: int) -> dict[str, float]:
     """Nats per token of tables of 1 to `order` tokens: counted in as many rows as a run reads, on the runs' held-out rows."""
-    counted, heldout = counted_and_heldout(vocab_size, samples)
+    counted, heldout = counted_and_heldout(rows, vocab_size, samples)
     table = NgramTable(counted, order=order, vocab_size=vocab_size)
     return {str(of): round(loss, 5) for of, loss in enumerate(table.losses(heldout), start=1)}
 
 
-def kneser_ney_losses(vocab_size: int, samples: int, orders: Sequence[int]) -> dict[str, float]:
+def kneser_ney_losses(rows: IndexedRows, vocab_size: int, samples: int, orders: Sequence[int]) -> dict[str, float]:
     """The same, of the tables of these orders that are smoothed by Kneser and Ney."""
-    counted, heldout = counted_and_heldout(vocab_size, samples)
+    counted, heldout = counted_and_heldout(rows, vocab_size, samples)
     tables = {order: KneserNeyTable(counted, order=order, vocab_size=vocab_size) for order in orders}
     return {str(order): round(table.losses(heldout)[-1], 5) for order, table in tables.items()}
 
 
-def counted_and_heldout(vocab_size: int, samples: int) -> tuple[list[Row], list[Row]]:
+def counted_and_heldout(rows: IndexedRows, vocab_size: int, samples: int) -> tuple[list[Row], list[Row]]:
     """As many training rows as a run reads, and the runs' held-out rows."""
-    rows, _, _ = prepared(vocab_size)
     chosen = np.random.default_rng(0).permutation(rows.training.num_rows)[:samples]
     heldout = IndexedFeed(rows, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
     return rows_of(rows.training.gather(chosen)), rows_of(heldout)

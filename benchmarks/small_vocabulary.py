@@ -31,13 +31,11 @@ all.
 import argparse
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from statistics import fmean
 
-from benchmarks.method.figures import losses_of, paired
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
 from benchmarks.package_text import LENGTH, prepared
 from benchmarks.sizes import RESULTS, SHIPPED_ETA
-from benchmarks.text_runs import Runs, Scale, run_command, run_table, tuning_line
+from benchmarks.text_runs import Runs, Scale, price_table, run_command, run_table, tuning_line
 
 PARAMETERS = 270_816
 SAMPLES = 21_120
@@ -76,7 +74,6 @@ SLOW, SLOW_CAPPED, SLOW_LOW = (f"AdLoCo, growth {BOUND}, at most {most}" for mos
 SEESAW = f"Seesaw, at most {LARGEST}"
 PRICES = ((SLOW_LOW, SEESAW), (CAPPED, LINEAR), (SLOW_CAPPED, LINEAR), (TEST, STEEP), (SLOW, STEEP), (LARGER, LINEAR))
 """The test and the schedule that take about as many rounds, the dearer price first; then a constant batch beside a ramp."""
-PRICED = ("rounds", "bytes_per_peer", "loss")
 
 
 def fixed(rate: str, batch: int = START, kind: str = "muon") -> Row:
@@ -142,35 +139,12 @@ def text_of_runs() -> str:
 
 def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
     tuned = [tuning_line(runs, FIXED, f"rate of {kind}", tuning(kind)) for kind in RATES]
+    named = {row.name: row for row in tuned_rows(runs)}
     return {
         "small vocabulary": run_table(runs, tuned_rows(runs), seeds),
-        "small vocabulary prices": price_table(runs, seeds),
+        "small vocabulary prices": price_table(runs, [(named[test], named[schedule]) for test, schedule in PRICES], seeds),
         "small vocabulary tuning": ["| row | tried | constant: loss |", "|---|---|---|", *tuned],
     }
-
-
-def price_table(runs: Runs, seeds: Sequence[int]) -> list[str]:
-    """The test beside the ramp, on the seeds that both have."""
-    lines = [
-        "| batch | schedule | seeds | rounds | MB sent per peer | final loss | batch minus schedule |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    named = {row.name: row for row in tuned_rows(runs)}
-    for pair in PRICES:
-        test, ramp = (runs.of_seeds(named[name], seeds) for name in pair)
-        above = paired(losses_of(test.values()), losses_of(ramp.values()))
-        if above is None:
-            continue
-        common = sorted(test.keys() & ramp.keys())
-        sides = [[some[seed] for seed in common] for some in (test, ramp)]
-        rounds, sent, losses = ([fmean(record[what] for record in side) for side in sides] for what in PRICED)
-        cells = (
-            f"{rounds[0]:.0f} : {rounds[1]:.0f}",
-            f"{sent[0] / 1e6:.0f} : {sent[1] / 1e6:.0f}",
-            f"{losses[0]:.3f} : {losses[1]:.3f}",
-        )
-        lines.append(f"| {' | '.join(pair)} | {len(common)} | {' | '.join(cells)} | {above.shown(3)} |")
-    return lines
 
 
 def main() -> None:

@@ -13,12 +13,13 @@ from benchmarks.method.rows import TUNING_SEED, Row
 from benchmarks.method.run import BASE, run_row
 from benchmarks.method.store import Act, Record, Store, command_line, key_of
 from benchmarks.method.store import pack as keep
-from benchmarks.package_text import kneser_ney_losses, ngram_losses, prepared
+from benchmarks.package_text import PACKAGE_CHARACTERS, Prepared, kneser_ney_losses, ngram_losses, prepared
 
 COUNTED = "tables of counts"
 """Key of their record."""
 POINTS = 8
 """Times that a run is measured."""
+PRICED = ("rounds", "bytes_per_peer", "loss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,11 @@ class Scale:
     """Tokens of the longest table of counts."""
     kneser_ney: tuple[int, ...] = ()
     """Orders of the tables that are smoothed by Kneser and Ney."""
+    package_characters: int = PACKAGE_CHARACTERS
+
+    def prepared(self) -> Prepared:
+        """The text of this machine."""
+        return prepared(self.vocab_size, self.package_characters)
 
     def samples_of(self, seed: int) -> int:
         return self.tuning_samples if seed == TUNING_SEED else self.samples
@@ -59,9 +65,9 @@ class Runs(Store):
     def count(self) -> None:
         """The tables of counts, where they are not of this text."""
         if self.records.get(COUNTED, {}).get("text") != self.text:
-            scale, size = self.scale, prepared(self.scale.vocab_size)[2]
-            losses = ngram_losses(scale.vocab_size, scale.samples, scale.order)
-            harder = kneser_ney_losses(scale.vocab_size, scale.samples, scale.kneser_ney)
+            scale, (rows, _, size) = self.scale, self.scale.prepared()
+            losses = ngram_losses(rows, scale.vocab_size, scale.samples, scale.order)
+            harder = kneser_ney_losses(rows, scale.vocab_size, scale.samples, scale.kneser_ney)
             record = {"text": self.text, "bytes_per_token": round(size, 4), "losses": losses, "kneser_ney": harder}
             self.keep(COUNTED, record)
 
@@ -70,7 +76,7 @@ class Runs(Store):
         if self.find(row, seed) is not None:
             return
         started, scale = time.monotonic(), self.scale
-        text = prepared(scale.vocab_size)[0], scale.vocab_size
+        text = scale.prepared()[0], scale.vocab_size
         record = run_row(row, seed, samples=scale.samples_of(seed), text=text, points=POINTS)
         self.keep(self.key(row, seed), {**record, "text": self.text})
         shown = [setting for setting in row.settings if not setting.startswith(("model.", "data."))]
@@ -85,12 +91,17 @@ class Runs(Store):
 
     def best(self, candidates: Mapping[str, Row]) -> str:
         """The constant whose run of the tuning seed ended lowest. All of them were run."""
-        losses = {}
-        for constant, row in candidates.items():
-            record = self.find(row, TUNING_SEED)
-            assert record is not None, f"{row.name} with {constant} was not run"
-            losses[constant] = record["loss"]
-        return min(losses, key=losses.__getitem__)
+        missing = [constant for constant, row in candidates.items() if self.find(row, TUNING_SEED) is None]
+        assert not missing, f"not run with {', '.join(missing)}"
+        best = self.best_so_far(candidates)
+        assert best is not None
+        return best
+
+    def best_so_far(self, candidates: Mapping[str, Row]) -> str | None:
+        """The same of those that were run, if any were."""
+        found = {constant: self.find(row, TUNING_SEED) for constant, row in candidates.items()}
+        losses = {constant: record["loss"] for constant, record in found.items() if record is not None}
+        return min(losses, key=losses.__getitem__, default=None)
 
 
 def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str]:
@@ -118,12 +129,38 @@ def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str
     return lines
 
 
+def price_table(
+    runs: Runs, pairs: Sequence[tuple[Row, Row]], seeds: Sequence[int], *, names: tuple[str, str] = ("batch", "schedule")
+) -> list[str]:
+    """Rows beside those that they are compared with, on the seeds that both have. `names`: of the two, at the head."""
+    lines = [
+        f"| {' | '.join(names)} | seeds | rounds | MB sent per peer | final loss | {' minus '.join(names)} | by seed |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for pair in pairs:
+        ours, theirs = (losses_of(runs.of_seeds(row, seeds).values()) for row in pair)
+        above = paired(ours, theirs)
+        if above is None:
+            continue
+        common = sorted(ours.keys() & theirs.keys())
+        sides = [[runs.of_seeds(row, common)[seed] for seed in common] for row in pair]
+        rounds, sent, losses = ([fmean(record[what] for record in side) for side in sides] for what in PRICED)
+        cells = (
+            f"{rounds[0]:.0f} : {rounds[1]:.0f}",
+            f"{sent[0] / 1e6:.0f} : {sent[1] / 1e6:.0f}",
+            f"{losses[0]:.3f} : {losses[1]:.3f}",
+        )
+        each = ", ".join(f"{ours[seed] - theirs[seed]:.3f}" for seed in common)
+        lines.append(f"| {pair[0].name} | {pair[1].name} | {len(common)} | {' | '.join(cells)} | {above.shown(3)} | {each} |")
+    return lines
+
+
 def tuning_line(runs: Runs, name: str, what: str, candidates: Mapping[str, Row]) -> str:
-    """Final losses of the tuning seed by the constant that was tried, the best marked."""
-    best, tried = runs.best(candidates), []
+    """Final losses of the tuning seed by the constants that were tried, the best marked."""
+    best, tried = runs.best_so_far(candidates), []
     for constant, row in candidates.items():
         record, mark = runs.find(row, TUNING_SEED), "**" if constant == best else ""
-        tried.append("" if record is None else f"{constant}: {mark}{record['loss']:.3f}{mark}")
+        tried += [] if record is None else [f"{constant}: {mark}{record['loss']:.3f}{mark}"]
     return f"| {name} | {what} | {', '.join(tried)} |"
 
 

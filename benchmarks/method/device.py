@@ -1,7 +1,7 @@
 """A device of the simulated world that trains: the product's training rooms, for as long as a stated machine takes.
 
-Every step is `Hosting`'s, every average `numerics.aggregate`'s. All hosts of a run are in one process and one thread, so it
-repeats exactly.
+Every step is `Hosting`'s, every average `numerics.aggregate`'s. All hosts of a run are in one process and one thread, so on a
+processor it repeats exactly.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,6 +45,8 @@ class Setting:
     """That a peer hosts."""
     merged_every: int = 0
     """Not in the product: after so many rounds each, all instances get their mean and go on apart; 0: they do not."""
+    device: str = "cpu"
+    """On which all hosts train in turn, as `--peer-set device=...` takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class TorchDevice:
         self, setting: Setting, feed: Feed, me: PeerId, *, speed: float, on_trained: OnTrained, on_outer: OnOuter
     ) -> None:
         """`speed`: relative to the profile's machine."""
-        config = PeerConfig(device="cpu", num_threads=1, max_micro_batch=setting.micro_batch_limit)
+        config = PeerConfig(device=setting.device, num_threads=1, max_micro_batch=setting.micro_batch_limit)
         self._setting = setting
         self._me = me
         self._speed = speed

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from adloco_p2p.config.load import load_run
+from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.plan import RoundPlan
@@ -16,6 +17,7 @@ from adloco_p2p.core.model.run_progress import samples_after
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.indexing import IndexedRows
+from adloco_p2p.training.device import select_device
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
@@ -43,15 +45,23 @@ def settings_of(row: Row, seed: int, *, samples: int) -> list[str]:
     return [*row.settings, *([] if counts_rounds else [f"work.samples={samples}"]), f"seed={seed}"]
 
 
-def run_row(row: Row, seed: int, *, samples: int, text: tuple[IndexedRows, int] | None = None, points: int = POINTS) -> Record:
+def run_row(
+    row: Row,
+    seed: int,
+    *,
+    samples: int,
+    text: tuple[IndexedRows, int] | None = None,
+    points: int = POINTS,
+    device: str = "cpu",
+) -> Record:
     """Train `samples` samples, or as many times that as the row is long, and say what came of it. Takes seconds to a minute.
-    `text`: rows and the size of their vocabulary; none: the embedded text."""
+    `text`: rows and the size of their vocabulary; none: the embedded text. `device`: of all hosts."""
     torch.set_num_threads(1)
     samples *= row.length
     run = load_run(BASE, settings_of(row, seed, samples=samples)).value
     rows, vocab_size = text or indexed(canonical.encode(run.data))
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=run.seed)
-    watch = _Watch(run=run, rows=rows, vocab_size=vocab_size, every=samples / points)
+    watch = _Watch(run=run, rows=rows, vocab_size=vocab_size, every=samples / points, device=device)
     setting = Setting(
         run=run,
         speeds=row.speeds,
@@ -63,6 +73,7 @@ def run_row(row: Row, seed: int, *, samples: int, text: tuple[IndexedRows, int] 
         is_last_gradient=row.is_last_gradient,
         max_instances=row.max_instances,
         merged_every=row.merged_every,
+        device=device,
     )
     started = time.process_time()
     world = World(setting, feed, on_applied=watch.applied)
@@ -104,6 +115,7 @@ class _Watch:
     vocab_size: int
     every: float
     """Samples between two measurements."""
+    device: str
     final_loss: float = float("nan")
     inner_steps: int = 0
     curve: list[list[float]] = field(default_factory=list)
@@ -114,7 +126,7 @@ class _Watch:
 
     def __post_init__(self) -> None:
         module = build_model(self.run.model, vocab_size=self.vocab_size, sequence_length=self.run.data.sequence_length, seed=0)
-        self._shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
+        self._shell = ModelShell(module, device=select_device(PeerConfig(device=self.device)), is_bfloat16=False)
         feed = IndexedFeed(self.rows, vocab_size=self.vocab_size, seed=HELDOUT_SEED)
         self._heldout = feed.heldout(HELDOUT_ROWS)
         self._next_point = 0.0

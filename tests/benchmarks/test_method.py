@@ -31,6 +31,7 @@ from benchmarks.method.run import BASE, CACHE, run_row, settings_of
 from benchmarks.method.steps import grown_inner_steps
 from benchmarks.method.store import append_record, key_of, pack, read_records
 from benchmarks.method.world import World
+from tests.training.virtual_gpu import virtual_gpus
 
 RULES = Rules(work=WorkRules(inner_steps=8), batch=BatchRules(initial_batch=4))
 
@@ -193,6 +194,19 @@ def test_a_run_repeats_itself_and_spends_its_samples() -> None:
     spent = sum(batch * steps * hosts for line in first["log"] for _, batch, steps, hosts in line)
     assert 160 - 8 < spent <= 160
     assert first["loss"] < mean(point[-1] for point in first["curve"][:1])
+
+
+def test_a_run_on_a_gpu_is_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a virtual one, whose sums are the processor's."""
+    wanted = ("work.inner_steps=2", "batch.level=inner", "batch.initial_batch=4", "batch.max_batch=8", "inner.kind=muon")
+    row = Row(name="tiny", settings=wanted, speeds=(1.0, 1.0), micro_batch_limit=2)
+    records = [run_row(row, 3, samples=24, points=1)]
+    with virtual_gpus(monkeypatch) as seen:
+        records.append(run_row(row, 3, samples=24, points=1, device="cuda"))
+    assert seen["copies to a device"] > 0
+    for record in records:
+        del record["processor_seconds"]
+    assert records[0] == records[1]
 
 
 def test_again_trains_kept_rows_once_and_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

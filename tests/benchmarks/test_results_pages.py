@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import islands, muon, outer_state, own_data, presets, sizes, small_vocabulary
+from benchmarks import islands, million, muon, outer_state, own_data, presets, sizes, small_vocabulary
 from benchmarks.method import __main__ as method
 from benchmarks.method.report import Record, rewrite, write
+from benchmarks.method.rows import TUNING_SEED
 from benchmarks.method.store import read_records, records_by_key
 from benchmarks.robustness import report as robustness
-from benchmarks.text_runs import Runs
+from benchmarks.text_runs import COUNTED, Runs
 from benchmarks.wan import grid, grid_tables
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,30 @@ def test_the_tables_of_sizes_follow_from_their_records(tmp_path: Path) -> None:
     page = Path(shutil.copy(RESULTS / "sizes.md", tmp_path))
     rewrite(page, sizes.tables(Runs(sizes.SCALE)) | small_vocabulary.tables(Runs(small_vocabulary.SCALE)))
     assert page.read_text() == (RESULTS / "sizes.md").read_text()
+
+
+def test_the_tables_of_the_largest_models_follow_from_their_records(tmp_path: Path) -> None:
+    page = Path(shutil.copy(RESULTS / "million.md", tmp_path))
+    rewrite(page, million.tables(Runs(million.SCALE)))
+    assert page.read_text() == (RESULTS / "million.md").read_text()
+
+
+def test_the_page_of_the_largest_models_says_what_its_one_run_and_its_tuning_show() -> None:
+    runs, page = Runs(million.SCALE), " ".join((RESULTS / "million.md").read_text().split())
+    tried = {kind: [runs.find(row, TUNING_SEED) for row in million.tuning(kind).values()] for kind in million.KINDS}
+    adamw, muon = (min(record["loss"] for record in tried[kind] if record is not None) for kind in ("AdamW", "Muon"))
+    assert f"Muon ends {adamw - muon:.3f} below the best AdamW so far" in page
+    rate = runs.best_so_far(million.tuning("AdamW"))
+    assert rate is not None
+    record = runs.find(million.exploratory("AdamW", rate)[0], 1)
+    assert record is not None
+    counted = runs.records[COUNTED]
+    strongest = min(*counted["losses"].values(), *counted["kneser_ney"].values())
+    assert strongest == counted["kneser_ney"]["6"]
+    assert f"ends at {record['loss']:.3f}, the strongest table, of six tokens by Kneser and Ney, at {strongest:.3f}" in page
+    asked = [instance[0] for (instance,) in record["log"]]
+    assert (max(asked[:8]), asked.index(128), len(asked)) == (35, 14, 59)
+    assert "its cap of 128 in the 15th of 59" in page
 
 
 def test_the_tables_of_the_rules_follow_from_their_records(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from benchmarks.small_vocabulary import (
     GENTLE,
     LINEAR,
     PARAMETERS,
+    PRICES,
     SAMPLES,
     SCALE,
     SEESAW,
@@ -26,12 +27,11 @@ from benchmarks.small_vocabulary import (
     STEEP,
     TEST,
     H,
-    price_table,
     rows,
     tuned_rows,
     tuning,
 )
-from benchmarks.text_runs import Runs
+from benchmarks.text_runs import Runs, price_table
 
 
 def test_every_row_trains_the_same_model_on_twenty_tokens_a_parameter() -> None:
@@ -95,6 +95,7 @@ def test_a_price_is_compared_on_the_seeds_that_both_rows_have(runs: Runs) -> Non
     named = {row.name: row for row in tuned_rows(runs)}
     for name, seed, loss in ((TEST, 1, 2.0), (TEST, 2, 2.5), (STEEP, 2, 2.25), (STEEP, 3, 9.0), (LINEAR, 1, 1.0)):
         runs.keep(runs.key(named[name], seed), {"seed": seed, "loss": loss, "rounds": 50, "bytes_per_peer": 80_000_000})
-    assert price_table(runs, [1, 2, 3])[2:] == [
-        f"| {TEST} | {STEEP} | 1 | 50 : 50 | 80 : 80 | 2.500 : 2.250 | 0.250 |",
+    pairs = [(named[test], named[schedule]) for test, schedule in PRICES]
+    assert price_table(runs, pairs, [1, 2, 3])[2:] == [
+        f"| {TEST} | {STEEP} | 1 | 50 : 50 | 80 : 80 | 2.500 : 2.250 | 0.250 | 0.250 |",
     ]
