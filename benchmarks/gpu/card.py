@@ -14,7 +14,7 @@ from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training.hosting import Hosting
-from benchmarks.memory import InMemory
+from benchmarks.equal_hosts import InMemory
 from benchmarks.nodes import llama
 
 ME, ONE = PeerId("peer"), InstanceId(0)
