@@ -36,6 +36,7 @@ from adloco_p2p.errors import StorageError, SwarmError
 from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.runtime.node.event_sink import stamp
 from adloco_p2p.storage.admission_files import keep_address
+from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
 from tests.views.synthetic import OTHERS, START, THIS, events, stamped
@@ -461,10 +462,27 @@ def test_the_status_of_a_run_that_a_signer_ended_names_the_order(tmp_path: Path,
     with closing(Workdir.open(tmp_path)) as workdir:
         workdir.adopt(RunConfig())
     stop = {"event": "ruled", "time": START, "round": 4, "action": "stop", "subject": "", "by": THIS, "reason": "it is good"}
-    ended = [{**event, "course": {"last_round": 5}} if event["event"] == "plan" else event for event in events(6)]
+    changed = {"plan": {"course": {"last_round": 5}}, "started": {"rounds": 24}}
+    ended = [{**event, **changed.get(event["event"], {})} for event in events(6)]
     write_events(tmp_path, [*ended[:-1], stop, ended[-1]])
     assert main(["status", "--workdir", str(tmp_path)]) == 0
-    assert "; a signer ended the run after round 5: it is good\n" in capsys.readouterr().out
+    words = "a signer ended the run after round 5: it is good"
+    assert f"; {words}\n" in capsys.readouterr().out
+    assert main(["status", "--json", "--workdir", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["ended_by_signer"] == words
+
+
+@pytest.mark.parametrize("verb", ["status", "pause"])
+def test_a_verb_that_finds_no_node_reads_the_events_of_the_run_once(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig())
+    write_events(tmp_path, events(6)[:-1])
+    read: list[Path] = []
+    monkeypatch.setattr(control, "recorded_events", lambda path: read.append(path) or recorded_events(path))
+    assert main([verb, "--workdir", str(tmp_path)]) == 2
+    assert "its run goes on with" in capsys.readouterr().err and read == [tmp_path / "events.jsonl"]
 
 
 def author_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch, **newest: Any) -> None:

@@ -39,6 +39,7 @@ def summary(status: Status) -> dict[str, Any]:
         "device": derived.device_words(status),
         "metrics": [_metric(measure) for measure in measures(status)],
         "join_link": status.join_link,
+        "ended_by_signer": derived.ended_by_signer(status),
         "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
         "peers": [_peer(row) for row in peers],
         "traffic": asdict(derived.bandwidth(status)),
