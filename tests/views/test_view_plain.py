@@ -46,6 +46,14 @@ def test_a_joiner_prints_once_what_it_waits_for() -> None:
     assert stream.getvalue().splitlines()[1:] == ["joining   waiting to join; plans read up to round 0"]
 
 
+def test_a_run_is_finished_where_the_peer_stops_with_its_model_and_not_before() -> None:
+    """A peer that fails with E314 has carried out the last plan as well."""
+    assert lines()[-1].startswith("trained   rounds 24/24  heldout ")
+    for is_finished, words in ((True, "finished  the run is complete"), (False, None)):
+        event = {"event": "stopped", "time": START + 1e4, "reason": "the run is complete", "is_finished": is_finished}
+        assert line(stamped(event).event, replay([*events(), event])) == words
+
+
 def test_a_line_is_one_line() -> None:
     event = {"event": "warning", "time": 0.0, "key": "disk", "message": "disk\nnearly\x1bfull", "active": True}
     assert line(stamped(event).event, replay(events())) == "warning   disk: disk nearly?full"
