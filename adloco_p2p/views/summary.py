@@ -114,7 +114,7 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
     ]
     if fields["join_link"]:
         found.append(_line("address", fields["join_link"]))
-    found += [_line("warning", units.one_line(item["message"])) for item in fields["conditions"]]
+    found += [_line("warning", units.short_peers(item["message"])) for item in fields["conditions"]]
     return found
 
 
