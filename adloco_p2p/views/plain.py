@@ -211,7 +211,7 @@ def _ruled(event: telemetry.Ruled, status: Status) -> str:
 
 @line.register
 def _refused(event: telemetry.Refused, _status: Status) -> str:
-    return _joined("refused", f"messages {event.count}", f"peer {units.one_line(event.peer)}", _why(event.reason))
+    return _joined("refused", f"messages {event.count}", f"by peer {units.one_line(event.peer)}", _why(event.reason))
 
 
 @line.register

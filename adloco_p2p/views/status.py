@@ -405,7 +405,7 @@ def _rewound(status: Status, boundary: int) -> Status:
 @fold.register
 def _refused(event: telemetry.Refused, status: Status) -> Status:
     messages = "a message" if event.count == 1 else f"{event.count} messages"
-    return _incident(status, "refused", f"{messages} of {event.peer} refused: {event.reason}")
+    return _incident(status, "refused", f"{event.peer} refused {messages} of this peer: {event.reason}")
 
 
 @fold.register
