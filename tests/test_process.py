@@ -28,6 +28,8 @@ from adloco_p2p.commands.audit import read_ledger
 from adloco_p2p.commands.console import open_view, say
 from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.control import endpoint
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.scalars import PeerId
@@ -472,6 +474,20 @@ def test_the_status_of_a_run_that_a_signer_ended_names_the_order(tmp_path: Path,
     assert json.loads(capsys.readouterr().out)["ended_by_signer"] == words
 
 
+@pytest.mark.parametrize("verb", ["status", "pause", "bandwidth"])
+def test_a_verb_names_how_the_run_goes_on_after_a_node_that_was_killed(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It leaves its address behind, where nothing listens."""
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig())
+        workdir.keep_command("adloco-peer start mine.yaml")
+    endpoint.publish(tmp_path, endpoint.choose(tmp_path, endpoint.parse_listen("127.0.0.1:1")))
+    assert main([verb, "--workdir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "does not answer; it has ended; its run goes on with: adloco-peer start mine.yaml\n" in said
+
+
 @pytest.mark.parametrize("verb", ["status", "pause"])
 def test_a_verb_that_finds_no_node_reads_the_events_of_the_run_once(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -622,7 +638,7 @@ def test_a_peer_that_never_joined_fails_the_swarm_with_a_reason(
         workdir.mkdir(parents=True, exist_ok=True)
         log = workdir / "output.log"
         if workdir.name == "peer-0":
-            (workdir / "run.json").write_text("")
+            (workdir / "run.json").write_bytes(canonical.encode(RunConfig()))
             log.write_text("initial peers: /ip4/127.0.0.1/tcp/1/p2p/x\n")
             code = 0
         else:
