@@ -413,7 +413,8 @@ ERROR_CODES = {
     "E502": ErrorCode(
         "not enough memory",
         "The model with its optimizer, or one sample, does not fit the memory that may be used.",
-        "`--max-instances 1`, or `--peer-set memory_fraction=0.9`; close other programs that use the GPU (`nvidia-smi`).",
+        "`--max-instances 1`, or `--peer-set memory_fraction=0.9`; close other programs that use the GPU (`nvidia-smi`)"
+        " or the main memory.",
     ),
     "E503": ErrorCode(
         "training has diverged",

@@ -291,6 +291,21 @@ def test_a_pause_that_came_before_anybody_waited_is_not_waited_for(tmp_path: Pat
     assert main(["pause", "--wait", "--workdir", str(tmp_path)]) == 0
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory")]
+)
+def test_memory_that_ran_out_is_no_fault_of_the_program(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr(control, "status", fail)
+    assert main(["status", "--workdir", str(tmp_path)]) == 5
+    said = capsys.readouterr().err
+    assert said.startswith("adloco-peer: E502: main memory") and "Traceback" not in said and not any(tmp_path.iterdir())
+
+
 def test_a_warning_has_place_and_reason() -> None:
     record = logging.makeLogRecord(
         {"levelname": "WARNING", "name": "disk", "msg": "%s refused", "args": ("it",), "path": "a/b"}

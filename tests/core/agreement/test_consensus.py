@@ -422,7 +422,7 @@ def test_the_journal_brings_back_the_ledger(size: int) -> None:
 
 
 def test_a_peer_that_comes_back_after_a_leave_asks_for_work() -> None:
-    """It sends its last report again, which stated that it leaves: a seat with that capacity gets none until the next report."""
+    """It sends its last report again, which stated that it leaves: a seat with that capacity gets none before the next."""
     swarm = Swarm(2)
     swarm.deliver()
     name = peer(0)
