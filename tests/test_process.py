@@ -479,7 +479,7 @@ def test_the_status_of_a_run_that_a_signer_ended_names_the_order(tmp_path: Path,
     with closing(Workdir.open(tmp_path)) as workdir:
         workdir.adopt(RunConfig())
     stop = {"event": "ruled", "time": START, "round": 4, "action": "stop", "subject": "", "by": THIS, "reason": "it is good"}
-    changed = {"plan": {"course": {"last_round": 5}}, "started": {"rounds": 24}}
+    changed: dict[str, Any] = {"plan": {"course": {"last_round": 5}}, "started": {"rounds": 24}}
     ended = [{**event, **changed.get(event["event"], {})} for event in events(6)]
     write_events(tmp_path, [*ended[:-1], stop, ended[-1]])
     assert main(["status", "--workdir", str(tmp_path)]) == 0
@@ -511,7 +511,12 @@ def test_a_verb_that_finds_no_node_reads_the_events_of_the_run_once(
         workdir.adopt(RunConfig())
     write_events(tmp_path, events(6)[:-1])
     read: list[Path] = []
-    monkeypatch.setattr(control, "recorded_events", lambda path: read.append(path) or recorded_events(path))
+
+    def note(path: Path) -> Sequence[Stamped]:
+        read.append(path)
+        return recorded_events(path)
+
+    monkeypatch.setattr(control, "recorded_events", note)
     assert main([verb, "--workdir", str(tmp_path)]) == 2
     assert "its run goes on with" in capsys.readouterr().err and read == [tmp_path / "events.jsonl"]
 

@@ -132,7 +132,7 @@ def test_an_order_leaves_the_warnings_once_it_holds_and_the_page_shows_it_all_th
 
 def ordered(made: list[Made], last_round: int | None) -> list[Made]:
     """The events, with an order in every plan to end after this round."""
-    course = {"paused_from": None, "last_round": last_round, "changes": []}
+    course: Made = {"paused_from": None, "last_round": last_round, "changes": []}
     return [{**event, "course": course} if event["event"] == "plan" else event for event in made]
 
 

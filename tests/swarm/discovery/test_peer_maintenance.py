@@ -72,7 +72,9 @@ def test_a_wrong_clock_is_reported_once_when_it_begins_and_once_when_it_ends(mon
 
 def test_the_warning_about_a_connection_names_the_peer(monkeypatch):
     """Screens and `status` show the message alone."""
-    rounds = iter([{"a": "dial backoff", "stranger": "no route"}, {}])
+    a, stranger = PeerId("a"), PeerId("stranger")
+    found: list[dict[PeerId, str]] = [{a: "dial backoff", stranger: "no route"}, {}]
+    rounds = iter(found)
     told: list[Any] = []
 
     async def connect(*_, should_retry):
@@ -89,7 +91,7 @@ def test_the_warning_about_a_connection_names_the_peer(monkeypatch):
 
     monkeypatch.setattr(peer_maintenance, "connect_to_run", connect)
     monkeypatch.setattr(asyncio, "sleep", pause)
-    near = maintenance(roster=lambda: [PeerId("a")], write=told.append)
+    near = maintenance(roster=lambda: [a], write=told.append)
     monkeypatch.setattr(near._cards, "look", look)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(near.refresh_connections())
