@@ -239,7 +239,8 @@ ERROR_CODES = {
         "none of the known peers can be used",
         "All addresses that were given or remembered are dead, blocked by a firewall, or have changed. Each is listed with"
         " its reason.",
-        "Ask for a current address or join link; on the other machine, open the port that it listens on.",
+        "Ask for a current join link, or name beside yours the address that `adloco-peer status` prints at any member:"
+        " `--initial-peers LINK ADDRESS`; on the other machine, open the port that it listens on.",
     ),
     "E303": ErrorCode(
         "the run is not known there",
@@ -413,7 +414,8 @@ ERROR_CODES = {
     "E502": ErrorCode(
         "not enough memory",
         "The model with its optimizer, or one sample, does not fit the memory that may be used.",
-        "`--max-instances 1`, or `--peer-set memory_fraction=0.9`; close other programs that use the GPU (`nvidia-smi`).",
+        "`--max-instances 1`, or `--peer-set memory_fraction=0.9`; close other programs that use the GPU (`nvidia-smi`)"
+        " or the main memory.",
     ),
     "E503": ErrorCode(
         "training has diverged",

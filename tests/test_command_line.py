@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from adloco_p2p.commands.console import Steps
 from adloco_p2p.commands.swarm import _conclude
 from adloco_p2p.commands.train import _ended, _keep_command, _run_config, shortest
 from adloco_p2p.config.load import load_peer, load_run
-from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model.events import Stop
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.storage.admission_files import keep_address, read_address
@@ -318,6 +319,24 @@ def test_what_can_be_done_next_is_a_command_that_the_shell_finds(
     arguments = Namespace(workdir=tmp_path, export=None)
     assert _conclude(arguments, [], Steps(sys.stderr), finished=[tmp_path / "peer-0"], is_stopped=False) == 0
     assert f"  {shown} generate --workdir {tmp_path}/peer-0 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("data", "prompt"),
+    [
+        (DataConfig(), "'def '"),
+        (DataConfig(source="text", path="*.txt"), "'The '"),
+        (DataConfig(source="json", path="chats.jsonl", messages_column="messages"), "'What can you do?'"),
+    ],
+)
+def test_the_prompt_to_try_next_is_a_beginning_of_what_the_model_has_read(
+    data: DataConfig, prompt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(Workdir.open(tmp_path / "peer-0")) as workdir:
+        workdir.adopt(replace(RunConfig(), data=data))
+    arguments = Namespace(workdir=tmp_path, export=None)
+    assert _conclude(arguments, [], Steps(sys.stderr), finished=[tmp_path / "peer-0"], is_stopped=False) == 0
+    assert f" --prompt {prompt}\n" in capsys.readouterr().out
 
 
 def test_a_usage_error_names_the_program_once_and_no_list_of_verbs(capsys: pytest.CaptureFixture[str]) -> None:

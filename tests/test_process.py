@@ -28,6 +28,8 @@ from adloco_p2p.commands.audit import read_ledger
 from adloco_p2p.commands.console import open_view, say
 from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.control import endpoint
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.scalars import PeerId
@@ -36,6 +38,7 @@ from adloco_p2p.errors import StorageError, SwarmError
 from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.runtime.node.event_sink import stamp
 from adloco_p2p.storage.admission_files import keep_address
+from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
 from tests.views.synthetic import OTHERS, START, THIS, events, stamped
@@ -288,6 +291,21 @@ def test_a_pause_that_came_before_anybody_waited_is_not_waited_for(tmp_path: Pat
     assert main(["pause", "--wait", "--workdir", str(tmp_path)]) == 0
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory")]
+)
+def test_memory_that_ran_out_is_no_fault_of_the_program(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr(control, "status", fail)
+    assert main(["status", "--workdir", str(tmp_path)]) == 5
+    said = capsys.readouterr().err
+    assert said.startswith("adloco-peer: E502: main memory") and "Traceback" not in said and not any(tmp_path.iterdir())
+
+
 def test_a_warning_has_place_and_reason() -> None:
     record = logging.makeLogRecord(
         {"levelname": "WARNING", "name": "disk", "msg": "%s refused", "args": ("it",), "path": "a/b"}
@@ -461,10 +479,46 @@ def test_the_status_of_a_run_that_a_signer_ended_names_the_order(tmp_path: Path,
     with closing(Workdir.open(tmp_path)) as workdir:
         workdir.adopt(RunConfig())
     stop = {"event": "ruled", "time": START, "round": 4, "action": "stop", "subject": "", "by": THIS, "reason": "it is good"}
-    ended = [{**event, "course": {"last_round": 5}} if event["event"] == "plan" else event for event in events(6)]
+    changed: dict[str, Any] = {"plan": {"course": {"last_round": 5}}, "started": {"rounds": 24}}
+    ended = [{**event, **changed.get(event["event"], {})} for event in events(6)]
     write_events(tmp_path, [*ended[:-1], stop, ended[-1]])
     assert main(["status", "--workdir", str(tmp_path)]) == 0
-    assert "; a signer ended the run after round 5: it is good\n" in capsys.readouterr().out
+    words = "a signer ended the run after round 5: it is good"
+    assert f"; {words}\n" in capsys.readouterr().out
+    assert main(["status", "--json", "--workdir", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["ended_by_signer"] == words
+
+
+@pytest.mark.parametrize("verb", ["status", "pause", "bandwidth"])
+def test_a_verb_names_how_the_run_goes_on_after_a_node_that_was_killed(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It leaves its address behind, where nothing listens."""
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig())
+        workdir.keep_command("adloco-peer start mine.yaml")
+    endpoint.publish(tmp_path, endpoint.choose(tmp_path, endpoint.parse_listen("127.0.0.1:1")))
+    assert main([verb, "--workdir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "does not answer; it has ended; its run goes on with: adloco-peer start mine.yaml\n" in said
+
+
+@pytest.mark.parametrize("verb", ["status", "pause"])
+def test_a_verb_that_finds_no_node_reads_the_events_of_the_run_once(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig())
+    write_events(tmp_path, events(6)[:-1])
+    read: list[Path] = []
+
+    def note(path: Path) -> Sequence[Stamped]:
+        read.append(path)
+        return recorded_events(path)
+
+    monkeypatch.setattr(control, "recorded_events", note)
+    assert main([verb, "--workdir", str(tmp_path)]) == 2
+    assert "its run goes on with" in capsys.readouterr().err and read == [tmp_path / "events.jsonl"]
 
 
 def author_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch, **newest: Any) -> None:
@@ -604,7 +658,7 @@ def test_a_peer_that_never_joined_fails_the_swarm_with_a_reason(
         workdir.mkdir(parents=True, exist_ok=True)
         log = workdir / "output.log"
         if workdir.name == "peer-0":
-            (workdir / "run.json").write_text("")
+            (workdir / "run.json").write_bytes(canonical.encode(RunConfig()))
             log.write_text("initial peers: /ip4/127.0.0.1/tcp/1/p2p/x\n")
             code = 0
         else:

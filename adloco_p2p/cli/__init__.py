@@ -61,11 +61,20 @@ def _run(arguments: argparse.Namespace) -> int:
     except Exception as error:  # ours: everything that has a cause and a remedy is above
         if isinstance(error.__cause__, KeyboardInterrupt):  # so extensions call Ctrl-C that comes while they are loaded
             return _stopped()
+        if _lacks_memory(error):
+            words = "main memory ran out, or what a limit leaves of it (`ulimit -v`)"
+            _report("E502", (words,), as_json=vars(arguments).get("json", False))
+            return DeviceError.exit_code
         from adloco_p2p.commands.support import crash_code, describe_crash
 
         words = describe_crash(error, vars(arguments).get("workdir"))
         _report(crash_code(error), (words,), as_json=vars(arguments).get("json", False))
         return AdlocoError.exit_code
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Of the machine, not of a GPU. Torch raises a plain RuntimeError."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
 
 
 FIRST_STEPS = {

@@ -2,7 +2,8 @@
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,11 +33,11 @@ def status(arguments: argparse.Namespace) -> int:
     if holder is not None and holder.starting is not None:
         _show(arguments, starting_status(holder.starting), holder.words)
         return 0
-    if holder is None and (status_at_end := ended(arguments.workdir)) is not None:
-        finished = {"api_version": API_VERSION, **summary(status_at_end)}
-        _show(arguments, finished, _last_words(arguments.workdir, status_at_end))
+    last = _last_status(arguments.workdir) if holder is None else None
+    if last is not None and last.finish is not None:
+        _show(arguments, {"api_version": API_VERSION, **summary(last)}, _last_words(arguments.workdir, last))
         return 0
-    with _client(arguments.workdir) as client:
+    with _asking(arguments.workdir, last) as client:
         fields = client.status()
     _show(arguments, fields, "\n".join(lines(fields)))
     return 0
@@ -76,13 +77,12 @@ def _last_words(workdir: Path, status: Status) -> str:
     return "\n".join([end, model, pictures, following])
 
 
-def _continuing(workdir: Path) -> str:
+def _continuing(workdir: Path, last: Status | None) -> str:
     """Why the last node of the directory stopped, and how the run that lies there goes on; empty where none does."""
     if read_run(workdir) is None:
         return ""
-    if ended(workdir) is not None:
+    if last is not None and last.finish is not None:
         return "its run is complete, as `adloco-peer status` shows"
-    last = _last_status(workdir)
     why = f"the last one stopped: {last.stopping}; " if last is not None and last.state == "stopped" else ""
     command = read_command(workdir)
     if command.startswith("adloco-peer start ") or leads_to_others(workdir):  # a link that is needed is not kept
@@ -90,10 +90,9 @@ def _continuing(workdir: Path) -> str:
     return f"{why}its run goes on with the command that started it"
 
 
-def _own_ban(workdir: Path) -> str:
+def _own_ban(last: Status | None) -> str:
     """In words, that the peer of the directory is banned, by whom and why; empty where its events have no such order."""
-    status = _last_status(workdir)
-    if status is None or (words := overview.ban_words(status).get(status.peer)) is None:
+    if last is None or (words := overview.ban_words(last).get(last.peer)) is None:
         return ""
     return f"this peer is {words}; a signer of the run lifts a ban with `adloco-peer unban`"
 
@@ -105,31 +104,48 @@ def _starting(workdir: Path) -> str | None:
 
 
 def _client(workdir: Path) -> ControlClient:
-    """Raises NoNodeError where no node listens, naming the process that is at work there, if any."""
+    """Raises NoNodeError where no node has its address there."""
     try:
         return ControlClient(workdir)
     except NoNodeError as error:
-        holder = holder_of(workdir)
-        if holder is None and (meant := meant_workdir(workdir)):
-            raise NoNodeError(f"{error}; did you mean {meant}?") from None
-        if holder is None and (words := _own_ban(workdir)):
-            raise NoNodeError(f"{error}; {words}", code="E221") from None
-        if holder is None and (words := _continuing(workdir)):
-            raise NoNodeError(f"{error}; {words}") from None
-        if holder is None:
-            raise
-        if holder.is_helper:
-            problem = f"process {holder.pid} is a bootstrap, which trains nothing"
-        elif holder.starting is not None:
-            problem = f"the node is starting ({holder.starting}); ask again in a moment, or end it: kill {holder.pid}"
-        else:
-            problem = f"process {holder.pid} does not listen: it is ending, or was started with control_address=off"
-        raise NoNodeError(f"{workdir}: {problem}") from None
+        raise _explained(error, workdir) from None
+
+
+@contextmanager
+def _asking(workdir: Path, last: Status | None = None) -> Iterator[ControlClient]:
+    """The node of the directory, for a question. Raises NoNodeError where none answers: one that was killed leaves its address.
+    `last`: see `_explained`."""
+    try:
+        with ControlClient(workdir) as client:
+            yield client
+    except NoNodeError as error:
+        raise _explained(error, workdir, last) from None
+
+
+def _explained(error: NoNodeError, workdir: Path, last: Status | None = None) -> NoNodeError:
+    """With the process that is at work there, if any, or else how its run stands. `last` is that by its events, where the
+    caller has read them: a long run has many."""
+    holder = holder_of(workdir)
+    if holder is None and (meant := meant_workdir(workdir)):
+        return NoNodeError(f"{error}; did you mean {meant}?")
+    if holder is None:
+        last = last or _last_status(workdir)
+        if words := _own_ban(last):
+            return NoNodeError(f"{error}; {words}", code="E221")
+        words = _continuing(workdir, last)
+        return NoNodeError(f"{error}; {words}") if words else error
+    if holder.is_helper:
+        problem = f"process {holder.pid} is a bootstrap, which trains nothing"
+    elif holder.starting is not None:
+        problem = f"the node is starting ({holder.starting}); ask again in a moment, or end it: kill {holder.pid}"
+    else:
+        problem = f"process {holder.pid} does not listen: it is ending, or was started with control_address=off"
+    return NoNodeError(f"{workdir}: {problem}")
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Ask the node for one of `COMMANDS`."""
-    with _client(arguments.workdir) as client:
+    with _asking(arguments.workdir) as client:
         words = client.command(arguments.command)
         _show(arguments, {"command": arguments.command, "words": words}, words)
         if getattr(arguments, "wait", False):
@@ -150,7 +166,7 @@ def _wait(client: ControlClient, *, until: str) -> None:
 
 def bandwidth(arguments: argparse.Namespace) -> int:
     """Change the caps, or show them."""
-    with _client(arguments.workdir) as client:
+    with _asking(arguments.workdir) as client:
         if arguments.up is None and arguments.down is None:
             traffic = client.status()["traffic"]
         else:

@@ -168,6 +168,13 @@ def _follow(members: list[Member], view: View, interrupts: Interrupts, *, is_wai
         view.stop()
 
 
+def _first_prompt(run: RunConfig | None) -> str:
+    """A beginning of the kind of text that the model has learned."""
+    if run is not None and (run.data.messages_column is not None or run.data.prompt_column is not None):
+        return "What can you do?"
+    return "def " if run is None or run.data.source == "python" else "The "
+
+
 def _conclude(
     arguments: argparse.Namespace, members: Sequence[Member], steps: Steps, *, finished: Sequence[Path], is_stopped: bool
 ) -> int:
@@ -185,7 +192,7 @@ def _conclude(
         return code
     first, command = shlex.quote(str(finished[0])), program()
     nexts = [
-        f"{command} generate --workdir {first} --prompt 'The '",
+        f"{command} generate --workdir {first} --prompt {shlex.quote(_first_prompt(read_run(finished[0])))}",
         f"{command} report --workdir {first} --output {shlex.quote(str(arguments.workdir / 'report'))}",
     ]
     if arguments.export is not None:

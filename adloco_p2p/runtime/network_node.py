@@ -327,9 +327,10 @@ class NetworkPeer:
                         await self._gather()
                     embedding.workdir.enter(None)
                     with in_background(node, [schedule.run(), *self._background()]):
-                        stop = await node.run(Started(durable=durable, capacity=local.capacity))
-                        await self._messenger.drain()
-            return stop
+                        try:
+                            return await node.run(Started(durable=durable, capacity=local.capacity))
+                        finally:
+                            await self._messenger.drain()
         finally:
             local.view.stop()
 

@@ -13,7 +13,7 @@ from adloco_p2p import decode
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Statement, Ticket
 from adloco_p2p.errors import RemoteProtocolError, StorageError
-from adloco_p2p.storage.disk import replace_file, reported
+from adloco_p2p.storage.disk import replace_file, reported, write_all
 
 MAX_BYTES = 1 << 16
 """Of a ticket or a statement; both are less than two kilobytes."""
@@ -34,18 +34,18 @@ def keep_address(workdir: Path, link: str) -> None:
 
 
 def read_invitations(workdir: Path) -> list[str]:
-    """Tokens, oldest first. Raises StorageError."""
+    """Tokens, oldest first; without a last line that a crash or a full disk tore. Raises StorageError."""
     path = workdir / "invitations.txt"
     with reported(path):
-        return path.read_text("ascii").split() if path.exists() else []
+        return path.read_text("ascii").split("\n")[:-1] if path.exists() else []
 
 
 def keep_invitations(workdir: Path, tokens: list[str]) -> None:
-    """Raises StorageError."""
+    """In place of a torn last line, whose link nobody has. Raises StorageError."""
     path = workdir / "invitations.txt"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    with reported(path), os.fdopen(os.open(path, flags, 0o600), "a", encoding="ascii") as file:
-        file.writelines(f"{token}\n" for token in tokens)
+    with reported(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b", buffering=0) as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
+        write_all(file, "".join(f"{token}\n" for token in tokens).encode("ascii"))
 
 
 def read_ticket(workdir: Path) -> Ticket | None:

@@ -91,8 +91,17 @@ def ended_by_signer(status: Status) -> str:
     last = status.plans[-1] if status.plans else None
     if status.finish is None or last is None or last.course.last_round is None or last.round <= last.course.last_round:
         return ""
+    if _is_at_its_own_end(status, last):
+        return ""
     reason = status.reasons.get("stop", "")
     return f"a signer ended the run after round {last.course.last_round}{f': {units.one_line(reason)}' if reason else ''}"
+
+
+def _is_at_its_own_end(status: Status, last: Plan) -> bool:
+    """Whether the last plan would have been the last one without any order to end sooner."""
+    if status.samples is not None:  # the last round is cut to whole steps
+        return status.samples - last.samples_before < max(1, sum(planned.effective_batch for planned in last.instances))
+    return status.rounds_unstopped is not None and last.round >= status.rounds_unstopped
 
 
 def paused_by_signer(status: Status) -> str:

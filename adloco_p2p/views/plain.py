@@ -211,7 +211,7 @@ def _ruled(event: telemetry.Ruled, status: Status) -> str:
 
 @line.register
 def _refused(event: telemetry.Refused, _status: Status) -> str:
-    return _joined("refused", f"messages {event.count}", f"peer {units.one_line(event.peer)}", _why(event.reason))
+    return _joined("refused", f"messages {event.count}", f"by peer {units.one_line(event.peer)}", _why(event.reason))
 
 
 @line.register
@@ -246,9 +246,15 @@ def _paused(event: telemetry.Paused | telemetry.Resumed, _status: Status) -> str
 
 
 @line.register
+def _stopped(event: telemetry.Stopped, _status: Status) -> str | None:
+    return _joined("finished", units.one_line(event.reason)) if event.is_finished else None
+
+
+@line.register
 def _finished(event: telemetry.Finished, status: Status) -> str:
+    """The last plan is carried out. Whether the model is that of the others is not known yet."""
     return _joined(
-        "finished",
+        "trained",
         derived.position(status).replace("round", "rounds", 1),
         f"heldout {units.loss(event.heldout_loss)}",
         *_by_data(event, status),

@@ -43,6 +43,8 @@ class Status:
     mode: str = ""
     rounds: int | None = None
     """Length of a run that counts rounds."""
+    rounds_unstopped: int | None = None
+    """The same without an order of signers to end sooner."""
     samples: int | None = None
     """Length of a run that counts samples."""
     inner_steps: int = 0
@@ -178,6 +180,7 @@ def _started(status: Status, event: telemetry.Started, time: float) -> Status:
     return replace(
         status,
         **shared(event, Status),
+        rounds_unstopped=event.rounds,
         earlier_seconds=status.elapsed_seconds,
         session_start=time,
         last_time=time,
@@ -225,9 +228,9 @@ def _ordered(status: Status, plan: telemetry.Plan) -> Status:
     """The orders of signers for the run, those to come as a condition; and its length where they changed that."""
     settings, last = settings_at(plan.course, plan.round), plan.course.last_round
     if settings.rounds is not None or settings.samples is not None:
-        status = replace(status, rounds=settings.rounds, samples=settings.samples)
-    if last is not None and status.rounds is not None:
-        status = replace(status, rounds=min(status.rounds, last + 1))
+        status = replace(status, rounds_unstopped=settings.rounds, samples=settings.samples)
+    rounds = status.rounds_unstopped
+    status = replace(status, rounds=rounds if rounds is None or last is None else min(rounds, last + 1))
     warnings = {key: message for key, message in status.warnings.items() if key != ORDERS}
     why = status.reasons.get("pause") if plan.course.paused_from is not None else None
     reason = f"; reason of the pause: {why}" if why else ""
@@ -402,7 +405,7 @@ def _rewound(status: Status, boundary: int) -> Status:
 @fold.register
 def _refused(event: telemetry.Refused, status: Status) -> Status:
     messages = "a message" if event.count == 1 else f"{event.count} messages"
-    return _incident(status, "refused", f"{messages} of {event.peer} refused: {event.reason}")
+    return _incident(status, "refused", f"{event.peer} refused {messages} of this peer: {event.reason}")
 
 
 @fold.register

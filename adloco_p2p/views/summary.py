@@ -39,6 +39,7 @@ def summary(status: Status) -> dict[str, Any]:
         "device": derived.device_words(status),
         "metrics": [_metric(measure) for measure in measures(status)],
         "join_link": status.join_link,
+        "ended_by_signer": derived.ended_by_signer(status),
         "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
         "peers": [_peer(row) for row in peers],
         "traffic": asdict(derived.bandwidth(status)),
@@ -113,7 +114,7 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
     ]
     if fields["join_link"]:
         found.append(_line("address", fields["join_link"]))
-    found += [_line("warning", units.one_line(item["message"])) for item in fields["conditions"]]
+    found += [_line("warning", units.short_peers(item["message"])) for item in fields["conditions"]]
     return found
 
 

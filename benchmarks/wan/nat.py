@@ -163,6 +163,10 @@ def begin_in(net: Internet, out: Path, host: str, verb: str, *arguments: object)
     return begin(out, host, command, popen=partial(net.popen, host))
 
 
+TRAINS = ("--plain", "--peer-set", "num_threads=1", "allow_local_files=true")
+"""Of every peer: the text of the run is a file of this machine."""
+
+
 def ask_doctor(net: Internet, host: str, known: Sequence[str]) -> None:
     """The doctor's advice to the volunteer in this home before joining."""
     command = [sys.executable, "-m", "adloco_p2p", "doctor", *known]
@@ -175,7 +179,6 @@ def conduct(args: argparse.Namespace, config: Path) -> tuple[list[Member], list[
     deadline = time.monotonic() + 60 * args.minutes
     publics = [f"public-{index}" for index in range(args.public_peers)]
     homes = [f"home-{index}" for index in range(args.homes)]
-    trains = ["--plain", "--peer-set", "num_threads=1"]
     with Internet(public=["bootstrap", *publics], homes=homes, nat=args.nat) as net:
         listen = ["--host-maddrs", f"/ip4/0.0.0.0/tcp/{PUBLIC_PORT}"]
         bootstrap = begin_in(net, args.out, "bootstrap", "bootstrap", *listen)
@@ -185,7 +188,7 @@ def conduct(args: argparse.Namespace, config: Path) -> tuple[list[Member], list[
         for host in hosts:
             verb = ["start", config] if not members else ["join"]
             extra = args.peer_set if host in homes else []
-            members.append(begin_in(net, args.out, host, *verb, *known, *trains, *extra))
+            members.append(begin_in(net, args.out, host, *verb, *known, *TRAINS, *extra))
             members[0].addresses(deadline=deadline)
         for host in homes[:1]:
             ask_doctor(net, host, known)

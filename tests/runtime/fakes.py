@@ -8,8 +8,18 @@ from typing import Any
 
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import AverageFinished, Durable, FetchState, InnerResult, RunInner, Started
+from adloco_p2p.core.model.events import (
+    AverageFinished,
+    Broadcast,
+    Durable,
+    FetchState,
+    InnerResult,
+    Outcome,
+    RunInner,
+    Started,
+)
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
+from adloco_p2p.core.model.messages import Leave
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -205,6 +215,13 @@ class FakeEvents:
         return [(event.round, event.instance) for event in self.events if isinstance(event, Round)]
 
 
+class FakeAgreement(FixedRosterAgreement):
+    """Of a peer alone that announces its leave all the same."""
+
+    def leave(self, now: float) -> list[Outcome]:
+        return [*super().leave(now), Broadcast(message=Leave(peer=ME, run=RUN, beat=1, signature="0" * 128))]
+
+
 @dataclass
 class FakePeer:
     """A node whose every room is a fake."""
@@ -216,7 +233,7 @@ class FakePeer:
     def __post_init__(self) -> None:
         network = FakeNetwork(self.calls)
         self.engine = FakeEngine(self.calls)
-        agreement = FixedRosterAgreement(decide=lambda plan, reports: next_plan(plan, reports, self.rules))
+        agreement = FakeAgreement(decide=lambda plan, reports: next_plan(plan, reports, self.rules))
         cadence = Cadence(work=self.rules.work, evaluation_period=1, checkpoint_period=1)
         self.node = Node(
             peer=Peer(me=ME, cadence=cadence, agreement=agreement),

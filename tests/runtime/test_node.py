@@ -8,6 +8,7 @@ import pytest
 from adloco_p2p.core.model.events import Effect, Event, Received, Stop
 from adloco_p2p.core.model.messages import Ping
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
+from adloco_p2p.core.model.telemetry import Log, Stopped
 from adloco_p2p.errors import DeviceError, StorageError
 from tests.runtime.fakes import FakeEngine, FakePeer, rules
 
@@ -62,6 +63,34 @@ def test_a_failure_of_the_device_ends_the_node_with_it() -> None:
         run(peer)
     device_threads()
     assert peer.events.rounds() == [(0, 0)]
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_peer_that_fails_leaves_as_one_that_stops(is_full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = FakePeer(rules())
+    write = peer.events.write
+
+    def full(event: Log) -> None:
+        if is_full and "run_inner 0 1" in peer.calls.names:
+            raise StorageError("events.jsonl: the disk is full")
+        write(event)
+
+    monkeypatch.setattr(peer.events, "write", full)
+    peer.calls.reactions["run_inner 0 1"] = lambda: peer.node.post(StorageError("journal.bin: the disk is full"))
+    with pytest.raises(StorageError, match="the disk is full"):
+        run(peer)
+    assert [name for name in peer.calls.names if name.startswith("broadcast")][-1] == "broadcast Leave"
+    stopped = [event.reason for event in peer.events.events if isinstance(event, Stopped)]
+    assert stopped == ([] if is_full else ["journal.bin: the disk is full"])
+
+
+def test_a_peer_that_stops_with_an_error_leaves_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = FakePeer(rules(rounds=1))
+    monkeypatch.setattr(peer.engine, "evaluate", lambda instance: float("nan"))
+    with pytest.raises(DeviceError, match="diverged"):
+        run(peer)
+    stopped = [event for event in peer.events.events if isinstance(event, Stopped)]
+    assert peer.calls.names.count("broadcast Leave") == len(stopped) == 1
 
 
 def test_a_failed_checkpoint_ends_the_node_also_at_the_very_end() -> None:

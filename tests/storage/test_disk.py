@@ -31,3 +31,9 @@ def test_a_model_that_could_not_be_written_whole_leaves_its_directory_empty(tmp_
 def test_an_error_that_is_not_of_the_system_stays_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(SafetensorError, match="invalid header"), reported(tmp_path):
         raise SafetensorError("invalid header")
+
+
+def test_a_directory_that_was_moved_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "attempts.txt"
+    with pytest.raises(StorageError, match="it is not there; where the directory was moved"), reported(path):
+        path.read_text()

@@ -288,7 +288,7 @@ def test_a_node_trains_alone_on_a_gpu(seen: Counter[str], tmp_path: Path, capsys
     """All of it: text, forks, evaluation, checkpoints, the end."""
     assert start(tmp_path, devices="auto") == 0
     said = capsys.readouterr().out
-    assert "device cuda:0" in said and "fork" in said and "finished  rounds 2/2" in said
+    assert "device cuda:0" in said and "fork" in said and "trained   rounds 2/2" in said
 
 
 def test_a_gpu_that_fails_ends_the_node_and_the_others_go_on(
@@ -308,7 +308,7 @@ def test_a_gpu_that_fails_ends_the_node_and_the_others_go_on(
     said = capsys.readouterr()
     assert "E102" in said.err, said
     assert start(tmp_path, devices="cuda:0", rounds=4) == 0
-    assert "finished  rounds 4/4" in capsys.readouterr().out
+    assert "trained   rounds 4/4" in capsys.readouterr().out
 
 
 def test_a_model_that_a_gpu_does_not_hold_is_refused_by_name(seen: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:

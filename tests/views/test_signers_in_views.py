@@ -3,6 +3,8 @@
 import io
 from dataclasses import replace
 
+import pytest
+
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import Change, Course, Settings
@@ -20,7 +22,7 @@ from adloco_p2p.views.status import ORDERS, Status, apply
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, invited, statement, ticketed_ledger
 from tests.views.golden import screen
-from tests.views.synthetic import START, THIS, events, replay, shown_run, stamped, started
+from tests.views.synthetic import START, THIS, Made, events, replay, shown_run, stamped, started
 
 STARTED = replace(started(), rounds=100, samples=None)
 
@@ -102,7 +104,8 @@ def test_a_paused_run_is_shown_as_paused_with_the_signers_reason_and_no_time_lef
 def test_an_order_leaves_the_warnings_once_it_holds_and_the_page_shows_it_all_the_same() -> None:
     settings = {"rounds": None, "samples": None, "learning_rate_factor": 0.5}
     course = {"paused_from": None, "last_round": 5, "changes": [{"from_round": 3, "settings": settings}]}
-    made = [{**event, "course": course} if event["event"] == "plan" else event for event in events(6)]
+    longer = [{**event, "rounds": 24} if event["event"] == "started" else event for event in events(6)]
+    made = [{**event, "course": course} if event["event"] == "plan" else event for event in longer]
     place = {event["round"]: index for index, event in enumerate(made) if event["event"] == "plan"}
     change, end = "learning rate times 0.5", "a signer ends the run after round 5"
     assert replay(made[: place[3] + 1]).warnings[ORDERS] == f"{end}; {change} from round 3 on", "round 2 is trained"
@@ -114,6 +117,36 @@ def test_an_order_leaves_the_warnings_once_it_holds_and_the_page_shows_it_all_th
     assert derived.ended_by_signer(replay(events(6))) == "" == derived.ended_by_signer(status)
     with_more = [{**event, "course": {**course, "last_round": 6}} if event["event"] == "plan" else event for event in events(6)]
     assert derived.ended_by_signer(replay(with_more)) == "", "it came to its own end before"
+
+
+def ordered(made: list[Made], last_round: int | None) -> list[Made]:
+    """The events, with an order in every plan to end after this round."""
+    course: Made = {"paused_from": None, "last_round": last_round, "changes": []}
+    return [{**event, "course": course} if event["event"] == "plan" else event for event in made]
+
+
+@pytest.mark.parametrize(("length", "words"), [(6, ""), (7, "a signer ended the run after round 5")])
+def test_a_run_that_came_to_its_own_end_was_not_ended_by_a_signer(length: int, words: str) -> None:
+    made = [{**event, "rounds": length} if event["event"] == "started" else event for event in ordered(events(6), 5)]
+    status = replay(made)
+    assert derived.ended_by_signer(status) == summary.summary(status)["ended_by_signer"] == words
+    assert (" by a signer's order, held-out loss" in screen(status, 120, 24)) == bool(words)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_run_of_samples_came_to_its_own_end_where_no_whole_step_was_left(left: int) -> None:
+    last = next(event for event in reversed(events(6)) if event["event"] == "plan")
+    step = sum(planned["effective_batch"] for planned in last["instances"])
+    made = ordered(events(6, samples=last["samples_before"] + step - 1 + left), 5)
+    assert bool(derived.ended_by_signer(replay(made))) == bool(left)
+
+
+def test_a_run_whose_end_is_taken_back_has_its_whole_length_again() -> None:
+    made = events(6)[:-1]
+    newest = max(index for index, event in enumerate(made) if event["event"] == "plan")
+    assert replay(ordered(made[:newest], 9)).rounds == 6, "the order changes nothing"
+    assert replay(ordered(made[:newest], 4)).rounds == 5
+    assert replay([*ordered(made[:newest], 4), *ordered(made[newest:], None)]).rounds == 6
 
 
 def test_a_keeper_is_not_on_the_bench_and_shows_whether_anybody_trains() -> None:

@@ -3,7 +3,7 @@
 import io
 
 from adloco_p2p.views.plain import PlainView, line
-from tests.views.synthetic import FORK_ROUND, MERGE_ROUND, START, events, live, replay, stamped
+from tests.views.synthetic import FORK_ROUND, MERGE_ROUND, OTHERS, START, events, live, replay, stamped
 
 
 def lines(rounds: int = 24) -> list[str]:
@@ -44,6 +44,22 @@ def test_a_joiner_prints_once_what_it_waits_for() -> None:
     for event in (events()[0], strangers, *({**strangers, "round": number} for number in range(1, 50))):
         view.update(stamped(event))
     assert stream.getvalue().splitlines()[1:] == ["joining   waiting to join; plans read up to round 0"]
+
+
+def test_a_run_is_finished_where_the_peer_stops_with_its_model_and_not_before() -> None:
+    """A peer that fails with E314 has carried out the last plan as well."""
+    assert lines()[-1].startswith("trained   rounds 24/24  heldout ")
+    for is_finished, words in ((True, "finished  the run is complete"), (False, None)):
+        event = {"event": "stopped", "time": START + 1e4, "reason": "the run is complete", "is_finished": is_finished}
+        assert line(stamped(event).event, replay([*events(), event])) == words
+
+
+def test_a_refusal_names_the_peer_that_refused() -> None:
+    event = {"event": "refused", "time": START, "peer": OTHERS[0], "reason": "too many messages", "count": 2}
+    words = f"refused   messages 2  by peer {OTHERS[0]}  why: too many messages"
+    status = replay([*events(), event])
+    assert line(stamped(event).event, status) == words
+    assert status.incidents[-1].message == f"{OTHERS[0]} refused 2 messages of this peer: too many messages"
 
 
 def test_a_line_is_one_line() -> None:

@@ -38,6 +38,14 @@ def test_the_lines_name_what_a_person_asks_for() -> None:
     assert lines(summary(Status()))
 
 
+def test_a_warning_names_peers_as_the_other_lines_do() -> None:
+    peer = f"12D3KooW{'1' * 44}"
+    warning = {"event": "warning", "time": 1e9, "key": "connection", "message": f"{peer} is away", "active": True}
+    fields = summary(apply(status_at(*BUSY), warning))
+    assert f"warning     {units.short_peer(peer)} is away" in lines(fields)
+    assert fields["conditions"][-1]["message"].startswith(peer), "programs get the whole id"
+
+
 def test_what_a_token_costs_and_when_the_work_first_counted() -> None:
     status = replay(events())
     fields = summary(apply(status, {"event": "first_contribution", "time": 1e9, "round": 1, "seconds": 41.5}))

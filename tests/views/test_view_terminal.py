@@ -253,7 +253,7 @@ def test_keys_turn_pages_pause_the_node_and_leave_once(monkeypatch: pytest.Monke
     view = TerminalView(pause=lambda status: asked.append(status.state) or "ends round 24, then pauses")  # type: ignore[func-returns-value]
     for event in events():
         view.update(stamped(event))
-    assert "finished  rounds 24/24" in pressing(view, "l")
+    assert "trained   rounds 24/24" in pressing(view, "l")
     assert "the number to watch" in pressing(view, "?")
     assert "Peers (4)" in pressing(view, "?x")
     assert "ends round 24, then pauses" in pressing(view, "p") and asked == ["finished"]

@@ -98,6 +98,8 @@ class GossipAgreement:
         for report in reports:
             if report.peer == self.me:
                 outcomes += self.submit(report, now)
+        self._capacity = replace(self._capacity, is_leaving=False)  # the last report before a leave states otherwise
+        self.members.offer(self._capacity)
         return self._with_changes(outcomes, now)
 
     def note_work(self, rounds: Collection[int]) -> None:

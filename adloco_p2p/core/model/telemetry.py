@@ -436,10 +436,12 @@ class Left(Log):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(Log):
-    """Messages of a peer were refused at the border."""
+    """A peer refused messages of this one at its border."""
 
     peer: PeerId
+    """The one that refused them."""
     reason: str
+    """In that peer's words."""
     count: int
     """How many since the last such event."""
 

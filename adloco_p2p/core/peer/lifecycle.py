@@ -339,6 +339,13 @@ class Lifecycle:
         self._enter(Stage.STOPPED)
         return [*self._outcomes(self._agreement.leave(now), now), stop]
 
+    def fail(self, now: float) -> list[Effect]:
+        """The process ends by an error of its own. What is under way goes no further; the others wait for it no longer."""
+        if self.is_stopped:
+            return []
+        self._enter(Stage.STOPPED)
+        return self._outcomes(self._agreement.leave(now), now)
+
     # --- the end of the run ------------------------------------------------------------------------------------------
 
     def have_others_ended(self) -> bool:

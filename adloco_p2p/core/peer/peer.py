@@ -172,6 +172,10 @@ class Peer:
         self._next_wait = min([instant for instant in waits if instant is not None], default=None)
         return effects
 
+    def fail(self, now: float) -> list[Effect]:
+        """In place of `handle` where the process ends by an error of its own: the message with which this peer leaves."""
+        return self._lifecycle.fail(now)
+
     # --- one event ---------------------------------------------------------------------------------------------------
 
     def _take(self, event: Event, now: float) -> list[Effect]:

@@ -7,6 +7,7 @@ a restart safe.
 import asyncio
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,8 +37,9 @@ from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.core.model.telemetry import Log, StoodStill, Stopped
+from adloco_p2p.core.peer.lifecycle import Stage
 from adloco_p2p.core.peer.peer import Peer
-from adloco_p2p.errors import AveragingError, DeviceError, StateTransferFailed, SwarmError, TaskScoringFailed
+from adloco_p2p.errors import AdlocoError, AveragingError, DeviceError, StateTransferFailed, SwarmError, TaskScoringFailed
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.runtime.node.ports import (
     AveragedVector,
@@ -156,11 +158,23 @@ class Node:
                         raise kind(stop.reason, code=stop.error)
                     return stop
                 event = await self._next_event()
+        except AdlocoError as error:
+            self._part(error)
+            raise
         finally:
             self._worker.abort()
             self._tasks.cancel()
             await self._tasks.settled()
             await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
+
+    def _part(self, error: AdlocoError) -> None:
+        """Leave as a peer does that stops, as far as a full disk allows, so that the others need not miss this one first."""
+        if self.peer.stage is Stage.STOPPED:
+            return
+        for effect in self.peer.fail(time.monotonic()):
+            self._perform(effect)
+        with suppress(AdlocoError):
+            self._ports.events.write(Stopped(reason=str(error), is_finished=False))
 
     async def _next_event(self) -> Event | BaseException:
         deadline = self.peer.next_deadline

@@ -75,11 +75,15 @@ class PeerMaintenance:
             known = await connect_to_run(self._swarm_node, self._discovery, self._run, should_retry=True)
             self._unreached = frozenset(known.unreached)
             roster = set(self._roster())
-            missed = {f"connection to {peer}": why for peer, why in known.unreached.items() if peer in roster}
+            missed = {
+                f"connection to {peer}": f"{peer} cannot be reached from here: {why}"
+                for peer, why in known.unreached.items()
+                if peer in roster
+            }
             for key in [key for key in self._warned - {CLOCK} if key not in missed]:
                 self._warn(key, "connected, or gone", is_active=False)
-            for key, why in missed.items():
-                self._warn(key, f"cannot be reached from here: {why}", is_active=True)
+            for key, message in missed.items():
+                self._warn(key, message, is_active=True)
             await self._cards.look([record for record in known.records if record.peer in roster], known.connected)
             pause = min(2 * pause, RECONNECT_SECONDS)
 

@@ -196,7 +196,7 @@ class GossipWire:
             return "unknown kind of message"
         is_stranger = self._endpoint.is_stranger(remote)
         if is_stranger and envelope.kind not in self._stranger_kinds:
-            return f"only members send {envelope.kind}, and the newest plan that is known here gives no seat to the sender"
+            return f"only members send {envelope.kind}, and the newest plan that the receiver has gives no seat to the sender"
         try:
             check_plain_bytes(envelope)
         except RemoteProtocolError as error:

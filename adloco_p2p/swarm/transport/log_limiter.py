@@ -1,4 +1,4 @@
-"""Refused messages of other peers, logged seldom: a bad peer must not fill the log. Pure."""
+"""Messages that other peers refused, logged seldom: a bad peer must not fill the log. Pure."""
 
 from collections import OrderedDict, deque
 

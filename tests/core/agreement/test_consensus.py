@@ -413,6 +413,18 @@ def test_the_journal_brings_back_the_ledger(size: int) -> None:
     assert next(o.record for o in outcomes if isinstance(o, Persist)) == Incarnation(number=2)
 
 
+def test_a_peer_that_comes_back_after_a_leave_asks_for_work() -> None:
+    """It sends its last report again, which stated that it leaves: a seat with that capacity gets none before the next."""
+    swarm = Swarm(2)
+    swarm.deliver()
+    name = peer(0)
+    leaving = replace(capacity(), samples_per_second=50.0, is_leaving=True)
+    last = Report(peer=name, round=0, plan=canonical.digest(swarm.genesis), capacity=leaving)
+    again = agreement(name, swarm.genesis, journal=swarm.journals[name])
+    again.start((swarm.genesis,), (last,), NOW)
+    assert again.members.join_request().capacity == replace(leaving, is_leaving=False)
+
+
 def test_when_the_roster_died_a_former_member_goes_on_and_a_mere_newcomer_does_not() -> None:
     swarm = Swarm(3)
     former, newcomer = swarm.order[2], peer(7)

@@ -14,6 +14,7 @@ from adloco_p2p.errors import AveragingError, SwarmError
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkAveraging
 from adloco_p2p.swarm.discovery import peer_maintenance
+from adloco_p2p.swarm.discovery.join import RunConnections
 from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import ClockReading
 from tests.views.synthetic import events, stamped
@@ -67,6 +68,35 @@ def test_a_wrong_clock_is_reported_once_when_it_begins_and_once_when_it_ends(mon
     assert all(survey.peers == ("a", "b") and survey.uncertainty_seconds == 0.1 for survey in surveys)
     assert [(warning.key, warning.active) for warning in told] == [("clock", True), ("clock", False)]
     assert "100.0 s" in told[0].message and "behind" in told[0].message
+
+
+def test_the_warning_about_a_connection_names_the_peer(monkeypatch):
+    """Screens and `status` show the message alone."""
+    a, stranger = PeerId("a"), PeerId("stranger")
+    found: list[dict[PeerId, str]] = [{a: "dial backoff", stranger: "no route"}, {}]
+    rounds = iter(found)
+    told: list[Any] = []
+
+    async def connect(*_, should_retry):
+        try:
+            return RunConnections(connected=(), unreached=next(rounds), records=())
+        except StopIteration:
+            raise asyncio.CancelledError from None
+
+    async def look(*_):
+        pass
+
+    async def pause(_):
+        pass
+
+    monkeypatch.setattr(peer_maintenance, "connect_to_run", connect)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    near = maintenance(roster=lambda: [a], write=told.append)
+    monkeypatch.setattr(near._cards, "look", look)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(near.refresh_connections())
+    assert [(warning.key, warning.active) for warning in told] == [("connection to a", True), ("connection to a", False)]
+    assert told[0].message == "a cannot be reached from here: dial backoff"
 
 
 class Written(list):
