@@ -48,9 +48,12 @@ class CatchingUp:
 
         A donor stays where it is, for others to fetch its state.
         """
+        if self._state.opening is not None or is_donor:
+            self._waiting = None
+            return []
         in_wait = [outer.round for outer in self._state.rounds if outer.is_waiting]
         self._watch(in_wait, now)
-        if self._state.opening is not None or is_donor or not (self._is_far_behind(in_wait) or self._is_stuck(now)):
+        if not (self._is_far_behind(in_wait) or self._is_stuck(now)):
             return []
         self._waiting = None
         if not self._book.has_others(self._book.newest, self._state.gone):

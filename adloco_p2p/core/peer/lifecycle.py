@@ -308,7 +308,8 @@ class Lifecycle:
         plan, boundary = self._book.get(opened), opened + 1
         if plan is None or self.last_round != opened or not self._book.has_others(self._book.newest, gone):
             return False
-        lacking = [instance for instance in self._book.mine(plan) if not self._is_held(instance, opened)]
+        here = [instance for instance in self._book.mine(plan) if instance in self._state.held]
+        lacking = [instance for instance in here if not self._is_held(instance, opened)]
         is_undecided = boundary not in self._book.plans and bool(lacking)
         return is_undecided or any(self._is_unserved(instance, boundary) for instance in lacking)
 
@@ -316,12 +317,12 @@ class Lifecycle:
         return bool(self._book.heirs(instance, boundary, self._state.gone)) and not self._is_held(instance, boundary)
 
     def _is_held(self, instance: InstanceId, number: int) -> bool:
-        """More than half of the others that train it by the plan of this round have it, by their reports or their downloads, or
-        most keepers have the newest state: the statement of a minority, true or not, lets this peer go from nobody."""
+        """More than half of the others that train it by the plan of this round have the newest state, or make it themselves, or
+        most keepers have it: the statement of a minority, true or not, lets this peer go from nobody."""
         opened, gone = self._state.opened, self._state.gone
         served = {peer for boundary, peer in self._state.known(instance).served if boundary > opened}
         is_kept = self._book.is_kept(instance, opened, gone, served=served)
-        return is_kept or self._book.is_held(instance, number, gone, served=served)
+        return is_kept or self._book.is_held(instance, number, gone, after=opened, served=served)
 
     def _hand_over(self, now: float) -> list[Effect]:
         self._enter(HANDOVERS[self.stage])
@@ -454,7 +455,7 @@ def last_before_handover(book: PlanBook, opened: int, reported: Collection[int],
     alone agree on no plan, and get the state once the round is over. `reported`: rounds that this peer has reported."""
     plan = book.get(opened)
     mine = book.mine(plan) if plan is not None else []
-    is_sole = any(not book.is_held(instance, opened, gone) for instance in mine)
+    is_sole = any(not book.is_held(instance, opened, gone, after=opened) for instance in mine)
     if not is_sole or not book.has_heirs(book.newest, gone):
         return opened
     return max(reported, default=opened - 1) + 2

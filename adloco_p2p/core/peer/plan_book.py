@@ -157,15 +157,19 @@ class PlanBook:
     def _leaving(self) -> set[PeerId]:
         return {seat.peer for seat in self.newest.roster if seat.capacity.is_leaving}
 
-    def is_held(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
-        """More than half of the heirs that train the instance had reported a state of it before this round, or are among the
-        `served`. A host that is still fetching it has none to give. For keepers see `is_kept`."""
+    def is_held(
+        self, instance: InstanceId, number: int, gone: Collection[PeerId], *, after: int, served: Collection[PeerId] = ()
+    ) -> bool:
+        """More than half of the heirs that train the instance reported its state after the round `after`, are among the
+        `served`, or make that state themselves: they had work in that round, and reported a state before it. A host that only
+        receives has an older state until then, and one that is still fetching none. For keepers see `is_kept`."""
         plan = self.plans.get(number)
         keepers = keepers_of(plan) if plan is not None else frozenset()
         heirs = [peer for peer in self.heirs(instance, number, gone) if peer not in keepers]
-        known = (states for (round, of), states in self._states.items() if of == instance and round < number)
-        reported = {peer for states in known for peer in states}
-        return is_majority(sum(peer in reported or peer in served for peer in heirs), len(heirs))
+        known = (states for (round, of), states in self._states.items() if of == instance and round < after)
+        had = {peer for states in known for peer in states}
+        have = {*served, *self._states.get((after, instance), {}), *had.intersection(self._planned(instance, after))}
+        return is_majority(len(have.intersection(heirs)), len(heirs))
 
     def is_kept(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
         """More than half of the other living keepers reported the same state after this round as this peer, or are among the
