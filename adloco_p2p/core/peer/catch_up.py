@@ -113,11 +113,13 @@ class CatchingUp:
         """Give up what is under way and go on at the boundary, with state from others; of the instances in `agreeing` with
         the own state, if it is at this boundary and no outer step is under way."""
         boundaries = self._boundaries()
-        keeping = [i for i in agreeing if self._state.held.get(i) == boundaries.get(i) == boundary and not self._state.opening]
+        held, is_opening = self._state.held, self._state.opening is not None
+        resting = [i for i in self._state.instances if held.get(i) == boundaries.get(i) and not is_opening]
+        keeping = [i for i in agreeing if i in resting and held.get(i) == boundary]
         effects = self._state.abandon_rounds()
         effects += [DiscardRound(instance=instance) for instance in self._fetching.under_way]
         effects.append(telemetry.FastForwarded(from_round=self._state.opened + 1, to_round=boundary))
-        self._state.move_to(boundary, keeping=keeping)
+        self._state.move_to(boundary, keeping=keeping, resting=resting)
         self._waiting = None
         return effects
 

@@ -116,9 +116,10 @@ class PeerState:
                 effects += [*outer.abandon(), DiscardRound(instance=outer.instance)]
         return effects
 
-    def move_to(self, boundary: int, *, keeping: Collection[InstanceId] = ()) -> None:
+    def move_to(self, boundary: int, *, keeping: Collection[InstanceId] = (), resting: Collection[InstanceId] = ()) -> None:
         """Go on at the boundary without any state but that of the instances in `keeping`, which is at this boundary: nothing
-        that is under way here counts any more. A round in which this peer has voted is not averaged a second time."""
+        that is under way here counts any more. A round in which this peer has voted is not averaged a second time. `resting`:
+        instances whose state nothing under way on the device changes."""
         self.epoch += 1
         if self.opening is not None:
             opening = self.book.plans[self.opening]
@@ -129,6 +130,8 @@ class PeerState:
             item.is_carried = False
             if instance not in keeping:
                 item.give_up()
+            if instance not in resting:
+                item.state_digest = None
         self.probing, self.opening, self.final = {}, None, None
         self.opened = self.skipped = boundary - 1
 
