@@ -243,6 +243,8 @@ class Lifecycle:
         is_between = self._state.opening is not None or plan is None or bool(plan.merges)
         is_between = is_between or any(outer.is_applying for outer in self._state.rounds)
         effects += self._state.abandon_rounds()
+        for outer in self._state.rounds:
+            effects += outer.withdraw() if self._state.is_sole_maker(outer) else []
         for boundary in range(self._state.opened + 1, min([self._state.opened, *self._state.held.values()]) - 1, -1):
             if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
                 effects += self._checkpoints.save_present(boundary, now)

@@ -203,6 +203,13 @@ class PeerState:
         hosted = all(instance in self.mine_of(number) for number in numbers)
         return hosted and not any(self.book.successors(instance, number, self.gone) for number in numbers)
 
+    def is_sole_maker(self, outer: OuterRound) -> bool:
+        """Living peers receive the average of the round, and only this one is left to make it."""
+        plan, instance = self.book.plans[outer.round], outer.instance
+        receives = bool(self.book.successors(instance, outer.round, self.gone))
+        return receives and not self.book.has_company(plan, instance, self.gone)
+
     def is_deserted(self, outer: OuterRound) -> bool:
-        """It waits for an average of other hosts, and they are all gone."""
-        return outer.is_deserted and not self.book.has_company(self.book.plans[outer.round], outer.instance, self.gone)
+        """It waits for an average of other hosts, and they are all gone, or make none."""
+        out = outer.hosts.absent
+        return outer.is_deserted and not self.book.has_company(self.book.plans[outer.round], outer.instance, out)
