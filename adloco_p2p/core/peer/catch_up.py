@@ -159,14 +159,12 @@ class CatchingUp:
         own = self._state.own_reports.get(number)
         if own is None or number <= self._state.skipped or self._book.digests.get(number) != own.plan:
             return []
-        agreed = {
-            item.instance: item.state_digest or self._book.reported_state(item.instance, number, self._state.gone)
-            for item in plan.instances
-        }
+        named = {item.instance: item.state_digest for item in plan.instances}
+        agreed = {i: state or self._book.reported_state(i, number, self._state.gone) for i, state in named.items()}
         states = {item.instance: self._state_after(number, item) for item in own.instances}
-        for item in plan.instances:
-            if item.state_digest is not None and states.get(item.instance) == item.state_digest:
-                self._state.instance(item.instance).confirm(number + 1)
+        for instance, state in states.items():  # the last plan names no state of instances that it merges away
+            if state == named.get(instance) or self._book.is_of_majority(instance, number, state):
+                self._state.instance(instance).confirm(number + 1)
         differing = [i for i, state in states.items() if agreed.get(i) not in (None, state)]
         effects: list[Effect] = []
         for instance in differing:

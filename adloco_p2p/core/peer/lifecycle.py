@@ -418,6 +418,8 @@ class Lifecycle:
         if has_it and run is not None and run.is_agreed:
             return [*self._save_final(plan, now), *self._stop(Stop(reason="the run is complete", is_finished=True), now)]
         saves = self._save_final(plan, now, is_finished=False) if is_agreed else []
+        if not self._completion.is_last_word(now):
+            return []
         return [*saves, *self._stop(Stop(reason=ANOTHER_MODEL, is_finished=False, error=NOT_THE_MODEL), now)]
 
     def _exchange(self, run: FinalState, mine: Sequence[InstanceId]) -> list[Effect]:

@@ -227,6 +227,11 @@ class PlanBook:
         awaited = [] if has_passed else [peer for peer in planned if peer not in states]
         return first if all(self._goes_without(peer, instance, number) for peer in awaited) else None
 
+    def is_of_majority(self, instance: InstanceId, number: int, state: Digest) -> bool:
+        """More than half of the planned hosts, dead or alive, reported this state after the round."""
+        planned, states = self._planned(instance, number), self._states.get((number, instance), {})
+        return is_majority(sum(states.get(peer) == state for peer in planned), len(planned))
+
     @staticmethod
     def _may_have(plan: RoundPlan, instance: InstanceId) -> list[PeerId]:
         """Members to which the plan gives the instance, with or without work: no other's word counts."""
@@ -259,8 +264,7 @@ class PlanBook:
             return Outlook(digest=self.final.digest, donors=donors, may_come=False, is_agreed=self.final.is_agreed)
         states = self._states.get((boundary - 1, instance), {})
         digest = self.reported_state(instance, boundary - 1, gone, passes_over=passes_over)
-        planned = self._planned(instance, boundary - 1)
-        is_agreed = is_majority(sum(states.get(peer) == digest for peer in planned), len(planned))
+        is_agreed = digest is not None and self.is_of_majority(instance, boundary - 1, digest)
         rewind = self._rewind(instance, boundary)
         hosts: list[PeerId] = []
         for number in (boundary - 1, boundary, boundary + 1):
