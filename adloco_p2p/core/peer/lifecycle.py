@@ -42,6 +42,7 @@ ALONE = (
     "most others were not heard at the end, and may have ended the run without this peer: the model that it trained is its"
     " last checkpoint, which `adloco-peer export` writes"
 )
+LAST_CHECKPOINT = "stopped; the last checkpoint stands"
 NOT_COMPARED = "stopped before the final states were compared; the last checkpoint stands"
 
 
@@ -242,9 +243,9 @@ class Lifecycle:
         # The device may hold merged or half applied state, which belongs to no boundary that a restart could begin from.
         is_between = self._state.opening is not None or plan is None or bool(plan.merges)
         is_between = is_between or any(outer.is_applying for outer in self._state.rounds)
-        effects += self._state.abandon_rounds()
         for outer in self._state.rounds:
             effects += outer.withdraw() if self._state.is_sole_maker(outer) else []
+        effects += self._state.abandon_rounds()
         for boundary in range(self._state.opened + 1, min([self._state.opened, *self._state.held.values()]) - 1, -1):
             if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
                 effects += self._checkpoints.save_present(boundary, now)
@@ -288,7 +289,7 @@ class Lifecycle:
         if self.stage in (Stage.PAUSING, Stage.HANDING_OVER_TO_PAUSE):
             return effects + self._pause(now)
         is_saved = self._checkpoints.newest == boundary
-        reason = f"stopped before round {boundary}" if is_saved else "stopped; the last checkpoint stands"
+        reason = f"stopped before round {boundary}" if is_saved else LAST_CHECKPOINT
         return effects + self._stop(Stop(reason=reason, is_finished=False), now)
 
     def _is_busy(self) -> bool:
@@ -417,9 +418,9 @@ class Lifecycle:
             return self._stop(Stop(reason="the run is complete", is_finished=True), now)
         if has_it and run is not None and run.is_agreed:
             return [*self._save_final(plan, now), *self._stop(Stop(reason="the run is complete", is_finished=True), now)]
-        saves = self._save_final(plan, now, is_finished=False) if is_agreed else []
         if not self._completion.is_last_word(now):
             return []
+        saves = self._save_final(plan, now, is_finished=False) if is_agreed else []
         return [*saves, *self._stop(Stop(reason=ANOTHER_MODEL, is_finished=False, error=NOT_THE_MODEL), now)]
 
     def _exchange(self, run: FinalState, mine: Sequence[InstanceId]) -> list[Effect]:
