@@ -23,7 +23,8 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
-from adloco_p2p.core.peer.lifecycle import ALONE, NOT_THE_MODEL
+from adloco_p2p.core.peer.completion import PENDING_SECONDS
+from adloco_p2p.core.peer.lifecycle import ALONE, HANDOVER_SECONDS, LAST_CHECKPOINT, NOT_THE_MODEL
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
@@ -45,8 +46,8 @@ from adloco_p2p.sim.synthetic_reports import CAPACITY, invented, lone_proof
 MAX_EVENTS = 20_000_000
 START_SECONDS = 0.05
 """Within so long, or the longest delay of a message, all machines start."""
-WAIT_LIMIT_SECONDS = 400.0
-"""Enough for the short runs of most worlds."""
+WAIT_LIMIT_SECONDS = HANDOVER_SECONDS + PENDING_SECONDS
+"""The longest wait of a peer, a handover or twice that for a state at the end of the run, and that of the others for it."""
 LATE_SECONDS = 10.0
 """A machine that came back this little before the others ended the run, or later, may have been left to end it alone."""
 LIE_CHANCE = 0.2
@@ -262,13 +263,15 @@ class World:
 
     def is_over(self) -> bool:
         """No honest process runs, and none will start again."""
-        for machine in self.machines.values():
-            if machine.is_honest and not machine.is_gone and not self._has_stopped(machine):
-                return False
-        return True
+        return all(self._has_ended(machine) for machine in self.machines.values() if machine.is_honest)
 
     def _honest(self) -> list[Machine]:
         return [machine for machine in self.machines.values() if machine.is_honest]
+
+    def _has_ended(self, machine: Machine) -> bool:
+        """It has stopped, or will never do."""
+        is_stopping = machine.process is not None and machine.process.stop is not None
+        return self._has_stopped(machine) if is_stopping else machine.is_gone
 
     def _has_stopped(self, machine: Machine) -> bool:
         """And has written what it had to."""
@@ -277,11 +280,14 @@ class World:
 
     def _check_end(self) -> None:
         """Liveness: who lives has ended the run, and those that were there have one plan and one state."""
+        if self.parts.adversary is not None:  # nobody else could fill a table
+            for machine in self._honest():
+                if machine.process is not None:
+                    check_tables(machine.peer, machine.process.peer)
+        judged = [machine for machine in self._honest() if not self._came_too_late(machine)]
         running, finished, is_apart = [], [], False
-        for machine in self._honest():
+        for machine in judged:
             process = machine.process
-            if process is not None and self.parts.adversary is not None:  # nobody else could fill a table
-                check_tables(machine.peer, process.peer)
             if process is not None and process.stop is not None and process.stop.is_finished:
                 finished.append((machine, process))
             elif process is not None and process.stop is not None and self._may_end_without(process.stop):
@@ -290,19 +296,40 @@ class World:
                 running.append(f"{machine.peer} in round {process.agreement.ledger.head.round if process else '?'}")
         if running:
             raise Violation(f"no progress: {self.limit_seconds:.0f} s after the last fault these still run: {running}")
-        if not (finished or is_apart) and any(not machine.is_gone for machine in self._honest()):
+        if not (finished or is_apart or self._is_model_gone()) and any(not machine.is_gone for machine in judged):
             raise Violation("nobody has ended the run")
         if not finished:
             return
         ended_at = min(process.stopped_at for _, process in finished)
         self._check_one_state([machine for machine, _ in finished if machine.booted_at < ended_at - LATE_SECONDS], ended_at)
         ended = {machine.peer for machine, _ in finished}
-        for machine in self._honest():
+        for machine in judged:
             if self.may_lose_model and machine.process and machine.process.stop and machine.process.stop.error:
                 continue
             if not machine.is_gone and machine.peer not in ended and machine.booted_at < ended_at - LATE_SECONDS:
                 raise Violation(f"{machine.peer} was left behind, {ended_at - machine.booted_at:.0f} s after its start")
         check_ledger(self.genesis, list(finished[0][1].agreement.ledger.since(1)), self.decide, verify)
+
+    def _came_too_late(self, machine: Machine) -> bool:
+        """It never had a seat; and the run is over, or all that have one left for good: no newcomer goes on without them."""
+        if machine.process is None:
+            return False
+        entries = list(machine.process.agreement.ledger.since(1))
+        newest = entries[-1].plan if entries else self.genesis
+        seated = {peer for plan in (self.genesis, *(entry.plan for entry in entries)) for peer in roster_of(plan)}
+        members = [self.machines.get(peer) for peer in roster_of(newest)]  # none of an adversary's names
+        is_deserted = all(member is not None and member.is_gone for member in members)
+        return machine.peer not in seated and (newest.is_last or is_deserted)
+
+    def _is_model_gone(self) -> bool:
+        """All that ever reported a state are gone for good; the last of them vanished, left at once, or had none any more."""
+        had = [machine for machine in self._honest() if any(report.instances for report in machine.reported)]
+        processes = [machine.process for machine in had if machine.process is not None]
+        if not had or not all(machine.is_gone for machine in had):
+            return False
+        last = max(processes, key=lambda process: process.stopped_at, default=None)
+        stop = last.stop if last is not None else None
+        return stop is None or stop.is_urgent or stop.reason == LAST_CHECKPOINT
 
     def _may_end_without(self, stop: Stop) -> bool:
         """The last one alive, after most electors died, does not call its model that of the run."""

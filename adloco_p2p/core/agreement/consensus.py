@@ -74,6 +74,7 @@ from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, Digest, PeerId
 
 BallotMessage = Prepare | Promise | Refusal | Proposal | Ack | Chosen | Vote | Final | Pull
 """Messages that mean something in their own slot only."""
+OWN_REPORTS_KEPT = 64
 MAX_EARLY = 256
 """Messages of a slot that this peer has not reached yet."""
 BALLOTS_PER_SECOND = 1 << 10
@@ -108,6 +109,9 @@ class Consensus:
             me=me, sign=sign, verify=verify, decide=decide, draw=draw, members=members, statements=StatementPool(verify)
         )
         self._reports = ReportPool(verify)
+        self._own: list[SignedReport] = []
+        """This peer's newest reports. Where the history that wins is shorter than the one that this peer gave up, the next plan
+        needs older reports, and nobody else may be left that has them."""
         self._exchange = LedgerExchange(decide, verify, period_seconds=members.timing.heartbeat_seconds)
         self._emergency = EmergencyCheck(self._context)
         self._early: dict[tuple[PeerId, str], tuple[PeerId, BallotMessage]] = {}
@@ -144,6 +148,7 @@ class Consensus:
         """This peer's own report."""
         unsigned = SignedReport(report=report, signature="")
         signed = SignedReport(report=report, signature=self._context.sign(unsigned.payload))
+        self._own = [*self._own[1 - OWN_REPORTS_KEPT :], signed]
         self.values.keep_reports([signed])
         self._dissemination.report(Supply(parent=self.slot.digest, reports=(signed,)), now)
         return self._flush(now)
@@ -256,6 +261,7 @@ class Consensus:
         self._dissemination = dissemination(context, slot)
         self.learner = Learner(context, slot)
         self.values = Values(context, slot, self._reports, named=self._named)
+        self.values.keep_reports(self._own)
         self.acceptor = Acceptor(
             context,
             slot,

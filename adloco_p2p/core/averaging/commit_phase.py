@@ -47,6 +47,9 @@ class CommitPhase:
         """This host can be in no average of a majority."""
         return self.vote(now, attempt=0, contributors=(), digest=NO_AVERAGE)
 
+    def cast_void(self) -> list[Effect]:
+        return self._cast(attempt=0, contributors=(), digest=NO_AVERAGE)
+
     def wait(self, now: float) -> list[Effect]:
         """For the votes of the others, with a vote of this host or with an average that they made."""
         return [*self._enter(now), *self.seek(now)]
@@ -174,7 +177,7 @@ class CommitPhase:
         effects: list[Effect] = list(at.abandon())
         at.is_void, at.next_deadline = True, None
         if at.is_contributor and not at.votes.have_own:
-            effects += self._cast(attempt=0, contributors=(), digest=NO_AVERAGE)
+            effects += self.cast_void()
         log = telemetry.RoundVoid(round=at.round, instance=at.instance, voters=at.votes.voters)
         return [*effects, log, *at.enter(Phase.APPLYING, now), CarryOver(instance=at.instance, round=at.round)]
 

@@ -19,6 +19,9 @@ from adloco_p2p.core.model.report import InstanceReport, StepLosses
 from adloco_p2p.core.model.report_form import bits_of
 from adloco_p2p.core.model.scalars import PeerId, within_scalars
 
+LAST_VOTES_SECONDS = 2.0
+"""That a host has left may be known before its last vote is here, which shows whether it made an average."""
+
 
 class RoundState:
     """Mutable. Instants are seconds of the peer's own clock."""
@@ -60,6 +63,8 @@ class RoundState:
         """Measured in an attempt; else 0."""
         self.download_bytes_per_second = 0.0
         """Measured where this host fetched the average; else 0."""
+        self.given_up_at: float | None = None
+        """This host only waits for an average of hosts that are gone, and waits no longer then. Seconds."""
         self.repaired = 0
         """The attempt whose average is being fetched, or was last."""
         self.votes = CommitVotes(
@@ -101,6 +106,14 @@ class RoundState:
     def is_deserted(self) -> bool:
         """This host only waits for the average that others make without it."""
         return not self.is_contributor and self.is_waiting
+
+    def is_given_up(self, now: float, *, is_deserted: bool) -> bool:
+        """The hosts that were to make the average have been gone for long enough."""
+        if not is_deserted:
+            self.given_up_at = None
+        elif self.given_up_at is None:
+            self.given_up_at = now + LAST_VOTES_SECONDS
+        return self.given_up_at is not None and now >= self.given_up_at
 
     @property
     def is_applying(self) -> bool:

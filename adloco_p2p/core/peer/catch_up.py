@@ -48,9 +48,12 @@ class CatchingUp:
 
         A donor stays where it is, for others to fetch its state.
         """
+        if self._state.opening is not None or is_donor:
+            self._waiting = None
+            return []
         in_wait = [outer.round for outer in self._state.rounds if outer.is_waiting]
         self._watch(in_wait, now)
-        if self._state.opening is not None or is_donor or not (self._is_far_behind(in_wait) or self._is_stuck(now)):
+        if not (self._is_far_behind(in_wait) or self._is_stuck(now)):
             return []
         self._waiting = None
         if not self._book.has_others(self._book.newest, self._state.gone):
@@ -110,11 +113,13 @@ class CatchingUp:
         """Give up what is under way and go on at the boundary, with state from others; of the instances in `agreeing` with
         the own state, if it is at this boundary and no outer step is under way."""
         boundaries = self._boundaries()
-        keeping = [i for i in agreeing if self._state.held.get(i) == boundaries.get(i) == boundary and not self._state.opening]
+        held, is_opening = self._state.held, self._state.opening is not None
+        resting = [i for i in self._state.instances if held.get(i) == boundaries.get(i) and not is_opening]
+        keeping = [i for i in agreeing if i in resting and held.get(i) == boundary]
         effects = self._state.abandon_rounds()
         effects += [DiscardRound(instance=instance) for instance in self._fetching.under_way]
         effects.append(telemetry.FastForwarded(from_round=self._state.opened + 1, to_round=boundary))
-        self._state.move_to(boundary, keeping=keeping)
+        self._state.move_to(boundary, keeping=keeping, resting=resting)
         self._waiting = None
         return effects
 
@@ -154,14 +159,12 @@ class CatchingUp:
         own = self._state.own_reports.get(number)
         if own is None or number <= self._state.skipped or self._book.digests.get(number) != own.plan:
             return []
-        agreed = {
-            item.instance: item.state_digest or self._book.reported_state(item.instance, number, self._state.gone)
-            for item in plan.instances
-        }
+        named = {item.instance: item.state_digest for item in plan.instances}
+        agreed = {i: state or self._book.reported_state(i, number, self._state.gone) for i, state in named.items()}
         states = {item.instance: self._state_after(number, item) for item in own.instances}
-        for item in plan.instances:
-            if item.state_digest is not None and states.get(item.instance) == item.state_digest:
-                self._state.instance(item.instance).confirm(number + 1)
+        for instance, state in states.items():  # the last plan names no state of instances that it merges away
+            if state == named.get(instance) or self._book.is_of_majority(instance, number, state):
+                self._state.instance(instance).confirm(number + 1)
         differing = [i for i, state in states.items() if agreed.get(i) not in (None, state)]
         effects: list[Effect] = []
         for instance in differing:

@@ -28,7 +28,8 @@ for longer."""
 
 
 SETTLED_SECONDS = 3 * RESEND_SECONDS
-"""Time after a claim that was new to this peer, in which those that count another one of its author show it."""
+"""Time after a claim that was new to this peer, in which those that count another one of its author show it; and before it ends
+with an error, in which claims of others arrive that have gone meanwhile."""
 
 
 class CompletionBarrier:
@@ -54,6 +55,8 @@ class CompletionBarrier:
         self._began_at = 0.0
         self._changed_at = 0.0
         """When this peer last saw that it counts other claims than before."""
+        self._unsure_since: float | None = None
+        """Since when nothing is awaited here, and no claim shows the model of the run. Seconds."""
         self._pending: dict[PeerId, None] = {}
         """Peers that answered that they are not done; the last message of each counts."""
 
@@ -74,6 +77,7 @@ class CompletionBarrier:
         self._own = RunComplete(plan=plan, state=state)
         self._others = tuple(peer for peer in roster if peer != self.me)
         self._began_at = self._changed_at = now
+        self._unsure_since = None
         self.next_deadline = now + RESEND_SECONDS
         self._sent = self._claims.digest
         message = self._message()
@@ -124,6 +128,12 @@ class CompletionBarrier:
         if self._claims is None or not self._claims.are_mixed:
             return True
         return self._sent == self._claims.digest and now >= self._changed_at + SETTLED_SECONDS
+
+    def is_last_word(self, now: float) -> bool:
+        """Since this was asked first no claim has been on its way any more: that a peer has gone may be known before its claim
+        is here."""
+        self._unsure_since = now if self._unsure_since is None else self._unsure_since
+        return now >= self._unsure_since + SETTLED_SECONDS
 
     def may_go(self, now: float, gone: Collection[PeerId]) -> bool:
         """And none of them has another state, which it would exchange for that of this peer."""

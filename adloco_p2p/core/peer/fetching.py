@@ -115,6 +115,9 @@ class Fetching:
                 continue
             has_waited = item.no_donor_since is not None and item.no_donor_since + NO_DONOR_SECONDS <= now
             outlook = self._book.outlook(instance, at, self._state.gone, passes_over=has_waited)
+            if item.is_stale and outlook.digest is not None and item.state_digest == outlook.digest:
+                effects += self._take_back(instance, at, is_agreed=outlook.is_agreed)
+                continue
             if outlook.digest is not None and outlook.donors:
                 if item.no_donor_since is not None and self._starts_with(at):
                     item.decline_at = now + LATE_FRACTION * self._book.plans[at].expected_seconds
@@ -233,6 +236,14 @@ class Fetching:
     def _patience_seconds(self) -> float:
         plans = [plan for number, plan in self._book.plans.items() if number >= self._state.opened]
         return PENDING_SECONDS + PATIENCE_ROUNDS * (sum(plan.expected_seconds for plan in plans) + self._transfer_seconds)
+
+    def _take_back(self, instance: InstanceId, boundary: int, *, is_agreed: bool) -> list[Effect]:
+        """The state that is wanted is the one that was given up: the others had the same one in the history that won, or went
+        through the rounds since then without an outer step."""
+        item = self._state.instance(instance)
+        item.arrive(boundary, is_agreed=is_agreed, state_digest=item.state_digest)
+        item.fetch, item.no_donor_since, item.decline_at, item.failed_fetches, item.is_lost = None, None, None, 0, False
+        return [_fetch_ended(instance), DiscardRound(instance=instance)]
 
     def _take_stale(self, instance: InstanceId, boundary: int, *, may_come: bool) -> list[Effect]:
         """Where nobody can bring the state any more, the older one here is all that is left."""

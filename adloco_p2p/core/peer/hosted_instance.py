@@ -34,7 +34,8 @@ class HostedInstance:
     boundary: int | None = None
     """That the state has reached; None where it is not here."""
     state_digest: Digest | None = None
-    """Root of the state at that boundary; None where it is not known here: after a fork, a merge or a way back in time."""
+    """Root of the state at that boundary, or of the stale one; None where it is not known here: after a fork, a merge or a way
+    back in time."""
     rounds: dict[int, OuterRound] = field(default_factory=dict)
     """Under way, or done and not forgotten yet."""
     declined: set[int] = field(default_factory=set)
@@ -89,9 +90,12 @@ class HostedInstance:
             self.doubtful_from = None
 
     def give_up(self) -> None:
-        """Before a fast-forward: what is here is of an earlier boundary, and no transfer under way is wanted."""
+        """Before a fast-forward: what is here is of an earlier boundary, and no transfer under way is wanted. The root of the
+        state stays, unless a transfer may be about to replace it: it may be the one that is wanted after all."""
+        if self.fetch is not None and self.fetch.is_under_way:
+            self.state_digest = None
         self.is_stale = self.is_stale or self.boundary is not None
-        self.boundary = self.state_digest = self.fetch = self.no_donor_since = self.decline_at = None
+        self.boundary = self.fetch = self.no_donor_since = self.decline_at = None
         self.awaited_since = self.given_up_at = None
         self.failed_fetches = 0
 

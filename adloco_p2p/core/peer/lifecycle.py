@@ -42,6 +42,7 @@ ALONE = (
     "most others were not heard at the end, and may have ended the run without this peer: the model that it trained is its"
     " last checkpoint, which `adloco-peer export` writes"
 )
+LAST_CHECKPOINT = "stopped; the last checkpoint stands"
 NOT_COMPARED = "stopped before the final states were compared; the last checkpoint stands"
 
 
@@ -242,6 +243,8 @@ class Lifecycle:
         # The device may hold merged or half applied state, which belongs to no boundary that a restart could begin from.
         is_between = self._state.opening is not None or plan is None or bool(plan.merges)
         is_between = is_between or any(outer.is_applying for outer in self._state.rounds)
+        for outer in self._state.rounds:
+            effects += outer.withdraw() if self._state.is_sole_maker(outer) else []
         effects += self._state.abandon_rounds()
         for boundary in range(self._state.opened + 1, min([self._state.opened, *self._state.held.values()]) - 1, -1):
             if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
@@ -286,7 +289,7 @@ class Lifecycle:
         if self.stage in (Stage.PAUSING, Stage.HANDING_OVER_TO_PAUSE):
             return effects + self._pause(now)
         is_saved = self._checkpoints.newest == boundary
-        reason = f"stopped before round {boundary}" if is_saved else "stopped; the last checkpoint stands"
+        reason = f"stopped before round {boundary}" if is_saved else LAST_CHECKPOINT
         return effects + self._stop(Stop(reason=reason, is_finished=False), now)
 
     def _is_busy(self) -> bool:
@@ -308,7 +311,8 @@ class Lifecycle:
         plan, boundary = self._book.get(opened), opened + 1
         if plan is None or self.last_round != opened or not self._book.has_others(self._book.newest, gone):
             return False
-        lacking = [instance for instance in self._book.mine(plan) if not self._is_held(instance, opened)]
+        here = [instance for instance in self._book.mine(plan) if instance in self._state.held]
+        lacking = [instance for instance in here if not self._is_held(instance, opened)]
         is_undecided = boundary not in self._book.plans and bool(lacking)
         return is_undecided or any(self._is_unserved(instance, boundary) for instance in lacking)
 
@@ -316,12 +320,12 @@ class Lifecycle:
         return bool(self._book.heirs(instance, boundary, self._state.gone)) and not self._is_held(instance, boundary)
 
     def _is_held(self, instance: InstanceId, number: int) -> bool:
-        """More than half of the others that train it by the plan of this round have it, by their reports or their downloads, or
-        most keepers have the newest state: the statement of a minority, true or not, lets this peer go from nobody."""
+        """More than half of the others that train it by the plan of this round have the newest state, or make it themselves, or
+        most keepers have it: the statement of a minority, true or not, lets this peer go from nobody."""
         opened, gone = self._state.opened, self._state.gone
         served = {peer for boundary, peer in self._state.known(instance).served if boundary > opened}
         is_kept = self._book.is_kept(instance, opened, gone, served=served)
-        return is_kept or self._book.is_held(instance, number, gone, served=served)
+        return is_kept or self._book.is_held(instance, number, gone, after=opened, served=served)
 
     def _hand_over(self, now: float) -> list[Effect]:
         self._enter(HANDOVERS[self.stage])
@@ -421,6 +425,8 @@ class Lifecycle:
             return self._stop(Stop(reason="the run is complete", is_finished=True), now)
         if has_it and run is not None and run.is_agreed:
             return [*self._save_final(plan, now), *self._stop(Stop(reason="the run is complete", is_finished=True), now)]
+        if not self._completion.is_last_word(now):
+            return []
         saves = self._save_final(plan, now, is_finished=False) if is_agreed else []
         return [*saves, *self._stop(Stop(reason=ANOTHER_MODEL, is_finished=False, error=NOT_THE_MODEL), now)]
 
@@ -461,7 +467,7 @@ def last_before_handover(book: PlanBook, opened: int, reported: Collection[int],
     alone agree on no plan, and get the state once the round is over. `reported`: rounds that this peer has reported."""
     plan = book.get(opened)
     mine = book.mine(plan) if plan is not None else []
-    is_sole = any(not book.is_held(instance, opened, gone) for instance in mine)
+    is_sole = any(not book.is_held(instance, opened, gone, after=opened) for instance in mine)
     if not is_sole or not book.has_heirs(book.newest, gone):
         return opened
     return max(reported, default=opened - 1) + 2

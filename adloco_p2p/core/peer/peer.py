@@ -169,6 +169,7 @@ class Peer:
         self._agreement.note_work(self._state.working())
         parts = (self._fetching, self._boundary, self._catching_up, self._lifecycle)
         waits = [part.next_deadline for part in parts]
+        waits += [at for outer in self._state.rounds if (at := outer.given_up_at) is not None and at > now]
         self._next_wait = min([instant for instant in waits if instant is not None], default=None)
         return effects
 
@@ -355,10 +356,11 @@ class Peer:
 
     def _go_on_alone(self, now: float) -> list[Effect]:
         """The hosts that were to send an average are all gone: train the round after all, or, where the plan gives this peer
-        no work, go on with the state as it is."""
+        no work, go on with the state as it is. Their last votes have some time to arrive."""
         effects: list[Effect] = []
         for outer in self._state.rounds:
-            if self._state.is_deserted(outer) and not self._lifecycle.have_others_ended():
+            is_deserted = self._state.is_deserted(outer)
+            if outer.is_given_up(now, is_deserted=is_deserted) and not self._lifecycle.have_others_ended():
                 hosted = self._state.instance(outer.instance)
                 effects += outer.abandon()
                 del hosted.rounds[outer.round]

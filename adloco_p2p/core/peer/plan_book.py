@@ -157,15 +157,19 @@ class PlanBook:
     def _leaving(self) -> set[PeerId]:
         return {seat.peer for seat in self.newest.roster if seat.capacity.is_leaving}
 
-    def is_held(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
-        """More than half of the heirs that train the instance had reported a state of it before this round, or are among the
-        `served`. A host that is still fetching it has none to give. For keepers see `is_kept`."""
+    def is_held(
+        self, instance: InstanceId, number: int, gone: Collection[PeerId], *, after: int, served: Collection[PeerId] = ()
+    ) -> bool:
+        """More than half of the heirs that train the instance reported its state after the round `after`, are among the
+        `served`, or make that state themselves: they had work in that round, and reported a state before it. A host that only
+        receives has an older state until then, and one that is still fetching none. For keepers see `is_kept`."""
         plan = self.plans.get(number)
         keepers = keepers_of(plan) if plan is not None else frozenset()
         heirs = [peer for peer in self.heirs(instance, number, gone) if peer not in keepers]
-        known = (states for (round, of), states in self._states.items() if of == instance and round < number)
-        reported = {peer for states in known for peer in states}
-        return is_majority(sum(peer in reported or peer in served for peer in heirs), len(heirs))
+        known = (states for (round, of), states in self._states.items() if of == instance and round < after)
+        had = {peer for states in known for peer in states}
+        have = {*served, *self._states.get((after, instance), {}), *had.intersection(self._planned(instance, after))}
+        return is_majority(len(have.intersection(heirs)), len(heirs))
 
     def is_kept(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
         """More than half of the other living keepers reported the same state after this round as this peer, or are among the
@@ -223,6 +227,11 @@ class PlanBook:
         awaited = [] if has_passed else [peer for peer in planned if peer not in states]
         return first if all(self._goes_without(peer, instance, number) for peer in awaited) else None
 
+    def is_of_majority(self, instance: InstanceId, number: int, state: Digest) -> bool:
+        """More than half of the planned hosts, dead or alive, reported this state after the round."""
+        planned, states = self._planned(instance, number), self._states.get((number, instance), {})
+        return is_majority(sum(states.get(peer) == state for peer in planned), len(planned))
+
     @staticmethod
     def _may_have(plan: RoundPlan, instance: InstanceId) -> list[PeerId]:
         """Members to which the plan gives the instance, with or without work: no other's word counts."""
@@ -255,8 +264,7 @@ class PlanBook:
             return Outlook(digest=self.final.digest, donors=donors, may_come=False, is_agreed=self.final.is_agreed)
         states = self._states.get((boundary - 1, instance), {})
         digest = self.reported_state(instance, boundary - 1, gone, passes_over=passes_over)
-        planned = self._planned(instance, boundary - 1)
-        is_agreed = is_majority(sum(states.get(peer) == digest for peer in planned), len(planned))
+        is_agreed = digest is not None and self.is_of_majority(instance, boundary - 1, digest)
         rewind = self._rewind(instance, boundary)
         hosts: list[PeerId] = []
         for number in (boundary - 1, boundary, boundary + 1):

@@ -116,9 +116,10 @@ class PeerState:
                 effects += [*outer.abandon(), DiscardRound(instance=outer.instance)]
         return effects
 
-    def move_to(self, boundary: int, *, keeping: Collection[InstanceId] = ()) -> None:
+    def move_to(self, boundary: int, *, keeping: Collection[InstanceId] = (), resting: Collection[InstanceId] = ()) -> None:
         """Go on at the boundary without any state but that of the instances in `keeping`, which is at this boundary: nothing
-        that is under way here counts any more. A round in which this peer has voted is not averaged a second time."""
+        that is under way here counts any more. A round in which this peer has voted is not averaged a second time. `resting`:
+        instances whose state nothing under way on the device changes."""
         self.epoch += 1
         if self.opening is not None:
             opening = self.book.plans[self.opening]
@@ -129,6 +130,8 @@ class PeerState:
             item.is_carried = False
             if instance not in keeping:
                 item.give_up()
+            if instance not in resting:
+                item.state_digest = None
         self.probing, self.opening, self.final = {}, None, None
         self.opened = self.skipped = boundary - 1
 
@@ -200,6 +203,13 @@ class PeerState:
         hosted = all(instance in self.mine_of(number) for number in numbers)
         return hosted and not any(self.book.successors(instance, number, self.gone) for number in numbers)
 
+    def is_sole_maker(self, outer: OuterRound) -> bool:
+        """Living peers receive the average of the round, and only this one is left to make it."""
+        plan, instance = self.book.plans[outer.round], outer.instance
+        receives = bool(self.book.successors(instance, outer.round, self.gone))
+        return receives and not self.book.has_company(plan, instance, self.gone)
+
     def is_deserted(self, outer: OuterRound) -> bool:
-        """It waits for an average of other hosts, and they are all gone."""
-        return outer.is_deserted and not self.book.has_company(self.book.plans[outer.round], outer.instance, self.gone)
+        """It waits for an average of other hosts, and they are all gone, or make none."""
+        out = outer.hosts.absent
+        return outer.is_deserted and not self.book.has_company(self.book.plans[outer.round], outer.instance, out)

@@ -30,6 +30,18 @@ from tests.core.agreement.test_consensus import NOW, Swarm, decide, recall_from,
 from tests.core.agreement.test_strangers import entry_of, played
 from tests.core.core_values import RUN, peer
 
+
+def test_a_slot_that_is_opened_again_has_this_peers_own_report() -> None:
+    """After a change to a shorter history the next plan needs older reports, and nobody else may be left that has this one."""
+    swarm = played(3, rounds=3)
+    swarm.report(peer(0), 3)
+    consensus = swarm.peers[peer(0)].consensus
+    assert list(consensus.values.held) == [peer(0)]
+    consensus._reports.move(range(100, 103), ())
+    consensus._compose(consensus.slot)
+    assert list(consensus.values.held) == [peer(0)]
+
+
 # --- fork choice -----------------------------------------------------------------------------------------------------
 
 

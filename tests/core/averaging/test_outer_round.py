@@ -13,6 +13,7 @@ from adloco_p2p.core.averaging.commit_phase import LATE_TIMEOUTS, MAX_REPAIRS
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
+from adloco_p2p.core.averaging.round_state import LAST_VOTES_SECONDS
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.events import (
@@ -179,6 +180,26 @@ def test_a_host_may_accuse_a_minority_but_not_half_of_the_others(accused: tuple[
     assert {
         effect.message.members for effect in effects if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)
     } == {left}
+
+
+def test_a_host_that_leaves_in_the_middle_of_a_round_votes_that_it_is_in_no_average() -> None:
+    """Written down before it is sent. The others then know that none was committed here."""
+    outer = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout())
+    first, *sent = outer.withdraw()
+    assert isinstance(first, Persist) and outer.votes.own.is_void
+    assert [(effect.peer, effect.message) for effect in sent if isinstance(effect, Send)] == [
+        (B, outer.votes.own),
+        (C, outer.votes.own),
+    ]
+    assert outer.withdraw() == [], "one vote"
+
+
+def test_the_last_votes_of_hosts_that_have_left_are_awaited() -> None:
+    outer = averaging(A, B, adaptive_timeout=AdaptiveTimeout())
+    assert not outer.is_given_up(20.0, is_deserted=True)
+    assert outer.given_up_at == 20.0 + LAST_VOTES_SECONDS
+    assert outer.is_given_up(20.0 + LAST_VOTES_SECONDS, is_deserted=True)
+    assert not outer.is_given_up(30.0, is_deserted=False) and outer.given_up_at is None, "one is back"
 
 
 def members_of_retry(outer: OuterRound, now: float) -> set[tuple[PeerId, ...]]:

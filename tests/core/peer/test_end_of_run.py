@@ -18,7 +18,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.messages import FinalClaim, RunComplete
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, RESEND_SECONDS, CompletionBarrier
+from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, RESEND_SECONDS, SETTLED_SECONDS, CompletionBarrier
 from adloco_p2p.core.peer.lifecycle import voters_of
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.peer.plan_book import PlanBook
@@ -312,3 +312,14 @@ def _at_the_end(*, is_doubtful: bool) -> Peer:
     peer.handle(Started(durable=durable, capacity=CAPACITY), 0.0)
     peer.handle(TransitionApplied(round=2), 0.5)
     return peer
+
+
+def test_before_it_ends_with_an_error_a_peer_awaits_claims_that_are_on_their_way() -> None:
+    """That a peer has gone may be known before its claim is here: its leave message overtakes it."""
+    completion = barrier(claim(ONE))
+    others = dict.fromkeys(ALL[1:])
+    assert completion.may_go(20.0, others) and not completion.is_last_word(20.0), "another one has just gone"
+    completion.received(PEER1, claim(ONE, is_agreed=True).message(PEER1))
+    found = completion.final_state(ALL)
+    assert found is not None and found.is_agreed
+    assert completion.is_last_word(20.0 + SETTLED_SECONDS)

@@ -199,11 +199,24 @@ def test_others_are_given_the_time_that_a_transfer_took_here() -> None:
     fetching.fetch_missing(0.0)
     fetching.fetched(StateFetched(instance=INSTANCE, round=3, digest=DIGEST), 100.0)
     state.instance(INSTANCE).give_up()
+    state.instance(INSTANCE).state_digest = None
     refused(state, fetching, at=200.0)
     fetching.fetch_missing(200.0 + patience + PATIENCE_ROUNDS * 100.0 - 0.1)
     assert state.held == {}
     fetching.fetch_missing(200.0 + patience + PATIENCE_ROUNDS * 100.0)
     assert state.held == {INSTANCE: 3}
+
+
+@pytest.mark.parametrize("others", [(), (PEER1,)])
+def test_a_state_that_was_given_up_is_taken_back_where_it_is_the_one_that_is_wanted(others: tuple[PeerId, ...]) -> None:
+    """After a change of histories, or void rounds. A fetch would wait for those that moved on, or have left."""
+    state, fetching, _ = waiting(is_stale=True)
+    state.gone.update((peer, None) for peer in (PEER0, PEER1) if peer not in others)
+    state.instance(INSTANCE).state_digest = DIGEST
+    effects = fetching.fetch_missing(0.0)
+    assert state.held == {INSTANCE: 3} and state.known(INSTANCE).doubtful_from is None
+    assert DiscardRound(instance=INSTANCE) in effects
+    assert not any(isinstance(effect, FetchState) for effect in effects)
 
 
 def test_a_plan_begins_the_wait_anew() -> None:

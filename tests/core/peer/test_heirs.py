@@ -40,7 +40,22 @@ def test_members_that_announced_their_end_are_no_heirs() -> None:
     assert known.heirs(INSTANCE, 1, ()) == [OTHER]
     assert known.heirs(INSTANCE, 1, (OTHER,)) == []
     assert known.has_heirs(known.newest, ()) and not known.has_heirs(known.newest, (OTHER,))
-    assert known.is_held(INSTANCE, 1, ()) and not known.is_held(INSTANCE, 1, (OTHER,)), "it may rely on this peer in turn"
+    assert known.is_held(INSTANCE, 1, (), after=1)
+    assert not known.is_held(INSTANCE, 1, (OTHER,), after=1), "it may rely on this peer in turn"
+
+
+def test_hosts_that_only_receive_a_round_have_its_state_once_they_report_it() -> None:
+    """The one that trained it would take the only copy along: what they reported before is an older state."""
+    first, second, third = plans()
+    (item,) = second.instances
+    shares = tuple(share if share.peer == ME else replace(share, inner_steps=0) for share in item.hosts)
+    known = book([first, replace(second, instances=(replace(item, hosts=shares),)), third])
+    assert not known.is_held(INSTANCE, 2, (), after=1)
+    known.note_states(report(ONE, 1, STATE))
+    assert not known.is_held(INSTANCE, 2, (), after=1), "half of them"
+    assert known.is_held(INSTANCE, 2, (), after=1, served=[OTHER])
+    known.note_states(report(OTHER, 1, STATE))
+    assert known.is_held(INSTANCE, 2, (), after=1)
 
 
 def test_hosts_of_the_instance_that_it_is_merged_into_are_heirs() -> None:

@@ -8,10 +8,12 @@ from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.plan_book import PlanBook
+from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
 from adloco_p2p.sim.synthetic_reports import CAPACITY
 from adloco_p2p.sim.world import small_rules
+from tests.core.peer.catching_up import catching_up_of
 
 HOSTS = tuple(PeerId(f"peer{index}") for index in range(5))
 INSTANCE = InstanceId(0)
@@ -89,3 +91,21 @@ def test_what_keepers_hold_counts_where_the_hosts_are_gone_or_go_without() -> No
     assert known.reported_state(INSTANCE, 1, HOSTS[:3]) is None, "it may still report one"
     known.note_states(Report(peer=newcomer, round=1, plan=AGREED, capacity=CAPACITY, instances=()))
     assert known.reported_state(INSTANCE, 1, HOSTS[:3]) == APART
+
+
+@pytest.mark.parametrize(("others", "is_confirmed"), [(2, True), (3, False)])
+def test_what_most_hosts_reported_is_agreed_though_the_last_plan_merges_the_instance_away(
+    *, others: int, is_confirmed: bool
+) -> None:
+    """That plan names no state of it. A host in doubt about the state would end with an error, and so would all like it."""
+    state = PeerState(HOSTS[4], is_delayed=False, rounds_kept=2)
+    plan: RoundPlan = genesis(RUN, [(peer, CAPACITY) for peer in HOSTS], small_rules(5, 9))
+    state.learn(plan)
+    for peer, held in split(AGREED, APART, others=others).items():
+        made = replace(report(peer, 0, held), plan=state.book.digests[0])
+        state.book.note_states(made)
+        state.own_reports[0] = made
+    state.instance(INSTANCE).doubt(1)
+    last = replace(next_plan(next_plan(plan, (), small_rules(5, 9)), (), small_rules(5, 9)), instances=())
+    catching_up_of(state).check_own_state(last)
+    assert (state.known(INSTANCE).doubtful_from is None) is is_confirmed

@@ -1,19 +1,23 @@
 """What a peer keeps by round goes in one place."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import SimpleNamespace
+
+import pytest
 
 from adloco_p2p.core.model.events import Evaluated
 from adloco_p2p.core.model.lineage import ProbeVerdict
-from adloco_p2p.core.model.scalars import InstanceId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.hosted_instance import Fetch, HostedInstance
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
-from tests.core.peer.story import PEER0, rules
+from tests.core.peer.catching_up import catching_up_of
+from tests.core.peer.story import PEER0, PEER1, rules
 from tests.core.peer.test_peer_churn import CAPACITY, _report
 
 INSTANCE = InstanceId(0)
+STATE = Digest("7" * 64)
 VERDICT = ProbeVerdict(sources=(), target=INSTANCE, source_losses=(), merged_loss=1.0)
 BY_ROUND = ("own_reports", "verdicts", "probing")
 OF_AN_INSTANCE = ("rounds", "declined", "untrained")
@@ -87,10 +91,62 @@ def test_moving_to_another_boundary_raises_the_epoch() -> None:
     assert state.instances[INSTANCE].is_stale, "what the device has is of an earlier boundary"
 
 
+def test_a_transfer_under_way_may_replace_the_older_state() -> None:
+    item = HostedInstance(boundary=3, state_digest=STATE, fetch=Fetch(boundary=4, began_at=0.0))
+    item.give_up()
+    assert item.state_digest is None
+
+
+def test_only_the_last_one_that_makes_an_average_which_others_receive_withdraws_from_it() -> None:
+    """Alone it trains the round again after a restart, and with others these make the average."""
+    state = PeerState(PEER0, is_delayed=False, rounds_kept=2)
+    plan = genesis(RUN, [(PEER0, CAPACITY), (PEER1, CAPACITY)], rules(rounds=9))
+    (item,) = plan.instances
+    receives = replace(item, hosts=(item.hosts[0], replace(item.hosts[1], inner_steps=0)))
+    outer = SimpleNamespace(round=0, instance=INSTANCE)
+    found = []
+    for instance, gone in ((receives, {}), (receives, {PEER1: None}), (item, {})):
+        state.learn(replace(plan, instances=(instance,)))
+        state.gone = gone
+        found.append(state.is_sole_maker(outer))  # type: ignore[arg-type]
+    assert found == [True, False, False]
+
+
 def test_a_fast_forward_keeps_of_an_instance_only_that_an_older_state_is_here() -> None:
     item = HostedInstance(boundary=3, fetch=Fetch(boundary=4, began_at=0.0), no_donor_since=1.0, awaited_since=1.0)
     item.give_up()
     assert item == HostedInstance(is_stale=True)
+
+
+@pytest.mark.parametrize("is_resting", [True, False])
+def test_the_root_of_the_older_state_is_known_unless_the_device_was_changing_it(*, is_resting: bool) -> None:
+    state = filled(3)
+    state.instance(INSTANCE).rounds.clear()
+    state.instance(INSTANCE).arrive(2, state_digest=STATE)
+    state.move_to(9, resting=[INSTANCE] if is_resting else [])
+    assert state.known(INSTANCE).state_digest == (STATE if is_resting else None)
+
+
+@pytest.mark.parametrize("absent", [{PEER1: "is gone"}, {PEER1: "declined"}, {}])
+def test_a_host_that_only_receives_is_deserted_where_no_contributor_makes_the_average(absent: dict[PeerId, str]) -> None:
+    """Those that went on without the round live, and would be awaited for six timeouts."""
+    state = PeerState(PEER0, is_delayed=False, rounds_kept=2)
+    state.learn(genesis(RUN, [(PEER0, CAPACITY), (PEER1, CAPACITY)], rules(rounds=9)))
+    outer = SimpleNamespace(is_deserted=True, round=0, instance=INSTANCE, hosts=SimpleNamespace(absent=absent))
+    assert state.is_deserted(outer) is bool(absent)  # type: ignore[arg-type]
+
+
+def test_a_peer_that_hands_over_waits_for_no_others() -> None:
+    """Its deadline would stay in the past, and keep the processor busy until the handover ends."""
+    state = filled(6)
+    state.opened = 1
+    state.instance(INSTANCE).rounds.clear()
+    catching_up = catching_up_of(state)
+    catching_up.catch_up(0.0, is_donor=False)
+    deadline = catching_up.next_deadline
+    assert deadline is not None
+    catching_up.catch_up(deadline, is_donor=True)
+    assert catching_up.next_deadline is None
 
 
 def test_instances_that_left_this_peer_are_forgotten_and_others_are_not() -> None:
