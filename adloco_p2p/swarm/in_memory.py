@@ -58,7 +58,7 @@ class MemorySwarm:
         return rule_named(self.aggregation, division=self.division, is_strict=is_strict)
 
     def aggregated(self, effect: Average, vectors: Mapping[PeerId, torch.Tensor]) -> Aggregate:
-        """Of all members; kept for repairs, where there is another one to ask for it."""
+        """Of all members; kept for repairs."""
         members = tuple(peer for peer, _ in effect.weights)
         result = aggregate(
             [vectors[peer] for peer in members],
@@ -67,8 +67,8 @@ class MemorySwarm:
             rule=self.rule(is_strict=effect.is_strict),
             codec=codec_named(self.codec),
         )
-        if len(members) == 1:
-            return result
+        if len(self.inboxes) < 2:
+            return result  # no peer to fetch it
         left_out = tuple(members[host] for host in result.decision.left_out)
         self.averages[tensor_digest(result.vector)] = result.vector, left_out
         for old in list(self.averages)[:-AVERAGES_KEPT]:

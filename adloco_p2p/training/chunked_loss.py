@@ -59,6 +59,11 @@ class Head:
         self._losses = torch.compile(self._token_losses, backend=backend)
         self._is_compiled = True
 
+    @property
+    def gradient_bytes(self) -> int:
+        """Of a chunk: of the parameters that are trained."""
+        return sum(parameter.nbytes for parameter in self.module.parameters() if parameter.requires_grad)
+
     def weights(self) -> Weights:
         """Leaves of their own, in the type of the products and, on a GPU, padded, once for all chunks."""
         own = {}
@@ -130,7 +135,9 @@ def chunked_cross_entropy(
     """Of targets [k] under the logits of hidden states [k, D]: the sum of the losses, each times its weight [k], to be
     differentiated, and the losses [k], in nats; zero where a target is IGNORED_LABEL."""
     parameters = [parameter for parameter in head.module.parameters() if parameter.requires_grad]
-    total, losses = _ChunkedCrossEntropy.apply(hidden, targets, weights, head, *parameters)  # type: ignore[no-untyped-call]
+    total, losses = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden, targets, weights, head, torch.is_grad_enabled(), *parameters
+    )
     return total, losses
 
 
@@ -142,11 +149,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets: torch.Tensor,
         weights: torch.Tensor,
         head: Head,
+        is_differentiated: bool,
         *parameters: torch.Tensor,  # noqa: ARG004 - autograd looks for what is to be differentiated among the arguments
     ) -> tuple[torch.Tensor, torch.Tensor]:
         own = head.weights()
-        trained = {name: weight for name, weight in own.items() if weight.requires_grad}
-        is_differentiated = any(ctx.needs_input_grad)
+        trained = {name: weight for name, weight in own.items() if weight.requires_grad and is_differentiated}
         of_hidden = torch.empty_like(hidden) if is_differentiated else None
         gradients = {name: torch.zeros_like(weight, dtype=torch.float32) for name, weight in trained.items()}
         losses = torch.empty(len(targets), device=hidden.device)
@@ -172,10 +179,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         scale, _ = outputs
-        of_hidden, *of_parameters = (
-            gradient.mul_(scale) for gradient in ctx.saved_tensors
-        )  # in place: torch refuses a second time
-        return of_hidden, None, None, None, *of_parameters
+        # in place, so that torch refuses a second time
+        of_hidden, *of_parameters = (gradient.mul_(scale) for gradient in ctx.saved_tensors)
+        return of_hidden, None, None, None, None, *of_parameters
 
 
 def tokens_at_once(head: Head) -> int:

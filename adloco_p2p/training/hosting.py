@@ -76,18 +76,18 @@ class Hosting(HostedInstances):
         """Raises DeviceError where the model does not fit the device."""
         loss = plugin_loss(self._run.model.loss) if self._run.model.loss else None
         is_half = is_bfloat16(self._run.model.precision, device)
+        has_kernel = self._peer_config.document_kernel and not self._peer_config.deterministic
         try:
             shell = ModelShell(module, device=device, is_bfloat16=is_half, loss=loss)
+            if has_kernel and self._run.data.keeps_texts_apart and device.type == "cuda" and is_half:
+                length = min(_TRIAL_TOKENS, self._feed.sequence_length)
+                shell.try_document_kernel(synthetic_rows(2, length, self._feed.vocab_size, num_documents=2))
         except torch.OutOfMemoryError as error:
             raise DeviceError(
                 f"memory_fraction: {device} does not hold the model and a gradient of its parameters; raise it, or train on"
                 " another device",
                 code="E502",
             ) from error
-        has_kernel = self._peer_config.document_kernel and not self._peer_config.deterministic
-        if has_kernel and self._run.data.keeps_texts_apart and device.type == "cuda" and is_half:
-            length = min(_TRIAL_TOKENS, self._feed.sequence_length)
-            shell.try_document_kernel(synthetic_rows(2, length, self._feed.vocab_size, num_documents=2))
         if self._peer_config.activation_checkpointing:
             shell.recompute_activations()
         if self._peer_config.compile:

@@ -74,7 +74,7 @@ def _step_bytes(shell: ModelShell, rows: Batch) -> int:
     """Bytes of a forward and backward beside parameters and gradients.
 
     The tensors that autograd saves, and as a guess twice the largest saved tensor again: backward makes the logits' gradient
-    beside them. Logits that are made in chunks are not saved, and count as a chunk's."""
+    beside them. Logits that are made in chunks are not saved; a chunk's count, and their gradients."""
     own = {parameter.untyped_storage()._cdata for parameter in shell.module.parameters()}  # a frozen base, too
     saved: dict[StorageWeakRef, int] = {}  # weak: counting takes the memory of one layer, and no identity is used twice
 
@@ -89,7 +89,9 @@ def _step_bytes(shell: ModelShell, rows: Batch) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         shell.weighted_loss(rows)
-    return sum(saved.values()) + 2 * max(saved.values()) + shell.logits_bytes(rows.input_ids.numel())
+    if shell.is_loss_chunked:
+        return sum(saved.values()) + shell.logits_bytes(rows.input_ids.numel())
+    return sum(saved.values()) + 2 * max(saved.values())
 
 
 def search_cuda(

@@ -21,7 +21,7 @@ def check_size(
     if num_blocks > MAX_BLOCKS:
         raise ConfigError(f"{setting}: {num_blocks} layers or experts, at most {MAX_BLOCKS} are built", code="E217")
     with torch.device("meta"):
-        module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False)
     num_bytes = sum(parameter.numel() for parameter in module.parameters()) * bytes_each
     if memory_bytes is not None and num_bytes > memory_bytes:
         raise ConfigError(

@@ -50,12 +50,14 @@ def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:
             code="E218",
         )
     config = _config_of(model)
+    config._attn_implementation = _attention(config)  # whatever stands there
     transformers.utils.logging.disable_progress_bar()
     dtype = torch.bfloat16 if model.lora.rank and model.lora.base_precision == "bfloat16" else torch.float32
     try:
         check_size(config, memory_bytes(), setting="model.pretrained", purpose="loaded", bytes_each=dtype.itemsize)
         loaded: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(
             model.pretrained,
+            config=config,
             revision=model.revision or "main",
             dtype=dtype,
             trust_remote_code=False,

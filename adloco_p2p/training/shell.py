@@ -46,10 +46,10 @@ class ModelShell:
 
     def logits_bytes(self, num_tokens: int) -> int:
         """Of a chunked loss, for that many tokens, beside the tensors that autograd saves: logits and their gradient in fp32,
-        and those of the model's own type. 0 where all logits are saved."""
+        those of the model's own type, and a chunk's gradient of the head. 0 where all logits are saved."""
         if self._head is None:
             return 0
-        return 3 * 4 * min(self._head.chunk_values, num_tokens * self._head.vocab_size)
+        return 3 * 4 * min(self._head.chunk_values, num_tokens * self._head.vocab_size) + self._head.gradient_bytes
 
     @contextmanager
     def keeping_activations(self) -> Iterator[None]:
@@ -87,9 +87,12 @@ class ModelShell:
         assert self._bound is None and rows.has_several_documents
 
         def gradient() -> torch.Tensor:
+            """On the host, as the device may be short; by the same chance every time."""
             self.gradient.zero_()
-            torch.autograd.backward(self.weighted_loss(rows)[0])
-            return self.gradient.clone()
+            with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+                torch.manual_seed(0)
+                torch.autograd.backward(self.weighted_loss(rows)[0])
+            return self.gradient.to("cpu", copy=True)
 
         self.module.train()
         masked = gradient()

@@ -22,7 +22,6 @@ SECONDS = {
     "adapters": 120,
     "documents": 40,
     "determinism": 90,
-    "swarm": 240,
 }
 """The most that a part, a module of this package, may take."""
 

@@ -180,6 +180,15 @@ def test_a_frozen_head_on_a_cpu_holds_few_logits_and_gives_the_same(monkeypatch:
     assert max(sizes) == 2, "the power of two below three"
 
 
+def test_nothing_is_differentiated_that_is_only_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", 2)
+    shell = shell_of(LLAMA)
+    expected = shell.token_losses(packed())
+    monkeypatch.setattr(torch.autograd, "grad", None)
+    with torch.no_grad():
+        assert torch.equal(shell.token_losses(packed()), expected)
+
+
 def test_a_head_whose_rows_are_padded_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on GPUs, whose products need sizes that are aligned."""
     linear = torch.nn.Linear(5, 41)

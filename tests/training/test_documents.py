@@ -213,6 +213,14 @@ def test_where_the_kernel_does_not_do_the_same_masks_stay(tmp_path: Path, monkey
         assert torch.equal(shell.token_losses(packed_rows()), masked)
 
 
+def test_chance_elsewhere_in_the_model_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_by_hand)
+    base = save_base(tmp_path, "gpt2", resid_pdrop=0.1, attn_pdrop=0.0)
+    shell = ModelShell(build(base, rank=0), device=torch.device("cpu"), is_bfloat16=False)
+    before = torch.get_rng_state()
+    assert shell.try_document_kernel(TRIAL) and torch.equal(torch.get_rng_state(), before)
+
+
 def test_documents_are_counted_where_rows_are_made() -> None:
     rows = packed_rows()
     alone = Batch(input_ids=rows.input_ids, labels=rows.labels, positions=torch.arange(LENGTH).expand(2, -1))

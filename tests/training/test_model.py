@@ -146,6 +146,16 @@ def test_a_pretrained_model_that_cannot_use_torchs_attention_gets_the_plain_one(
     assert torch.equal(flatten(loaded), flatten(saved)) and loaded.config._attn_implementation == "eager"
 
 
+@pytest.mark.parametrize("entry", ["attn_implementation", "_attn_implementation"])
+def test_the_attention_that_a_pretrained_model_names_is_not_looked_for(entry: str, tmp_path: Path) -> None:
+    """It could be a kernel to be fetched."""
+    build().save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {entry: "some-one/kernel"}))
+    loaded: Any = build_model(ModelConfig(pretrained=str(tmp_path)), vocab_size=256, sequence_length=32, seed=2)
+    assert loaded.config._attn_implementation == "sdpa"
+
+
 def test_pretrained_weights_are_the_start(tmp_path: Path) -> None:
     saved = build(seed=5)
     saved.to(torch.bfloat16).save_pretrained(tmp_path)

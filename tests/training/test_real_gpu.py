@@ -47,4 +47,4 @@ def test_so_does_a_model_on_packed_documents() -> None:
 def test_a_node_trains_alone_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert start(tmp_path, devices="auto") == 0
     printed = capsys.readouterr().out
-    assert "device cuda:0" in printed and "fork" in printed and "finished  rounds 2/2" in printed
+    assert "device cuda:0" in printed and "fork" in printed and "trained   rounds 2/2" in printed

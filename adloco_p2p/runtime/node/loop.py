@@ -158,8 +158,9 @@ class Node:
                         raise kind(stop.reason, code=stop.error)
                     return stop
                 event = await self._next_event()
-        except AdlocoError as error:
-            self._part(error)
+        except Exception as error:
+            with suppress(Exception):  # the first error is the one to report
+                self._part(error)
             raise
         finally:
             self._worker.abort()
@@ -167,7 +168,7 @@ class Node:
             await self._tasks.settled()
             await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
 
-    def _part(self, error: AdlocoError) -> None:
+    def _part(self, error: Exception) -> None:
         """Leave as a peer does that stops, as far as a full disk allows, so that the others need not miss this one first."""
         if self.peer.stage is Stage.STOPPED:
             return
