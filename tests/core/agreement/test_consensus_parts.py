@@ -431,19 +431,48 @@ def test_a_report_that_a_value_names_has_a_place_beside_versions_that_none_does(
     author, (_, slot) = peer(1), opened(3, peer(0))
     pool = ReportPool(verify)
     pool.move(range(2), slot.roster)
-
-    def version(number: int) -> SignedReport:
-        offered = replace(capacity(), download_bytes_per_second=float(number))
-        unsigned = SignedReport(report=Report(peer=author, round=0, plan=slot.digest, capacity=offered), signature="")
-        return replace(unsigned, signature=sign(author, unsigned.payload))
-
-    reports = [version(number) for number in range(3 * MAX_VERSIONS)]
+    reports = versions(author, 0, slot.digest, count=3 * MAX_VERSIONS)
     digests = [canonical.digest(signed) for signed in reports]
     assert [pool.keep(signed) for signed in reports[: MAX_VERSIONS + 1]] == [True] * MAX_VERSIONS + [False]
     assert pool.keep(reports[MAX_VERSIONS], named={digests[MAX_VERSIONS]})
     assert digests[MAX_VERSIONS] in pool and digests[MAX_VERSIONS - 1] not in pool, "it took the place of the newest"
     assert all(pool.keep(signed, named=set(digests)) for signed in reports[MAX_VERSIONS + 1 :])
-    assert len(pool.get(digests)) == 3 * MAX_VERSIONS - 1, "a value that is named can be checked, however many are"
+    assert len(pool.get(digests)) == 3 * MAX_VERSIONS - 1, "a value that is named can be checked"
+    later = versions(author, 0, slot.digest, first=3 * MAX_VERSIONS, count=3 * MAX_VERSIONS)
+    named = {canonical.digest(signed) for signed in later}
+    assert all(pool.keep(signed, named=named) for signed in later)
+    assert len(pool.get([*digests, *named])) == 3 * MAX_VERSIONS, "they take the places of those that are named no longer"
+
+
+def test_a_value_that_names_more_reports_than_there_are_reporters_gives_none_of_them_a_place() -> None:
+    """One member's values would fill the memory of the others by versions of its own report."""
+    swarm = played(5)
+    liar, victim = swarm.order[-1], swarm.peers[swarm.order[-2]]
+    slot, valid = victim.consensus.slot, swarm.peers[liar].consensus.values.make(joined=(), absent=())
+    pool = victim.consensus._reports
+
+    def kept_of(made: Sequence[SignedReport], *, attempt: int) -> int:
+        value = replace(valid, reports=tuple(canonical.digest(signed) for signed in made))
+        unsigned = Proposal(ballot=Ballot(attempt=attempt, peer=liar), absent=(), value=value, signature="")
+        victim.receive(liar, replace(unsigned, signature=sign(liar, unsigned.payload)), swarm.now)
+        assert victim.consensus.values.get(canonical.digest(value)) == value
+        victim.receive(liar, Supply(parent=slot.digest, reports=tuple(made)), swarm.now)
+        return len(pool.get(value.reports))
+
+    about = (liar, slot.round - 1, slot.digest)
+    assert kept_of(versions(*about, count=5), attempt=1) == 5, "as many as there are reporters"
+    many = versions(*about, first=5, count=100)
+    assert kept_of(many, attempt=2) == 0 and sum(pool._by_digest[one].report.peer == liar for one in pool._by_digest) < 10
+
+
+def versions(author: PeerId, round: int, plan: Digest, *, first: int = 0, count: int) -> list[SignedReport]:
+    """Different reports of one peer on one round, all with its signature."""
+    made = []
+    for number in range(first, first + count):
+        offered = replace(capacity(), download_bytes_per_second=float(number))
+        unsigned = SignedReport(report=Report(peer=author, round=round, plan=plan, capacity=offered), signature="")
+        made.append(replace(unsigned, signature=sign(author, unsigned.payload)))
+    return made
 
 
 @pytest.mark.parametrize("has_work", [True, False])
