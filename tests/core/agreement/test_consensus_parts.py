@@ -143,10 +143,7 @@ def test_a_value_is_final_by_signed_votes_of_a_majority() -> None:
 def certified_alone(slot: Slot, liar: PeerId, *, attempt: int) -> Final:
     """By its own vote, all others absent."""
     others = tuple(name for name in slot.roster if name != liar)
-    vote = vote_of(slot, liar, proposal_of(slot, liar, attempt=attempt, absent=others))
-    cast = CastVote(peer=liar, abstains=False, signature=vote.signature)
-    certificate = Certificate(ballot=vote.ballot, absent=others, votes=(cast,))
-    return Final(parent=slot.digest, value=vote.value, certificate=certificate)
+    return final_of(slot, [liar], proposal_of(slot, liar, attempt=attempt, absent=others))
 
 
 def test_a_member_that_certifies_values_alone_has_one_of_them_kept_and_keeps_no_other_certificate_out() -> None:
@@ -155,15 +152,34 @@ def test_a_member_that_certifies_values_alone_has_one_of_them_kept_and_keeps_no_
     for attempt in range(1, 80):
         assert learner.on_final(liar, certified_alone(slot, liar, attempt=attempt))
     assert len(list(learner.named())) == 1
-    proposal = proposal_of(slot, slot.order[0], attempt=1)
-    votes = [vote_of(slot, voter, proposal) for voter in sorted(slot.order[2:])]
-    casts = tuple(CastVote(peer=vote.peer, abstains=False, signature=vote.signature) for vote in votes)
-    certificate = Certificate(ballot=proposal.ballot, absent=(), votes=casts)
-    final = Final(parent=slot.digest, value=canonical.digest(proposal.value), certificate=certificate)
+    final = final_of(slot, slot.order[2:], proposal_of(slot, slot.order[0], attempt=1))
     alone = replace(certified_alone(slot, liar, attempt=1), value=final.value)
     assert alone.value == certified_alone(slot, liar, attempt=1).value
     assert learner.on_final(liar, alone) and learner.on_final(peer(1), final) and not learner.on_final(peer(2), final)
-    assert learner.certificates() == {final.value: certificate}, "a certificate of a majority for the same value counts"
+    assert learner.certificates() == {final.value: final.certificate}, "a certificate of a majority for the same value counts"
+
+
+def test_a_certificate_of_one_member_does_not_take_the_place_of_a_stronger_one_for_the_same_value() -> None:
+    """Whether it comes as a certificate or as a vote: it would be contradicted where the stronger one is followed."""
+    context, slot = opened(5, peer(0))
+    one, other, *gone, liar = slot.order
+    proposal = proposal_of(slot, one, attempt=1, absent=tuple(sorted([*gone, liar])))
+    honest = final_of(slot, [one, other], proposal)
+    others = tuple(sorted(name for name in slot.roster if name != liar))
+    lie = replace(proposal, ballot=Ballot(attempt=9, peer=liar), absent=others)
+    for finals in ([(one, honest), (liar, final_of(slot, [liar], lie))], [(liar, final_of(slot, [liar], lie)), (one, honest)]):
+        learner = Learner(context, slot)
+        assert all(learner.on_final(sender, final) for sender, final in finals)
+        assert learner.certificates() == {honest.value: honest.certificate}
+        assert learner.on_vote(vote_of(slot, liar, lie))
+        assert learner.certificates() == {honest.value: honest.certificate}
+
+
+def final_of(slot: Slot, voters: Sequence[PeerId], proposal: Proposal) -> Final:
+    votes = [vote_of(slot, voter, proposal) for voter in sorted(voters)]
+    casts = tuple(CastVote(peer=vote.peer, abstains=False, signature=vote.signature) for vote in votes)
+    certificate = Certificate(ballot=proposal.ballot, absent=proposal.absent, votes=casts)
+    return Final(parent=slot.digest, value=votes[0].value, certificate=certificate)
 
 
 # --- ballots ---------------------------------------------------------------------------------------------------------
