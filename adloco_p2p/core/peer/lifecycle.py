@@ -350,6 +350,7 @@ class Lifecycle:
         """The process ends by an error of its own. What is under way goes no further; the others wait for it no longer."""
         if self.is_stopped:
             return []
+        # A sole maker withdraws from no round here: a vote is written before it is sent, and the error may be a full disk.
         self._enter(Stage.STOPPED)
         return self._outcomes(self._agreement.leave(now), now)
 
