@@ -87,6 +87,8 @@ class Machine:
         self.life = 0
         self.booted_at = 0.0
         """World time at which the newest life began."""
+        self.crashed_at = 0.0
+        """World time of the newest crash."""
         self.is_gone = False
         """It left for good, or never comes back."""
         self.is_liar = is_liar
@@ -195,7 +197,7 @@ class Machine:
             return
         self.around.note(self.peer, f"dies: {why}")
         process.is_alive, process.has_crashed, self.armed = False, True, None
-        self.process = None
+        self.process, self.crashed_at = None, self.around.queue.now
         self.around.checkers.died(self.peer)
         self.around.on_crash(self)
 

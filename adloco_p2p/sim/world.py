@@ -24,7 +24,7 @@ from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.completion import PENDING_SECONDS
-from adloco_p2p.core.peer.lifecycle import ALONE, HANDOVER_SECONDS, LAST_CHECKPOINT, NOT_THE_MODEL
+from adloco_p2p.core.peer.lifecycle import ALONE, HANDOVER_SECONDS, NOT_THE_MODEL
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
@@ -322,14 +322,13 @@ class World:
         return machine.peer not in seated and (newest.is_last or is_deserted)
 
     def _is_model_gone(self) -> bool:
-        """All that ever reported a state are gone for good; the last of them vanished, left at once, or had none any more."""
+        """All that ever reported a state are gone for good, and the last of them vanished or left at once."""
         had = [machine for machine in self._honest() if any(report.instances for report in machine.reported)]
-        processes = [machine.process for machine in had if machine.process is not None]
-        if not had or not all(machine.is_gone for machine in had):
+        ends = [end for machine in had if (end := _end_of(machine)) is not None]
+        if not had or len(ends) < len(had):
             return False
-        last = max(processes, key=lambda process: process.stopped_at, default=None)
-        stop = last.stop if last is not None else None
-        return stop is None or stop.is_urgent or stop.reason == LAST_CHECKPOINT
+        _, stop = max(ends, key=lambda end: end[0])
+        return stop is None or stop.is_urgent
 
     def _may_end_without(self, stop: Stop) -> bool:
         """The last one alive, after most electors died, does not call its model that of the run."""
@@ -526,3 +525,11 @@ class World:
                 self._ask(machine, "pause")
         if self.queue.now + 1.0 < faults.faults_end_at:
             self.queue.after(1.0, self._every_second)
+
+
+def _end_of(machine: Machine) -> tuple[float, Stop | None] | None:
+    """When and how a machine that is gone for good ended; None: by a crash. Nothing where it runs or comes back."""
+    process = machine.process
+    if not machine.is_gone or (process is not None and process.stop is None):
+        return None
+    return (machine.crashed_at, None) if process is None else (process.stopped_at, process.stop)

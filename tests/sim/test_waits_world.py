@@ -2,6 +2,7 @@
 plan ends a wait any more."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,7 +12,7 @@ from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.messages import Heartbeat
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.peer.lifecycle import ALONE, NO_FINAL_MODEL, NOT_THE_MODEL
+from adloco_p2p.core.peer.lifecycle import ALONE, LAST_CHECKPOINT, NO_FINAL_MODEL, NOT_THE_MODEL
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.machine import Machine, Outgoing
@@ -227,6 +228,28 @@ def test_a_peer_that_saw_the_other_fall_silent_ends_the_run_even_after_a_restart
     one.crash("the test kills it")
     play_until(world, world.is_over)
     assert one.life == 2 and finished(world) == [one]
+
+
+def test_the_model_is_gone_where_the_last_that_had_a_state_vanished_or_left_at_once() -> None:
+    world = world_of(1, peers=2, rounds=9, count=1, checkpoint_period=1)
+    one, other = world.machines.values()
+    play_until(world, lambda: one.process is not None and one.process.agreement.ledger.head.round >= 4)
+    one.is_gone = True
+    one.command(Commanded(command="drain", reason="the user"))
+    play_until(world, lambda: one.process is not None and one.process.stop is not None)
+    assert not world._is_model_gone(), "the other one is still there"
+    stopped_at = world.queue.now
+    play_until(world, lambda: world.queue.now > stopped_at)
+    other.is_gone = True
+    other.crash("the test kills it")
+    assert world._is_model_gone(), "it vanished after the first one had stopped"
+    assert one.process is not None and one.process.stop is not None
+    other.crashed_at = stopped_at - 1.0
+    assert not world._is_model_gone(), "the last one could save its state"
+    one.process.stop = replace(one.process.stop, reason=LAST_CHECKPOINT)
+    assert not world._is_model_gone(), "and should have"
+    one.process.stop = replace(one.process.stop, is_urgent=True)
+    assert world._is_model_gone()
 
 
 @pytest.mark.parametrize("command", ["drain", "pause"])

@@ -229,12 +229,14 @@ class Consensus:
         return acceptor.cast_vote(now) or acceptor.accept(now) or proposer.propose(now) or proposer.attempt(now)
 
     def _finish(self, now: float) -> bool:
-        """Append the value that a certificate makes final."""
+        """Append the value that a certificate makes final. A member alone can certify any number of values: no plan is made of
+        one that is not followed."""
         for digest, certificate in sorted(self.learner.certificates().items()):
             value = self.values.get(digest)
-            if value is None or not self.values.is_valid(digest):
+            if value is None:
                 continue
-            if self.acceptor.voted == digest or not self._is_contradicted(certificate, value.departed, now):
+            is_followed = self.acceptor.voted == digest or not self._is_contradicted(certificate, value.departed, now)
+            if is_followed and self.values.is_valid(digest):
                 final = Final(parent=self.slot.digest, value=digest, certificate=certificate)
                 self._dissemination.pass_on(final, now)
                 self._append_value(digest, certificate, now)

@@ -148,8 +148,16 @@ class Learner:
         return 2 * len(backers) >= len(counted)
 
     def certificates(self) -> dict[Digest, Certificate]:
-        """Values that the votes, or a certificate that was received, make final."""
-        found = dict(self._emergencies.values()) | self._finals
+        """Values that the votes, or a certificate that was received, make final; each with its strongest certificate: a member
+        alone can make one for any value, in which all others are absent."""
+        found: dict[Digest, Certificate] = {}
+        for digest, certificate in (*self._emergencies.values(), *self._finals.items(), *self._certified_by_votes()):
+            known = found.get(digest)
+            if known is None or _strength(certificate) >= _strength(known):
+                found[digest] = certificate
+        return found
+
+    def _certified_by_votes(self) -> Iterator[tuple[Digest, Certificate]]:
         groups: dict[tuple[Ballot, Digest, tuple[PeerId, ...]], list[Vote]] = {}
         for _, vote in sorted(self._votes.items()):
             groups.setdefault((vote.ballot, vote.value, vote.absent), []).append(vote)
@@ -162,5 +170,9 @@ class Learner:
             )
             abstained = sum(cast.abstains for cast in casts)
             if is_majority(len(casts) - abstained, len(counted) - abstained):
-                found[digest] = Certificate(ballot=ballot, absent=absent, votes=casts)
-        return found
+                yield digest, Certificate(ballot=ballot, absent=absent, votes=casts)
+
+
+def _strength(certificate: Certificate) -> tuple[int, int]:
+    """The most votes, then the fewest absent members."""
+    return sum(not cast.abstains for cast in certificate.votes), -len(certificate.absent)

@@ -32,9 +32,9 @@ class ReportPool:
                         self._by_digest.pop(digest, None)
 
     def keep(self, signed: SignedReport, *, named: Container[Digest] = ()) -> bool:
-        """Take a report that is of interest, new, short and signed by its author. Whether it is. One that is among `named`,
-        which values name, has a place in any case: a liar may give each peer other versions, so that none could check the value
-        of another."""
+        """Take a report that is of interest, new, short and signed by its author. Whether it is. One that is among `named`, by
+        values that may be valid, has a place in any case: a liar may give each peer other versions, so that none could check
+        the value of another."""
         report = signed.report
         if report.round not in self._window or report.peer not in self._members:
             return False
@@ -51,7 +51,7 @@ class ReportPool:
         return True
 
     def _make_room(self, digests: list[Digest], named: Container[Digest]) -> None:
-        """Drop the newest version that no value names, if there is one: there are few values."""
+        """Drop the newest version that no value names, if there is one; `Values` bounds how many are named."""
         unnamed = next((digest for digest in reversed(digests) if digest not in named), None)
         if unnamed is not None:
             digests.remove(unnamed)

@@ -90,7 +90,10 @@ class Values:
         return self._have
 
     def keep_reports(self, reports: Iterable[SignedReport]) -> None:
-        named = frozenset(digest for value in self._values.values() for digest in value.reports)
+        """Those of interest. A value that names more reports than there are reporters is not valid: what it names gets no
+        place by that, or one member would fill the others' memory by versions of its own report."""
+        fit = [value for value in self._values.values() if len(value.reports) <= len(self._reporters)]
+        named = frozenset(digest for value in fit for digest in value.reports)
         for signed in reports:
             if self._pool.keep(signed, named=named):
                 self._held = self._have = None
@@ -270,8 +273,8 @@ class Values:
     # --- pull and supply ---------------------------------------------------------------------------------------------
 
     def ask_for(self, digest: Digest, source: PeerId) -> None:
-        """Pull a value, or the reports that it lacks, from a peer that has them. Its plan is not made before the value may
-        count: a member can send values faster than plans can be made of them."""
+        """Pull a value, or the reports that it lacks, from a peer that has them. Its plan is not made before its
+        ballot is admitted: a member can send values faster than plans can be made of them."""
         self._sources.setdefault(digest, source)
         value = self._values.get(digest)
         if source == self._context.me or (value is not None and not self._is_lacking(value)):

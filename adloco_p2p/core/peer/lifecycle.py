@@ -269,7 +269,7 @@ class Lifecycle:
 
     def end(self, now: float) -> list[Effect]:
         """Pause or stop where that was asked and nothing is under way; stop where the others have ended the run."""
-        if self._is_busy():
+        if self._is_busy(now):
             return []
         if self._fetching.has_given_up:
             return self._stop(Stop(reason=NO_FINAL_MODEL, is_finished=False, error=NOT_THE_MODEL), now)
@@ -292,8 +292,11 @@ class Lifecycle:
         reason = f"stopped before round {boundary}" if is_saved else LAST_CHECKPOINT
         return effects + self._stop(Stop(reason=reason, is_finished=False), now)
 
-    def _is_busy(self) -> bool:
-        is_in_round = any(not (outer.is_done or self._state.is_deserted(outer)) for outer in self._state.rounds)
+    def _is_busy(self, now: float) -> bool:
+        """The last votes of hosts that are gone may still bring the average of a round."""
+        is_in_round = any(
+            not (outer.is_done or (outer.given_up_at is not None and outer.given_up_at <= now)) for outer in self._state.rounds
+        )
         return self._state.opening is not None or is_in_round or self._reporting.is_probing
 
     def _has_rounds_left(self) -> bool:
@@ -347,6 +350,7 @@ class Lifecycle:
         """The process ends by an error of its own. What is under way goes no further; the others wait for it no longer."""
         if self.is_stopped:
             return []
+        # A sole maker withdraws from no round here: a vote is written before it is sent, and the error may be a full disk.
         self._enter(Stage.STOPPED)
         return self._outcomes(self._agreement.leave(now), now)
 

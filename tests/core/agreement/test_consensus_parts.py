@@ -143,10 +143,7 @@ def test_a_value_is_final_by_signed_votes_of_a_majority() -> None:
 def certified_alone(slot: Slot, liar: PeerId, *, attempt: int) -> Final:
     """By its own vote, all others absent."""
     others = tuple(name for name in slot.roster if name != liar)
-    vote = vote_of(slot, liar, proposal_of(slot, liar, attempt=attempt, absent=others))
-    cast = CastVote(peer=liar, abstains=False, signature=vote.signature)
-    certificate = Certificate(ballot=vote.ballot, absent=others, votes=(cast,))
-    return Final(parent=slot.digest, value=vote.value, certificate=certificate)
+    return final_of(slot, [liar], proposal_of(slot, liar, attempt=attempt, absent=others))
 
 
 def test_a_member_that_certifies_values_alone_has_one_of_them_kept_and_keeps_no_other_certificate_out() -> None:
@@ -155,15 +152,34 @@ def test_a_member_that_certifies_values_alone_has_one_of_them_kept_and_keeps_no_
     for attempt in range(1, 80):
         assert learner.on_final(liar, certified_alone(slot, liar, attempt=attempt))
     assert len(list(learner.named())) == 1
-    proposal = proposal_of(slot, slot.order[0], attempt=1)
-    votes = [vote_of(slot, voter, proposal) for voter in sorted(slot.order[2:])]
-    casts = tuple(CastVote(peer=vote.peer, abstains=False, signature=vote.signature) for vote in votes)
-    certificate = Certificate(ballot=proposal.ballot, absent=(), votes=casts)
-    final = Final(parent=slot.digest, value=canonical.digest(proposal.value), certificate=certificate)
+    final = final_of(slot, slot.order[2:], proposal_of(slot, slot.order[0], attempt=1))
     alone = replace(certified_alone(slot, liar, attempt=1), value=final.value)
     assert alone.value == certified_alone(slot, liar, attempt=1).value
     assert learner.on_final(liar, alone) and learner.on_final(peer(1), final) and not learner.on_final(peer(2), final)
-    assert learner.certificates() == {final.value: certificate}, "a certificate of a majority for the same value counts"
+    assert learner.certificates() == {final.value: final.certificate}, "a certificate of a majority for the same value counts"
+
+
+def test_a_certificate_of_one_member_does_not_take_the_place_of_a_stronger_one_for_the_same_value() -> None:
+    """Whether it comes as a certificate or as a vote: it would be contradicted where the stronger one is followed."""
+    context, slot = opened(5, peer(0))
+    one, other, *gone, liar = slot.order
+    proposal = proposal_of(slot, one, attempt=1, absent=tuple(sorted([*gone, liar])))
+    honest = final_of(slot, [one, other], proposal)
+    others = tuple(sorted(name for name in slot.roster if name != liar))
+    lie = replace(proposal, ballot=Ballot(attempt=9, peer=liar), absent=others)
+    for finals in ([(one, honest), (liar, final_of(slot, [liar], lie))], [(liar, final_of(slot, [liar], lie)), (one, honest)]):
+        learner = Learner(context, slot)
+        assert all(learner.on_final(sender, final) for sender, final in finals)
+        assert learner.certificates() == {honest.value: honest.certificate}
+        assert learner.on_vote(vote_of(slot, liar, lie))
+        assert learner.certificates() == {honest.value: honest.certificate}
+
+
+def final_of(slot: Slot, voters: Sequence[PeerId], proposal: Proposal) -> Final:
+    votes = [vote_of(slot, voter, proposal) for voter in sorted(voters)]
+    casts = tuple(CastVote(peer=vote.peer, abstains=False, signature=vote.signature) for vote in votes)
+    certificate = Certificate(ballot=proposal.ballot, absent=proposal.absent, votes=casts)
+    return Final(parent=slot.digest, value=votes[0].value, certificate=certificate)
 
 
 # --- ballots ---------------------------------------------------------------------------------------------------------
@@ -431,19 +447,48 @@ def test_a_report_that_a_value_names_has_a_place_beside_versions_that_none_does(
     author, (_, slot) = peer(1), opened(3, peer(0))
     pool = ReportPool(verify)
     pool.move(range(2), slot.roster)
-
-    def version(number: int) -> SignedReport:
-        offered = replace(capacity(), download_bytes_per_second=float(number))
-        unsigned = SignedReport(report=Report(peer=author, round=0, plan=slot.digest, capacity=offered), signature="")
-        return replace(unsigned, signature=sign(author, unsigned.payload))
-
-    reports = [version(number) for number in range(3 * MAX_VERSIONS)]
+    reports = versions(author, 0, slot.digest, count=3 * MAX_VERSIONS)
     digests = [canonical.digest(signed) for signed in reports]
     assert [pool.keep(signed) for signed in reports[: MAX_VERSIONS + 1]] == [True] * MAX_VERSIONS + [False]
     assert pool.keep(reports[MAX_VERSIONS], named={digests[MAX_VERSIONS]})
     assert digests[MAX_VERSIONS] in pool and digests[MAX_VERSIONS - 1] not in pool, "it took the place of the newest"
     assert all(pool.keep(signed, named=set(digests)) for signed in reports[MAX_VERSIONS + 1 :])
-    assert len(pool.get(digests)) == 3 * MAX_VERSIONS - 1, "a value that is named can be checked, however many are"
+    assert len(pool.get(digests)) == 3 * MAX_VERSIONS - 1, "a value that is named can be checked"
+    later = versions(author, 0, slot.digest, first=3 * MAX_VERSIONS, count=3 * MAX_VERSIONS)
+    named = {canonical.digest(signed) for signed in later}
+    assert all(pool.keep(signed, named=named) for signed in later)
+    assert len(pool.get([*digests, *named])) == 3 * MAX_VERSIONS, "they take the places of those that are named no longer"
+
+
+def test_a_value_that_names_more_reports_than_there_are_reporters_gives_none_of_them_a_place() -> None:
+    """One member's values would fill the memory of the others by versions of its own report."""
+    swarm = played(5)
+    liar, victim = swarm.order[-1], swarm.peers[swarm.order[-2]]
+    slot, valid = victim.consensus.slot, swarm.peers[liar].consensus.values.make(joined=(), absent=())
+    pool = victim.consensus._reports
+
+    def kept_of(made: Sequence[SignedReport], *, attempt: int) -> int:
+        value = replace(valid, reports=tuple(canonical.digest(signed) for signed in made))
+        unsigned = Proposal(ballot=Ballot(attempt=attempt, peer=liar), absent=(), value=value, signature="")
+        victim.receive(liar, replace(unsigned, signature=sign(liar, unsigned.payload)), swarm.now)
+        assert victim.consensus.values.get(canonical.digest(value)) == value
+        victim.receive(liar, Supply(parent=slot.digest, reports=tuple(made)), swarm.now)
+        return len(pool.get(value.reports))
+
+    about = (liar, slot.round - 1, slot.digest)
+    assert kept_of(versions(*about, count=5), attempt=1) == 5, "as many as there are reporters"
+    many = versions(*about, first=5, count=100)
+    assert kept_of(many, attempt=2) == 0 and sum(pool._by_digest[one].report.peer == liar for one in pool._by_digest) < 10
+
+
+def versions(author: PeerId, round: int, plan: Digest, *, first: int = 0, count: int) -> list[SignedReport]:
+    """Different reports of one peer on one round, all with its signature."""
+    made = []
+    for number in range(first, first + count):
+        offered = replace(capacity(), download_bytes_per_second=float(number))
+        unsigned = SignedReport(report=Report(peer=author, round=round, plan=plan, capacity=offered), signature="")
+        made.append(replace(unsigned, signature=sign(author, unsigned.payload)))
+    return made
 
 
 @pytest.mark.parametrize("has_work", [True, False])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from adloco_p2p.core.agreement.ballot_timer import MAX_OVERTAKEN
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.values import UNKNOWN_ROUND_SECONDS
 from adloco_p2p.core.ledger.fork_choice import outranks, verdict
 from adloco_p2p.core.ledger.ledger import Ledger
@@ -22,10 +23,11 @@ from adloco_p2p.core.model.ledger_entry import (
     Value,
     WrongSum,
 )
-from adloco_p2p.core.model.messages import Accepted, Ack, Chosen, Entries, Proposal, Refusal, Supply
+from adloco_p2p.core.model.messages import Accepted, Ack, Chosen, Entries, Final, Proposal, Refusal, Supply
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.identities import sign, verify
+from adloco_p2p.sim.synthetic_reports import certificate_of
 from tests.core.agreement.test_consensus import NOW, Swarm, decide, recall_from, said
 from tests.core.agreement.test_strangers import entry_of, played
 from tests.core.core_values import RUN, peer
@@ -232,8 +234,37 @@ def test_a_proposer_that_asks_for_no_promises_raises_the_ballots_of_others_no_fa
 
 
 def test_values_that_nobody_chose_cost_no_plan() -> None:
-    swarm, made = played(5), list[RoundPlan]()
+    swarm = played(5)
     liar, victim = swarm.order[-1], swarm.peers[swarm.order[-2]]
+    made = counted_plans(victim)
+    value = swarm.peers[liar].consensus.values.make(joined=(), absent=())
+    for number in range(1, 101):
+        other = replace(value, plan=Digest(f"{number:064x}"))
+        unsigned = Proposal(ballot=Ballot(attempt=number, peer=liar), absent=(), value=other, signature="")
+        victim.receive(liar, replace(unsigned, signature=sign(liar, unsigned.payload)), swarm.now)
+    assert len(made) <= MAX_OVERTAKEN + 1
+
+
+def test_values_that_one_member_certifies_alone_cost_no_plan() -> None:
+    """All others are absent in its certificates, and this peer sees that they are not."""
+    swarm = played(5)
+    liar, victim = swarm.order[-1], swarm.peers[swarm.order[-2]]
+    made = counted_plans(victim)
+    value = swarm.peers[liar].consensus.values.make(joined=(), absent=())
+    others = tuple(sorted(name for name in swarm.peers if name != liar))
+    for number in range(1, 101):
+        other = replace(value, plan=Digest(f"{number:064x}"))
+        digest, ballot = canonical.digest(other), Ballot(attempt=number, peer=liar)
+        certificate = certificate_of([liar], (value.parent, digest), ballot=ballot, absent=others)
+        victim.receive(liar, Final(parent=value.parent, value=digest, certificate=certificate), swarm.now)
+        victim.receive(liar, Supply(parent=value.parent, value=other), swarm.now)
+        assert victim.consensus.values.get(digest) == other
+    assert not made
+
+
+def counted_plans(victim: GossipAgreement) -> list[RoundPlan]:
+    """The plans that this peer makes from now on."""
+    made: list[RoundPlan] = []
 
     def counted(*inputs: Any) -> RoundPlan:
         made.append(decide(*inputs))
@@ -241,12 +272,7 @@ def test_values_that_nobody_chose_cost_no_plan() -> None:
 
     victim.consensus._context = context = replace(victim.consensus._context, decide=counted)
     victim.consensus.values._context = context
-    value = swarm.peers[liar].consensus.values.make(joined=(), absent=())
-    for number in range(1, 101):
-        other = replace(value, plan=Digest(f"{number:064x}"))
-        unsigned = Proposal(ballot=Ballot(attempt=number, peer=liar), absent=(), value=other, signature="")
-        victim.receive(liar, replace(unsigned, signature=sign(liar, unsigned.payload)), swarm.now)
-    assert len(made) <= MAX_OVERTAKEN + 1
+    return made
 
 
 def test_a_refusal_that_names_no_absent_member_ends_no_ballot() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from adloco_p2p.core.averaging.round_state import LAST_VOTES_SECONDS
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import RepairAverage
 from adloco_p2p.core.model.certificate import Ballot, Certificate
@@ -20,10 +21,12 @@ from adloco_p2p.core.model.events import (
     FetchState,
     InnerFinished,
     Outcome,
+    PeerGone,
     Persist,
     Received,
     RunInner,
     SaveCheckpoint,
+    SaveInstance,
     Send,
     Started,
     StateFetched,
@@ -120,6 +123,28 @@ def test_a_newcomer_that_waits_to_be_admitted_can_be_stopped() -> None:
     peer.handle(Started(durable=Durable(round=0, plans=(plan,)), capacity=CAPACITY), 0.0)
     peer.handle(TransitionApplied(round=0), 0.0)
     assert isinstance(peer.handle(Commanded(command="drain"), 1.0)[-1], Stop)
+
+
+def test_a_peer_that_only_receives_and_drains_saves_its_state_when_the_last_votes_had_their_time() -> None:
+    """The only host with work goes: the round may still be decided by votes on their way, and is not broken off before."""
+    whole = rules(rounds=30)
+    plans = [genesis(RUN, [(PEER0, CAPACITY), (PEER1, CAPACITY)], whole)]
+    for _ in range(2):
+        plans.append(next_plan(plans[-1], (), whole))
+    (item,) = plans[2].instances
+    hosts = tuple(share if share.peer == PEER1 else replace(share, inner_steps=0, batch_samples=0) for share in item.hosts)
+    plans[2] = replace(plans[2], instances=(replace(item, hosts=hosts),))
+    peer = Peer(me=PEER0, cadence=replace(_cadence(), checkpoint_period=100), agreement=Scripted())
+    peer.handle(Started(durable=Durable(round=2, plans=tuple(plans), held=(INSTANCE,)), capacity=CAPACITY), 0.0)
+    peer.handle(TransitionApplied(round=2), 0.0)
+    peer.handle(Commanded(command="drain"), 1.0)
+    effects = peer.handle(PeerGone(peer=PEER1), 2.0)
+    assert peer.stage is Stage.DRAINING and not any(isinstance(effect, Stop) for effect in effects)
+    peer.handle(Ticked(), 2.0 + LAST_VOTES_SECONDS - 0.1)
+    assert peer.stage is Stage.DRAINING and peer.next_deadline == 2.0 + LAST_VOTES_SECONDS
+    effects = peer.handle(Ticked(), 2.0 + LAST_VOTES_SECONDS)
+    (saved,) = [effect for effect in effects if isinstance(effect, SaveInstance)]
+    assert saved.round == 3 and effects[-1] == Stop(reason="stopped before round 3", is_finished=False)
 
 
 def test_nobody_goes_before_the_slowest_has_ended_the_run() -> None:
