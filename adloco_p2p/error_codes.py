@@ -145,10 +145,10 @@ ERROR_CODES = {
     ),
     "E217": ErrorCode(
         "the model is too large for this machine",
-        "To train it takes 20 bytes per parameter, which is more than this machine and its GPUs have; or it has so many layers"
-        " that building it would exhaust the memory.",
+        "To train it takes 20 bytes per parameter, or to load a pretrained one 2 or 4, which is more than this machine and its"
+        " GPUs have; or it has so many layers that building it would exhaust the memory.",
         "Join with a larger machine, which `adloco-peer doctor` describes; as the author, lower the sizes in"
-        " `model.architecture`.",
+        " `model.architecture`, or name a smaller model in `model.pretrained`.",
     ),
     "E220": ErrorCode(
         "the control API is not for the network",

@@ -11,14 +11,14 @@ momentum 0.5, float32 averages. Products of float32 matrices are rounded to TF32
 repeats a run to the rounding of its sums, not to the bit.
 
 Tuned, with the constant batch of 32 on a seed of its own in runs a quarter as long: the rate of AdamW and the rate of Muon,
-four values each, and for AdamW, whose lowest was best, two lower ones; the lowest final loss counts, and the rows start with it
-by themselves. Nothing else is tuned here: start of the batch, H and momentum go by the smaller models
+four values each, and for AdamW, whose lowest was best, two lower ones, added then; the lowest final loss counts, and the rows
+start with it by themselves. Nothing else is tuned here: start of the batch, H and momentum go by the smaller models
 (`benchmarks.small_vocabulary`), growth of 1.07 a round by its result.
 
 Written before any run. Batches start at 32 rows and the rate follows their root. Three ways to take about half the rounds of
 DiLoCo with 32 rows (200): a linear ramp to 128 takes 94 by arithmetic; AdLoCo with growth of at most 1.07 a round takes 94 with
-76 at most, if the test asks for more in every round from the eighth on, as it did below; a constant batch of 64, with the root
-of 2 times the rate, takes 100. Planned comparisons, paired by seed, each with AdamW and with Muon:
+76 at most, if the test asks for more in every round from the eighth on, as it did with smaller models; a constant batch of 64,
+with the root of 2 times the rate, takes 100. Planned comparisons, paired by seed, each with AdamW and with Muon:
 1. AdLoCo minus DiLoCo with 32 rows: what half the rounds cost.
 2. AdLoCo minus the ramp: whether the statistic gives more than a schedule. Expected from the smaller models: no difference;
    called level where the mean is within 0.010 nats, an advantage or a loss where the interval excludes zero.

@@ -1,8 +1,8 @@
 """What the card waits for between two rounds: the whole node alone, and its averaging of nothing, with 124 million parameters.
 
 A gap is the time from the end of a round's inner steps, when the card has nothing to do, to the first inner step of the next
-round: pseudo-gradient, outer step, digest, checkpoint and plan, where they do not run beside the training. What the average in
-memory takes is printed apart and is a part of it.
+round: pseudo-gradient, outer step, digest, checkpoint and plan, where they do not run beside the training. The average in
+memory is a part of it.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Bytes per parameter on the card, by inner optimizer and number of instances, with 124 million parameters.
 
 Resident: what stays between two inner steps: parameters, moments, and a gradient that all instances share. Peak: the most
-during a round of one row at a time, above which activations of larger micro-batches come. Rounds with an outer step.
+during a round of one row at a time, above which activations of larger micro-batches come. Two rounds with an
+outer step come before.
 """
 
 import gc
@@ -18,7 +19,7 @@ LIMIT = 16.0
 Kind = Literal["adamw", "adamw8bit", "muon"]
 
 
-def measure(kind: Kind, instances: int, *, is_compiled: bool = False) -> None:
+def measure(kind: Kind, instances: int) -> None:
     base = run_of(GPT2)
     run = replace(
         base,
@@ -27,7 +28,7 @@ def measure(kind: Kind, instances: int, *, is_compiled: bool = False) -> None:
     )
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    peer = peer_of(run, instances=instances, max_micro_batch=1, compile=is_compiled)
+    peer = peer_of(run, instances=instances, max_micro_batch=1)
     for number in range(2):
         for instance in range(instances):
             train(peer, work(batch=1, micro=1, steps=2, number=number, instance=InstanceId(instance)))

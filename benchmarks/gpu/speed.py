@@ -6,7 +6,6 @@ accumulation, compiled or not. The sides take turns with the same sizes; the fas
 
 import gc
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -81,10 +80,8 @@ def own_loop(*, micro: int, is_compiled: bool) -> Callable[[], None]:
     return turn
 
 
-def node(*, micro: int, is_compiled: bool, is_measured: bool = False, is_alone: bool = False) -> Callable[[], None]:
-    run = run_of(GPT2)
-    run = replace(run, batch=replace(run.batch, test="norm" if is_measured else "constant"))
-    peer = peer_of(run, compile=is_compiled, max_micro_batch=micro)
+def node(*, micro: int, is_compiled: bool, is_alone: bool = False) -> Callable[[], None]:
+    peer = peer_of(run_of(GPT2), compile=is_compiled, max_micro_batch=micro)
     assert peer.micro_batch_limit == micro, peer.micro_batch_limit
     if is_alone:
         torch._dynamo.reset()
