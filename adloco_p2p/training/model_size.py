@@ -1,5 +1,7 @@
 """Whether a model is small enough to be built, from its configuration alone: in a run of others anything may stand there."""
 
+import copy
+
 import torch
 import transformers
 
@@ -21,7 +23,8 @@ def check_size(
     if num_blocks > MAX_BLOCKS:
         raise ConfigError(f"{setting}: {num_blocks} layers or experts, at most {MAX_BLOCKS} are built", code="E217")
     with torch.device("meta"):
-        module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False)
+        own = copy.deepcopy(config)  # which keeps the attention that is named here
+        module = transformers.AutoModelForCausalLM.from_config(own, attn_implementation="eager", trust_remote_code=False)
     num_bytes = sum(parameter.numel() for parameter in module.parameters()) * bytes_each
     if memory_bytes is not None and num_bytes > memory_bytes:
         raise ConfigError(

@@ -146,6 +146,10 @@ def test_a_pretrained_model_that_cannot_use_torchs_attention_gets_the_plain_one(
     assert torch.equal(flatten(loaded), flatten(saved)) and loaded.config._attn_implementation == "eager"
 
 
+def test_a_model_from_an_architecture_has_torchs_attention() -> None:
+    assert build().config._attn_implementation == "sdpa"
+
+
 @pytest.mark.parametrize("entry", ["attn_implementation", "_attn_implementation"])
 def test_the_attention_that_a_pretrained_model_names_is_not_looked_for(entry: str, tmp_path: Path) -> None:
     """It could be a kernel to be fetched."""
