@@ -93,7 +93,7 @@ def _take_turns(run: RunConfig, feed: Feed, engine: Hosting, folder: Path) -> tu
     bare, node = [], []
     for turn in range(TURNS):
         bare.append(_timed(_bare_turn(run, feed)))
-        node.append(_timed(_node_turn(run, engine, folder / f"turn-{turn}")))
+        node.append(_timed(whole_run(run, engine, folder / f"turn-{turn}")))
     return _fastest(bare), _fastest(node)
 
 
@@ -128,7 +128,7 @@ def _bare_turn(run: RunConfig, feed: Feed) -> Callable[[], object]:
     return work
 
 
-def _node_turn(run: RunConfig, engine: Hosting, folder: Path) -> Callable[[], object]:
+def whole_run(run: RunConfig, engine: Hosting, folder: Path, *, checkpoint_period: int = 1) -> Callable[[], object]:
     """A run of its own, from the genesis plan to the last checkpoint."""
     folder.mkdir()
     capacity = Capacity(samples_per_second=0.0, micro_batch_limit=engine.micro_batch_limit, max_instances=1)
@@ -148,7 +148,8 @@ def _node_turn(run: RunConfig, engine: Hosting, folder: Path) -> Callable[[], ob
 
     def work() -> None:
         agreement = FixedRosterAgreement(decide=lambda before, reports: next_plan(before, reports, run.rules))
-        peer = Peer(me=ME, cadence=Cadence(work=run.work, evaluation_period=0, checkpoint_period=1), agreement=agreement)
+        cadence = Cadence(work=run.work, evaluation_period=0, checkpoint_period=checkpoint_period)
+        peer = Peer(me=ME, cadence=cadence, agreement=agreement)
         stop = asyncio.run(Node(peer=peer, ports=ports).run(Started(durable=durable, capacity=capacity)))
         assert stop.is_finished
 

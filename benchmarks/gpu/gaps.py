@@ -5,7 +5,6 @@ round: pseudo-gradient, outer step, digest, checkpoint and plan, where they do n
 memory is a part of it.
 """
 
-import asyncio
 import tempfile
 import time
 from dataclasses import replace
@@ -15,21 +14,11 @@ from typing import Any
 
 import torch
 
-from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
-from adloco_p2p.core.model.events import Durable, InnerResult, Started
-from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.rules import InstanceRules
-from adloco_p2p.core.peer.peer import Cadence, Peer
-from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from adloco_p2p.runtime.node.event_sink import Sink
-from adloco_p2p.runtime.node.loop import Node, Ports
-from adloco_p2p.runtime.offline_node import NothingToJournal
-from adloco_p2p.storage.checkpoint import CheckpointStore
-from adloco_p2p.storage.event_log import EventLog
-from adloco_p2p.swarm.in_memory import MemorySwarm
 from adloco_p2p.training.hosting import Hosting
-from benchmarks.gpu.card import GPT2, ME, ONE, describe, peer_of, random_rows, run_of
-from benchmarks.node_overhead import Unseen
+from benchmarks.gpu.card import GPT2, describe, peer_of, random_rows, run_of
+from benchmarks.node_overhead import whole_run
 
 ROUNDS, STEPS, BATCH, MICRO = 5, 8, 64, 32
 TARGET, ROUND_SECONDS = 0.01, 60.0
@@ -69,7 +58,7 @@ def measure(name: str, **changes: Any) -> None:
     peer = peer_of(run, random_rows(), max_micro_batch=MICRO)
     timed = Timed(peer)
     with tempfile.TemporaryDirectory() as folder:
-        play(run, peer, Path(folder))
+        whole_run(run, peer, Path(folder) / "run", checkpoint_period=4)()
     gaps = timed.gaps[1:]  # the first one allocates
     inner = median(end - start for start, end in timed.spans[1:])
     typical = median(gaps)
@@ -78,25 +67,6 @@ def measure(name: str, **changes: Any) -> None:
         f" {typical / (inner + typical):6.1%} of these rounds, {typical / ROUND_SECONDS:6.2%} of {ROUND_SECONDS:.0f} s",
         flush=True,
     )
-
-
-def play(run: Any, peer: Hosting, folder: Path) -> None:
-    capacity = Capacity(samples_per_second=0.0, micro_batch_limit=peer.micro_batch_limit, max_instances=1)
-    plan = genesis(run.digest, [(ME, capacity)], run.rules)
-    port = MemorySwarm().port(ME)
-    ports = Ports(
-        engine=peer,
-        checkpoints=CheckpointStore.open(folder / "checkpoints", run=run.digest, kept=2),
-        averaging=port,
-        messenger=port,
-        states=port,
-        journal=NothingToJournal(),
-        events=Sink(log=EventLog.open(folder / "events.jsonl"), view=Unseen()),
-    )
-    durable = Durable(round=0, plans=(plan,), held=(ONE,))
-    agreement = FixedRosterAgreement(decide=lambda before, reports: next_plan(before, reports, run.rules))
-    node = Peer(me=ME, cadence=Cadence(work=run.work, evaluation_period=0, checkpoint_period=4), agreement=agreement)
-    asyncio.run(Node(peer=node, ports=ports).run(Started(durable=durable, capacity=capacity)))
 
 
 def main() -> None:
