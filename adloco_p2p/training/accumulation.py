@@ -37,12 +37,13 @@ def accumulate_gradient(
         loss_sum.add_(losses.sum(dtype=loss_sum.dtype))
 
     shell.gradient.zero_()
-    for start, stop in itertools.pairwise(starts):
-        run(start, stop)
     last = starts[-1]
-    if not is_measured:
-        run(last, num_samples)
-        return loss_sum, None
-    with shell.measuring() as products:
-        run(last, num_samples)
+    with shell.casting_once():
+        for start, stop in itertools.pairwise(starts):
+            run(start, stop)
+        if not is_measured:
+            run(last, num_samples)
+            return loss_sum, None
+        with shell.measuring() as products:
+            run(last, num_samples)
     return loss_sum, (products, (last, num_samples - last))

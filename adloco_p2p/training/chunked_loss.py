@@ -44,6 +44,7 @@ class Head:
         self._cap: float | None = getattr(config, "final_logit_softcapping", None)  # Gemma 2 and 3
         self._losses: Callable[..., torch.Tensor] = self._token_losses
         self._is_compiled = False
+        self._held: Weights | None = None
 
     @property
     def chunk_values(self) -> int:
@@ -64,8 +65,21 @@ class Head:
         """Of a chunk: of the parameters that are trained."""
         return sum(parameter.nbytes for parameter in self.module.parameters() if parameter.requires_grad)
 
+    @contextmanager
+    def holding_weights(self, dtype: torch.dtype) -> Iterator[None]:
+        """Inside, `weights` are those of now, in this type, made once."""
+        device = next(self.module.parameters()).device.type
+        with torch.autocast(device, dtype=dtype):
+            self._held = self.weights()
+        try:
+            yield
+        finally:
+            self._held = None
+
     def weights(self) -> Weights:
         """Leaves of their own, in the type of the products and, on a GPU, padded, once for all chunks."""
+        if self._held is not None:
+            return self._held
         own = {}
         for name, parameter in self.module.named_parameters():
             weight, device = parameter.detach(), parameter.device.type

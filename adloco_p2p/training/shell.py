@@ -3,7 +3,7 @@
 import ctypes
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 import transformers
@@ -62,6 +62,20 @@ class ModelShell:
         finally:
             if is_on:
                 self.recompute_activations()
+
+    @contextmanager
+    def casting_once(self) -> Iterator[None]:
+        """Inside, parameters are cast to bfloat16 once for all micro-batches, so they must not change. With activation
+        checkpointing they are cast for each, as the casts would outlive what it saves. Backward belongs inside."""
+        if not self._is_bfloat16 or self._recomputes:
+            yield
+            return
+        # torch forgets casts where the outermost context ends; this one, which casts nothing itself, makes that the step's end
+        with ExitStack() as stack:
+            stack.enter_context(torch.autocast(self.device.type, enabled=False))
+            if self._head is not None:
+                stack.enter_context(self._head.holding_weights(torch.bfloat16))
+            yield
 
     def recompute_activations(self) -> None:
         """From now on with activation checkpointing. Raises ConfigError for a model that cannot."""

@@ -1,5 +1,7 @@
 """Losses and gradients of some tokens at a time equal those of all logits, for every architecture."""
 
+from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -45,21 +47,46 @@ def shell_of(architecture: dict[str, Scalar], *, is_bfloat16: bool = False) -> M
     return ModelShell(module, device=torch.device("cpu"), is_bfloat16=is_bfloat16)
 
 
+class Casts(TorchDispatchMode):
+    """Counts casts of a model's parameters to bfloat16, by their names."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self._names = {parameter.data_ptr(): name for name, parameter in module.named_parameters()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == torch.ops.aten._to_copy.default and kwargs["dtype"] == torch.bfloat16:
+            self.counts.update(filter(None, [self._names.get(args[0].data_ptr())]))
+        return func(*args, **(kwargs or {}))
+
+
 def test_the_head_is_cast_once_for_all_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", 2)
     monkeypatch.setattr(chunked_loss, "CHUNK_VALUES", 40 * VOCAB_SIZE)
     shell = shell_of(LLAMA, is_bfloat16=True)
-    casts = []
-
-    class Casts(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            is_heads = func == torch.ops.aten._to_copy.default and args[0].shape == (VOCAB_SIZE, 32)
-            casts.extend([kwargs["dtype"]] if is_heads else [])
-            return func(*args, **(kwargs or {}))
-
-    with Casts():
+    with Casts(shell.module) as casts:
         shell.weighted_loss(rows_of("cast", 0, 5))[0].backward()
-    assert casts.count(torch.bfloat16) == 1, "five chunks"
+    assert casts.counts["model.embed_tokens.weight"] == 1, "five chunks"
+
+
+@pytest.mark.parametrize("is_measured", [False, True])
+@pytest.mark.parametrize("vocabulary", [2, 8192])
+def test_an_inner_step_casts_each_parameter_once(vocabulary: int, is_measured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the head, with the logits of some tokens or of all; the gradient is that of a cast for each micro-batch."""
+    monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", vocabulary)
+    shell = shell_of(LLAMA | {"tie_word_embeddings": False}, is_bfloat16=True)
+    assert shell.is_loss_chunked == (vocabulary == 2)
+    matrices = {name for name, parameter in shell.module.named_parameters() if parameter.ndim == 2 and "embed" not in name}
+    with Casts(shell.module) as casts:
+        accumulate_gradient(shell, packed(), micro_batch=2, is_measured=is_measured)
+    found = shell.gradient.clone()
+    assert casts.counts == dict.fromkeys(matrices, 1)
+    monkeypatch.setattr(shell, "casting_once", nullcontext)
+    with Casts(shell.module) as casts:
+        accumulate_gradient(shell, packed(), micro_batch=2, is_measured=is_measured)
+    assert casts.counts == dict.fromkeys(matrices, 3)
+    assert torch.equal(found, shell.gradient)
 
 
 def test_a_model_without_a_part_below_its_head_has_whole_logits(monkeypatch: pytest.MonkeyPatch) -> None:
