@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from adloco_p2p.core.model.ledger_entry import Invitation, Statement, Ticket
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.sim.identities import NAME_CHARS, RUN, name_of, sign
+from adloco_p2p.sim.identities import NAME_CHARS, RUN, name_of, sign, signed_by
 from benchmarks.adversary import strangers
 from benchmarks.adversary.strangers import Aim
 
@@ -13,13 +13,12 @@ AUTHOR = name_of(0)
 
 
 def invitation(seats: int, *, signer: PeerId = AUTHOR) -> Invitation:
-    unsigned = Invitation(run=RUN, signer=signer, key=KEY, seats=seats, last_round=100, signature="")
-    return replace(unsigned, signature=sign(signer, unsigned.payload))
+    return signed_by(signer, Invitation(run=RUN, signer=signer, key=KEY, seats=seats, last_round=100, signature=""))
 
 
 def statement(action: str, subject: PeerId, serial: int, *, signer: PeerId = AUTHOR) -> Statement:
     unsigned = Statement(run=RUN, signer=signer, serial=serial, action=action, subject=subject, signature="")  # type: ignore[arg-type]
-    return replace(unsigned, signature=sign(signer, unsigned.payload))
+    return signed_by(signer, unsigned)
 
 
 def knocking(invitation: Invitation) -> strangers.Deed:

@@ -15,7 +15,7 @@ from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.identities import RUN, name_of, sign
+from adloco_p2p.sim.identities import RUN, name_of, signed_by
 from adloco_p2p.sim.world import Parts, World, small_rules
 
 AUTHOR = name_of(0)
@@ -32,7 +32,7 @@ def order(action: Action, serial: int, *, round: int = 0, rounds: int | None = N
         settings=Settings(rounds=rounds, learning_rate_factor=0.5) if rounds is not None else None,
         signature="",
     )
-    return replace(unsigned, signature=sign(AUTHOR, unsigned.payload))
+    return signed_by(AUTHOR, unsigned)
 
 
 class Courier:

@@ -14,7 +14,7 @@ from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.identities import RUN, name_of, sign
+from adloco_p2p.sim.identities import RUN, name_of, sign, signed_by
 from adloco_p2p.sim.synthetic_reports import CAPACITY
 from adloco_p2p.sim.world import Parts, World, small_rules
 
@@ -24,8 +24,7 @@ LEAKED = PeerId("key of a leaked link")
 
 
 def invitation(*, key: PeerId = LEAKED, signer: PeerId = AUTHOR, seats: int = 3, last_round: int = 0) -> Invitation:
-    unsigned = Invitation(run=RUN, signer=signer, key=key, seats=seats, last_round=last_round, signature="")
-    return replace(unsigned, signature=sign(signer, unsigned.payload))
+    return signed_by(signer, Invitation(run=RUN, signer=signer, key=key, seats=seats, last_round=last_round, signature=""))
 
 
 class Gatecrashers:
