@@ -13,7 +13,7 @@ from adloco_p2p.core.model.plan_telemetry import plan_line, ruled_lines
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Log, Stamped
-from adloco_p2p.sim.identities import sign
+from adloco_p2p.sim.identities import signed_by
 from adloco_p2p.views import derived, summary
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document
@@ -28,11 +28,11 @@ STARTED = replace(started(), rounds=100, samples=None)
 
 
 def signed_again(made: Statement) -> Statement:
-    return replace(made, signature=sign(made.signer, made.payload))
+    return signed_by(made.signer, made)
 
 
 def asking(made: JoinRequest) -> JoinRequest:
-    return replace(made, signature=sign(made.peer, made.payload))
+    return signed_by(made.peer, made)
 
 
 def banned_and_ordered() -> tuple[Ledger, list[LedgerEntry]]:
