@@ -42,7 +42,6 @@ from benchmarks.nodes import (
     write_document,
     write_text,
 )
-from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.grid_cell import DELAY_MS, PARAMETERS, PEERS, STEP_SAMPLES, STEP_SECONDS, STEP_TOKENS, Cell, Record
 from benchmarks.wan.grid_tables import bytes_table, calculated, shown, utilisation_table
 from benchmarks.wan.lab import Counters, Laboratory, Link, begin_in
@@ -268,10 +267,7 @@ def main() -> None:
     report.set_defaults(act=tabulate)
     arguments = parser.parse_args()
     end_on_sigterm()
-    try:
-        arguments.act(arguments)
-    except LaboratoryUnavailable as error:
-        sys.exit(str(error))
+    arguments.act(arguments)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from typing import Any
 import yaml
 
 from benchmarks.nodes import Member, end, end_on_sigterm, new_directory, write_config
-from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import Laboratory, Link, begin_in
 
 COMMON_ROUNDS = 5
@@ -199,13 +198,10 @@ def main() -> int:
     document["work"] |= {"quorum": None} if args.wait else {}
     config.write_text(yaml.safe_dump(document))
     links = [Link(name=f"peer-{k}", up_mbit=args.mbit, down_mbit=args.mbit, delay_ms=12.5) for k in range(args.peers)]
-    try:
-        with Laboratory(links) as lab:
-            swarm = Swarm(lab, args, config)
-            failing = conduct(swarm, lab, links[-1], args.slow_mbit)
-            end(swarm.members)
-    except LaboratoryUnavailable as error:
-        sys.exit(str(error))
+    with Laboratory(links) as lab:
+        swarm = Swarm(lab, args, config)
+        failing = conduct(swarm, lab, links[-1], args.slow_mbit)
+        end(swarm.members)
     rows = rows_of(swarm)
     failures = [str(e["reason"]) for m in swarm.members for e in m.events() if e["event"] == "average_failed"]
     reasons = sorted({match[0] for reason in failures if (match := LEFT_OUT.search(reason))})

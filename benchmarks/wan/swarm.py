@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from benchmarks.nodes import ROOT, Member, end_on_sigterm, new_directory, paced, problems_of, write_config
-from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import CongestionControl, Laboratory, Link, begin_in
 from benchmarks.wan.verdict import Cut, Life, Verdict, judge, show_promises
 
@@ -195,10 +194,7 @@ def main() -> int:
     config = write_config(
         args.out, "wan", rounds=args.rounds, inner_steps=args.inner_steps, width=width, layers=layers, equal_shares=is_paced
     )
-    try:
-        course, members, problems = conduct(args, config)
-    except LaboratoryUnavailable as error:
-        sys.exit(str(error))
+    course, members, problems = conduct(args, config)
     partition = None
     if course.cut and course.healed:
         names = [member.name for member in members]
