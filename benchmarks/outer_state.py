@@ -11,7 +11,6 @@ import argparse
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 import torch
@@ -26,14 +25,14 @@ from adloco_p2p.training.seeds import derived_seed
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import keep_tables
 from benchmarks.method.run import BASE, indexed
-from benchmarks.method.store import Record, command_line, train_missing
+from benchmarks.method.store import RESULTS, Record, command_line, train_missing
 from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
 
 STATES: tuple[str, ...] = get_args(get_type_hints(OuterConfig)["state"])
 HOSTS, STEPS = 8, 1024
 CELLS = ((32, 0.5), (64, 0.7))
 """H, and the outer momentum."""
-KEPT = Path(__file__).parents[1] / "docs" / "results" / "outer_state.jsonl.gz"
+KEPT = RESULTS / "outer_state.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 
 

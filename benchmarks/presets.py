@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -31,10 +30,8 @@ from adloco_p2p.numerics.tensor_codec import TensorCodec
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import keep_tables
 from benchmarks.method.run import BASE, indexed
-from benchmarks.method.store import command_line, digest_of, train_missing
+from benchmarks.method.store import RESULTS, Record, command_line, digest_of, train_missing
 from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
-
-Record = dict[str, Any]
 
 WAYS = {
     "dense": ("averaging.preset=dense",),
@@ -55,7 +52,7 @@ WARM_UPS = {
 """Values of a chunk that are kept in the first rounds, before the codec's own number (Deep Gradient Compression,
 arXiv 1712.01887, section 3.3). The product has one density only."""
 INNER_STEPS = 32
-KEPT = Path(__file__).parents[1] / "docs" / "results" / "presets.jsonl.gz"
+KEPT = RESULTS / "presets.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 
 

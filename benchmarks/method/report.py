@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.views.cost_model import Link, Workload, bounds, growing_rounds
@@ -26,9 +25,8 @@ from benchmarks.method.figures import (
 from benchmarks.method.plots import FEWEST_SEEDS, plot_curves, plot_pareto, plot_unequal
 from benchmarks.method.rows import FULL, GROUPS, LONG_FIXED, LONG_START, ONE, SAME_START, TUNED, TUNING_SEED, Row
 from benchmarks.method.run import BASE
-from benchmarks.method.store import key_of, pack, records_by_key
+from benchmarks.method.store import Record, key_of, pack, records_by_key
 
-Record = dict[str, Any]
 Runs = Mapping[str, Sequence[Record]]
 """Row -> its records, one per seed."""
 NEAR = 0.10

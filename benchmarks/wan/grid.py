@@ -31,7 +31,7 @@ import psutil
 from adloco_p2p.config.run_config import AVERAGING_PRESETS
 from adloco_p2p.swarm.p2p.identity import Identity
 from benchmarks.method.report import keep_tables
-from benchmarks.method.store import append_record
+from benchmarks.method.store import RESULTS, Record, append_record
 from benchmarks.nodes import (
     Event,
     Member,
@@ -42,7 +42,7 @@ from benchmarks.nodes import (
     write_document,
     write_text,
 )
-from benchmarks.wan.grid_cell import DELAY_MS, PARAMETERS, PEERS, STEP_SAMPLES, STEP_SECONDS, STEP_TOKENS, Cell, Record
+from benchmarks.wan.grid_cell import DELAY_MS, PARAMETERS, PEERS, STEP_SAMPLES, STEP_SECONDS, STEP_TOKENS, Cell
 from benchmarks.wan.grid_tables import bytes_table, calculated, shown, utilisation_table
 from benchmarks.wan.lab import Counters, Laboratory, Link, begin_in
 
@@ -52,7 +52,7 @@ LOOK_SECONDS = 0.25
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 30
 """Counted, of a cell."""
 QUEUE_KB = 512.0
-KEPT = Path(__file__).parents[2] / "docs" / "results" / "grid.jsonl.gz"
+KEPT = RESULTS / "grid.jsonl.gz"
 OWN = Path("grid.jsonl")
 KINDS = ("averaging", "state", "gossip")
 """Of the node's counters."""
