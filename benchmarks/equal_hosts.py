@@ -16,17 +16,26 @@ LENGTH, BATCH = 16, 2
 
 
 def work_of(
-    host: int, number: int, *, hosts: Sequence[PeerId], instance: InstanceId, batch: int, inner_steps: int, rounds: int
+    host: int,
+    number: int,
+    *,
+    hosts: Sequence[PeerId],
+    instance: InstanceId,
+    batch: int,
+    inner_steps: int,
+    rounds: int,
+    micro: int = 0,
 ) -> RunInner:
-    """Round `number` of `rounds`, as the host at this place has it: `batch` rows of its own in every inner step."""
+    """Round `number` of `rounds`, as the host at this place has it: `batch` rows of its own in every inner step, `micro` at a
+    time, or all at once."""
     before = number * len(hosts) * batch * inner_steps
     shares = tuple(
         HostShare(
             peer=peer,
             batch_samples=batch,
             inner_steps=inner_steps,
-            micro_batch_size=batch,
-            accumulation_steps=1,
+            micro_batch_size=micro or batch,
+            accumulation_steps=-(-batch // (micro or batch)),
             first_sample=before + place * batch * inner_steps,
         )
         for place, peer in enumerate(hosts)

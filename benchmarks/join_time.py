@@ -36,7 +36,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.nodes import ENVIRONMENT, ROOT, Event, end_on_sigterm, new_directory, node_command, read_events
+from benchmarks.nodes import ENVIRONMENT, LOOPBACK, ROOT, Event, end_on_sigterm, new_directory, node_command, paced, read_events
 
 LOOK_SECONDS = 0.05
 SAMPLE_SECONDS = 0.1
@@ -68,8 +68,8 @@ class Peer:
     """Processor seconds of its process in this life, with wall clock times."""
 
     def start(self, *arguments: object, step_seconds: float = 0.0) -> "Peer":
-        """`step_seconds`: see `node_command`."""
-        command = node_command(*arguments, workdir=self.workdir, listen="/ip4/127.0.0.1/tcp/0", step_seconds=step_seconds)
+        """`step_seconds`: see `paced`."""
+        command = node_command(*arguments, workdir=self.workdir, listen=LOOPBACK, program=paced(step_seconds))
         self.began, self.lines, self.samples = time.time(), [], []
         self.process = subprocess.Popen(
             command,

@@ -41,9 +41,9 @@ import torch
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
 from benchmarks.method.run import CACHE, run_row
-from benchmarks.method.store import Record
+from benchmarks.method.store import RESULTS, Record
 from benchmarks.package_text import LENGTH, Prepared, keep_prepared, kept_prepared
-from benchmarks.sizes import RESULTS, SHIPPED_ETA
+from benchmarks.sizes import SHIPPED_ETA
 from benchmarks.text_runs import POINTS, Runs, Scale, price_table, run_table, tuning_line
 
 PARAMETERS = 1_313_488

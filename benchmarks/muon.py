@@ -25,13 +25,12 @@ from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.finetune import ME, round_of
 from benchmarks.method.clock import Machine
-from benchmarks.method.figures import Estimate, estimate, losses_of, paired
+from benchmarks.method.figures import Estimate, estimate, losses_of, paired, tried_words
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
 from benchmarks.method.run import BASE, indexed, run_row
-from benchmarks.method.store import Record, Store, command_line, key_of, pack
+from benchmarks.method.store import RESULTS, Record, Store, command_line, key_of, pack
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 KEPT = RESULTS / "muon.jsonl.gz"
 """Records of cells that were trained before; a reader's own go beside them."""
 TOKENS_PER_PARAMETER = 20
@@ -124,11 +123,14 @@ class Cells(Store):
 
     def best_rate(self, size: str, batch: str, kind: str) -> str | None:
         """Of those that were tried on the tuning seed, all of which must be there."""
-        samples = SIZES[size].samples
-        rates = SIZES[size].rates[kind]
-        found = {rate: self.find(row_of(size, batch, kind, rate), TUNING_SEED, samples) for rate in rates}
-        losses = {rate: record["loss"] for rate, record in found.items() if record is not None}
-        return min(losses, key=losses.__getitem__) if len(losses) == len(rates) else None
+        losses = self.tried(size, batch, kind)
+        return min(losses, key=losses.__getitem__) if len(losses) == len(SIZES[size].rates[kind]) else None
+
+    def tried(self, size: str, batch: str, kind: str) -> dict[str, float]:
+        """Final losses of the tuning seed, by rate."""
+        rows = {rate: row_of(size, batch, kind, rate) for rate in SIZES[size].rates[kind]}
+        found = {rate: self.find(row, TUNING_SEED, SIZES[size].samples) for rate, row in rows.items()}
+        return {rate: record["loss"] for rate, record in found.items() if record is not None}
 
 
 def timed_steps(size: str) -> dict[str, Machine]:
@@ -226,14 +228,9 @@ def tuning_table(cells: Cells) -> list[str]:
     lines = ["| model, batch | optimizer | rate: loss |", "|---|---|---|"]
     for size in SIZES:
         for batch in BATCHES:
-            for kind, rates in SIZES[size].rates.items():
-                best, tried = cells.best_rate(size, batch, kind), []
-                for rate in rates:
-                    record = cells.find(row_of(size, batch, kind, rate), TUNING_SEED, SIZES[size].samples)
-                    mark = "**" if rate == best else ""
-                    tried += [] if record is None else [f"{rate}: {mark}{record['loss']:.3f}{mark}"]
-                if tried:
-                    lines.append(f"| {size}, {batch} | {kind} | {', '.join(tried)} |")
+            for kind in KINDS:
+                if tried := cells.tried(size, batch, kind):
+                    lines.append(f"| {size}, {batch} | {kind} | {tried_words(tried, cells.best_rate(size, batch, kind))} |")
     return lines
 
 

@@ -65,12 +65,16 @@ class Member:
         return match[1].split()
 
 
+def paced(step_seconds: float) -> Sequence[object]:
+    """The module of a node whose device takes so long for an inner step, and its argument; 0: the node as it is."""
+    return ("benchmarks.paced", step_seconds) if step_seconds else ("adloco_p2p",)
+
+
 def node_command(
-    *arguments: object, workdir: Path, listen: str, step_seconds: float = 0.0, settings: Sequence[str] = ()
+    *arguments: object, workdir: Path, listen: str, program: Sequence[object] = ("adloco_p2p",), settings: Sequence[str] = ()
 ) -> list[str]:
-    """`adloco-peer ARGUMENTS` with one thread and these settings of the machine; with `step_seconds` on a device that takes so
-    long for an inner step."""
-    program = ["benchmarks.paced", step_seconds] if step_seconds else ["adloco_p2p"]
+    """`adloco-peer ARGUMENTS` with one thread and these settings of the machine. `program`: the module that is the node, and
+    what it takes before them."""
     common = ["--workdir", workdir, "--plain", "--peer-set", "num_threads=1", "allow_local_files=true", *settings]
     common += ["--host-maddrs", listen]
     return [sys.executable, "-m", *map(str, (*program, *arguments, *common))]
@@ -88,7 +92,8 @@ def begin(folder: Path, name: str, command: Sequence[str], *, popen: Callable[..
 
 def begin_node(folder: Path, name: str, *arguments: object, step_seconds: float = 0.0, settings: Sequence[str] = ()) -> Member:
     """The same of `node_command`, on loopback."""
-    command = node_command(*arguments, workdir=folder / name, listen=LOOPBACK, step_seconds=step_seconds, settings=settings)
+    program = paced(step_seconds)
+    command = node_command(*arguments, workdir=folder / name, listen=LOOPBACK, program=program, settings=settings)
     return begin(folder, name, command)
 
 

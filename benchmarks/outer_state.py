@@ -11,7 +11,6 @@ import argparse
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 import torch
@@ -24,16 +23,15 @@ from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.training.hosted_instances import STATE_DTYPES
 from adloco_p2p.training.seeds import derived_seed
 from benchmarks.method.figures import estimate, paired
-from benchmarks.method.report import rewrite
+from benchmarks.method.report import keep_tables
 from benchmarks.method.run import BASE, indexed
-from benchmarks.method.store import Record, command_line, pack, records_by_key, train_missing
+from benchmarks.method.store import RESULTS, Record, command_line, train_missing
 from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
 
 STATES: tuple[str, ...] = get_args(get_type_hints(OuterConfig)["state"])
 HOSTS, STEPS = 8, 1024
 CELLS = ((32, 0.5), (64, 0.7))
 """H, and the outer momentum."""
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 KEPT = RESULTS / "outer_state.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 
@@ -96,10 +94,7 @@ def table(records: Sequence[Record]) -> list[str]:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    records = records_by_key(KEPT, arguments.runs)
-    kept = [records[key] for key in sorted(records)]
-    rewrite(RESULTS / "bytes.md", {"states": table(kept)})
-    pack(kept, KEPT)
+    keep_tables(KEPT, arguments.runs, "bytes.md", {"states": table})
 
 
 def main() -> None:

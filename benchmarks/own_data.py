@@ -44,7 +44,7 @@ from benchmarks.method.device import Setting
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.run import BASE
-from benchmarks.method.store import Record, command_line, digest_of, records_by_key, train_missing
+from benchmarks.method.store import RESULTS, Record, command_line, digest_of, records_by_key, train_missing
 from benchmarks.method.store import pack as keep
 from benchmarks.method.world import World
 from benchmarks.ngram import NgramTable, rows_of
@@ -57,7 +57,6 @@ HELDOUT_ROWS, HELDOUT_FRACTION = 96, 0.1
 SAMPLES, LENGTH = 8192, 128
 WARM_UP = 8
 """Rounds before the fork: a quarter of the samples."""
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 COUNTED, ORDERS = f"tables of counts, {SAMPLES}", (3, 4)
 """Key of their record; how many tokens they are of."""
 KEPT = RESULTS / "own_data.jsonl.gz"

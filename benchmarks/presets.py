@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -29,12 +28,10 @@ from adloco_p2p.numerics.codecs import bytes_each_way, codec_named
 from adloco_p2p.numerics.sparse_codecs import TopKCodec
 from adloco_p2p.numerics.tensor_codec import TensorCodec
 from benchmarks.method.figures import estimate, paired
-from benchmarks.method.report import rewrite
+from benchmarks.method.report import keep_tables
 from benchmarks.method.run import BASE, indexed
-from benchmarks.method.store import command_line, digest_of, pack, records_by_key, train_missing
+from benchmarks.method.store import RESULTS, Record, command_line, digest_of, train_missing
 from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
-
-Record = dict[str, Any]
 
 WAYS = {
     "dense": ("averaging.preset=dense",),
@@ -55,7 +52,6 @@ WARM_UPS = {
 """Values of a chunk that are kept in the first rounds, before the codec's own number (Deep Gradient Compression,
 arXiv 1712.01887, section 3.3). The product has one density only."""
 INNER_STEPS = 32
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 KEPT = RESULTS / "presets.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 
@@ -204,10 +200,7 @@ def price_of(records: Sequence[Record], cell: Cell) -> str:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    records = records_by_key(KEPT, arguments.runs)
-    kept = [records[key] for key in sorted(records)]
-    rewrite(RESULTS / "bytes.md", {"presets": table(kept)})
-    pack(kept, KEPT)
+    keep_tables(KEPT, arguments.runs, "bytes.md", {"presets": table})
 
 
 def main() -> None:

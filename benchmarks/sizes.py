@@ -11,13 +11,12 @@ equal hosts, H 32, float32 averages, 20 tokens per parameter. Tuning has a seed 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
-from pathlib import Path
 
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
+from benchmarks.method.store import RESULTS
 from benchmarks.package_text import LENGTH, prepared
 from benchmarks.text_runs import Runs, Scale, run_command, run_table, tuning_line
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 SAMPLES = 19_456
 """Of 256 tokens: 20 tokens per parameter, in whole rounds. Of the 252,144 parameters 196,608 are the tied embedding."""
 SCALE = Scale(kept=RESULTS / "sizes.jsonl.gz", vocab_size=4096, samples=SAMPLES, tuning_samples=SAMPLES // 4, order=3)

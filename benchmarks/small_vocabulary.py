@@ -33,8 +33,9 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
+from benchmarks.method.store import RESULTS
 from benchmarks.package_text import LENGTH, prepared
-from benchmarks.sizes import RESULTS, SHIPPED_ETA
+from benchmarks.sizes import SHIPPED_ETA
 from benchmarks.text_runs import Runs, Scale, price_table, run_command, run_table, tuning_line
 
 PARAMETERS = 270_816

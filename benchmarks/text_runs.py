@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.method.figures import estimate, losses_of, paired
+from benchmarks.method.figures import estimate, losses_of, paired, tried_words
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import TUNING_SEED, Row
 from benchmarks.method.run import BASE, run_row
@@ -99,9 +99,13 @@ class Runs(Store):
 
     def best_so_far(self, candidates: Mapping[str, Row]) -> str | None:
         """The same of those that were run, if any were."""
-        found = {constant: self.find(row, TUNING_SEED) for constant, row in candidates.items()}
-        losses = {constant: record["loss"] for constant, record in found.items() if record is not None}
+        losses = self.tried(candidates)
         return min(losses, key=losses.__getitem__, default=None)
+
+    def tried(self, candidates: Mapping[str, Row]) -> dict[str, float]:
+        """Final losses of the tuning seed."""
+        found = {constant: self.find(row, TUNING_SEED) for constant, row in candidates.items()}
+        return {constant: record["loss"] for constant, record in found.items() if record is not None}
 
 
 def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str]:
@@ -157,11 +161,7 @@ def price_table(
 
 def tuning_line(runs: Runs, name: str, what: str, candidates: Mapping[str, Row]) -> str:
     """Final losses of the tuning seed by the constants that were tried, the best marked."""
-    best, tried = runs.best_so_far(candidates), []
-    for constant, row in candidates.items():
-        record, mark = runs.find(row, TUNING_SEED), "**" if constant == best else ""
-        tried += [] if record is None else [f"{constant}: {mark}{record['loss']:.3f}{mark}"]
-    return f"| {name} | {what} | {', '.join(tried)} |"
+    return f"| {name} | {what} | {tried_words(runs.tried(candidates), runs.best_so_far(candidates))} |"
 
 
 def run_command(

@@ -27,7 +27,7 @@ from adloco_p2p.core.model.messages import Incarnation
 from adloco_p2p.core.model.quorum import LEAST_MEASURED_SECONDS, Quorum, Upload, stragglers, words_of
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.sim.event_queue import EventQueue
-from adloco_p2p.sim.identities import sign
+from adloco_p2p.sim.identities import signed_by
 from adloco_p2p.sim.links import Links
 from adloco_p2p.sim.network import Network
 from adloco_p2p.sim.wrong_sums import small_average
@@ -263,14 +263,14 @@ class Averaging:
     def _handed_out(self, attempt: _Attempt, peer: PeerId) -> dict[PeerId, object]:
         """What this member gets in place of the average from each reducer that lies; of several the last one's words count."""
         reducers = _reducers(attempt.joined[peer].effect)
-        strategies = {other: self._machines[other].returned for other in attempt.joined if other in reducers - {peer}}
-        return {other: hands_out(peer, attempt.average) for other, hands_out in strategies.items() if hands_out is not None}
+        liars = {other: self._machines[other].liar for other in attempt.joined if other in reducers - {peer}}
+        return {other: liar.hands_out(peer, attempt.average) for other, liar in liars.items() if liar and liar.hands_out}
 
     def _exchange_receipts(self, attempt: _Attempt, peer: PeerId, handed: Mapping[PeerId, object]) -> None:
         """Keep the receipts of reducers that may lie, compare them with those that were shown here, and show them to one other
         member. A member that lies itself compares nothing."""
-        member = attempt.joined[peer]
-        if not handed or self._machines[peer].returned is not None or self._machines[peer].withholds:
+        member, liar = attempt.joined[peer], self._machines[peer].liar
+        if not handed or (liar is not None and (liar.hands_out is not None or liar.withholds)):
             return
         device = member.process.device
         for reducer, average in handed.items():
@@ -296,9 +296,8 @@ class Averaging:
         member = attempt.joined[peer]
         if not member.process.is_alive:
             return
-        silent = sorted(
-            {*self._unreachable(attempt, peer), *(p for p in attempt.joined if self._machines[p].withholds)} - {peer}
-        )
+        withholding = {name for name in attempt.joined if (liar := self._machines[name].liar) is not None and liar.withholds}
+        silent = sorted({*self._unreachable(attempt, peer), *withholding} - {peer})
         small, effect = small_average(member.effect), member.effect
         for reducer in sorted(small.drawn_by(peer, effect.inspected) & set(handed)):
             if silent:
@@ -429,5 +428,4 @@ def _reducers(effect: Average) -> set[PeerId]:
 def pledge_of(peer: PeerId, effect: Average, kind: Literal["contribution", "reduction"], content: Digest) -> Pledge:
     """Signed by the peer, about this attempt."""
     plan, number = effect.plan, effect.round
-    unsigned = Pledge(kind=kind, peer=peer, plan=plan, round=number, key=effect.key, content=content, signature="")
-    return replace(unsigned, signature=sign(peer, unsigned.payload))
+    return signed_by(peer, Pledge(kind=kind, peer=peer, plan=plan, round=number, key=effect.key, content=content, signature=""))

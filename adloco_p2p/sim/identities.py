@@ -2,6 +2,8 @@
 
 import hashlib
 import re
+from dataclasses import Field, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
@@ -28,3 +30,19 @@ def sign(peer: PeerId, payload: bytes) -> str:
 
 def verify(peer: PeerId, payload: bytes, signature: str) -> bool:
     return sign(peer, payload) == signature
+
+
+class Unsigned(Protocol):
+    """A dataclass with a signature yet to be made."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def payload(self) -> bytes: ...
+
+
+AnyUnsigned = TypeVar("AnyUnsigned", bound=Unsigned)
+
+
+def signed_by(peer: PeerId, unsigned: AnyUnsigned) -> AnyUnsigned:
+    return replace(unsigned, signature=sign(peer, unsigned.payload))

@@ -33,6 +33,7 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.task_scores import ScoreTasks
 from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.sim.adversary import Liar
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.device import DeviceTraits
 from adloco_p2p.sim.device_jobs import DeviceJobs
@@ -59,9 +60,6 @@ TOLD = (
 TELLING = (Promise, Ack, Vote, Proposal)
 """Messages that reveal what must be on the disk."""
 
-Outgoing = Callable[["Machine", PeerId, object], Sequence[tuple[float, object]]]
-"""A strategy of a member that departs from the protocol: what it sends in place of a message, and how much later."""
-
 
 class Machine:
     """`boot` it; then it lives on what the queue brings."""
@@ -74,11 +72,12 @@ class Machine:
         offset: float,
         rate: float,
         round_seconds: float,
-        is_liar: bool = False,
+        lies_in_reports: Callable[[Report], Report] | None = None,
         is_keeper: bool = False,
-        alters: Callable[[Report], Report] | None = None,
+        liar: Liar | None = None,
     ) -> None:
-        """`offset`, `rate`: of its clock against the world's. `alters`: what a liar makes of its own reports."""
+        """`offset`, `rate`: of its clock against the world's. `lies_in_reports`: its device invents numbers, and this function
+        the rest; all else is judged as that of the others."""
         self.peer = peer
         self.disk = Disk()
         self.process: Process | None = None
@@ -91,14 +90,8 @@ class Machine:
         """World time of the newest crash."""
         self.is_gone = False
         """It left for good, or never comes back."""
-        self.is_liar = is_liar
-        self.outgoing: Outgoing | None = None
-        """Set for a member that departs from the protocol."""
-        self.alters = alters
-        self.returned: Callable[[PeerId, object], object] | None = None
-        """Set for a reducer that lies: what it hands a host in place of an average."""
-        self.withholds = False
-        """Set for a liar that shows nobody what it sent to reducers that lie."""
+        self.lies_in_reports = lies_in_reports
+        self.liar = liar
         self.reported: list[Report] = []
         """The reports that this machine submitted, over all its starts."""
         self.armed: int | None = None
@@ -126,7 +119,7 @@ class Machine:
 
     @property
     def is_honest(self) -> bool:
-        return self.outgoing is None
+        return self.liar is None
 
     def clock(self) -> float:
         return self._offset + self.around.queue.now * self._rate
@@ -141,7 +134,8 @@ class Machine:
         around, me = self.around, self.peer
         self.life += 1
         self.booted_at = around.queue.now
-        traits = DeviceTraits(peer=me, life=self.life, round_seconds=self.round_seconds, is_liar=self.is_liar)
+        is_liar = self.lies_in_reports is not None
+        traits = DeviceTraits(peer=me, life=self.life, round_seconds=self.round_seconds, is_liar=is_liar)
         device = around.make_device(traits, around.random)
         agreement = around.make_agreement(
             me,
@@ -181,14 +175,15 @@ class Machine:
         return Durable(round=0, plans=(genesis,), held=held)
 
     def _submitting(self, report: Report) -> Report:
-        report = self.alters(report) if self.alters is not None else report
+        alters = (self.liar and self.liar.alters) or self.lies_in_reports
+        report = alters(report) if alters is not None else report
         self.reported.append(report)
         self.around.checkers.agreement.reported(report)
         self.around.on_reported(self.peer, report)
         return report
 
     def _repeating(self, report: Report) -> None:
-        if self.is_liar:
+        if self.lies_in_reports is not None:
             self.around.checkers.agreement.repeated(report)
 
     def crash(self, why: str) -> None:
@@ -336,9 +331,9 @@ class Machine:
         around = self.around
         others = [peer for peer in peers if peer != self.peer]
         is_counted = isinstance(message, Message)  # docs/consensus.md measures what agreeing costs
-        if self.outgoing is not None:
+        if self.liar is not None:
             for peer in others:
-                for delay, forged in self.outgoing(self, peer, message):
+                for delay, forged in self.liar.sends(self, peer, message):
                     around.checkers.agreement.forged(forged)
                     around.queue.after(delay, around.network.send, self.peer, [peer], forged)
             return

@@ -27,7 +27,7 @@ from adloco_p2p.core.peer.completion import PENDING_SECONDS
 from adloco_p2p.core.peer.lifecycle import ALONE, HANDOVER_SECONDS, NOT_THE_MODEL
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
-from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
+from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort, Liar
 from adloco_p2p.sim.averaging import AverageBuffers, Averaging
 from adloco_p2p.sim.cached_rule import CachedRule, production_rule
 from adloco_p2p.sim.checkers import Checkers, Violation
@@ -37,7 +37,7 @@ from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.healing import Healing
 from adloco_p2p.sim.identities import RUN, name_of, short, sign, verify
 from adloco_p2p.sim.links import Links
-from adloco_p2p.sim.machine import Machine, Outgoing
+from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.network import Network
 from adloco_p2p.sim.peer_checkers import PeerCheckers, check_ledger, check_tables
 from adloco_p2p.sim.surroundings import MakeAgreement, MakePeer, Surroundings
@@ -84,14 +84,8 @@ class Parts:
     peer: MakePeer = Peer
     buffers: Callable[[], AverageBuffers] = AverageBuffers
     adversary: Adversary | None = None
-    strategies: Mapping[int, Outgoing] = field(default_factory=dict)
-    """Number of a founder -> how it departs from the protocol."""
-    alterations: Mapping[int, Callable[[Report], Report]] = field(default_factory=dict)
-    """Number of such a founder -> what it makes of its own reports before it signs them."""
-    returned: Mapping[int, Callable[[PeerId, object], object]] = field(default_factory=dict)
-    """Number of such a founder -> what it hands a host, as a reducer, in place of an average."""
-    withholding: frozenset[int] = frozenset()
-    """Numbers of such founders that show nobody what they sent to reducers that lie."""
+    liars: Mapping[int, Liar] = field(default_factory=dict)
+    """By the number of a founder."""
     rates: Mapping[int, float] = field(default_factory=dict)
     """Number of a founder -> bytes per second of its link for averages, where they are not those of all."""
     links: Callable[[EventQueue], Links] | None = None
@@ -152,18 +146,14 @@ class World:
         self._capacity = replace(self.parts.capacity, scores_tasks=self.parts.task_period > 0)
         offers = tuple((name, replace(self._capacity, is_keeper=name in self._keepers)) for name in names)
         self.genesis = genesis(RUN, offers, self.rules, signers=signers)
-        self.liars = {names[index]: None for index in self.parts.strategies}
+        self.liars = {names[index]: None for index in self.parts.liars}
         """Members that depart from the protocol: nobody judges them."""
         self.network = Network(
             self.queue, random=self.random, faults=faults, deliver=self._deliver, measures_bytes=measures_bytes
         )
         self._around = self._surroundings(is_delayed=is_delayed)
         for index, name in enumerate(names):
-            machine = self._new_machine(name)
-            machine.outgoing = self.parts.strategies.get(index)
-            machine.alters = self.parts.alterations.get(index, machine.alters)
-            machine.returned = self.parts.returned.get(index)
-            machine.withholds = index in self.parts.withholding
+            machine = self._new_machine(name, self.parts.liars.get(index))
             self.queue.at(self.random.uniform(0.0, min(START_SECONDS, faults.delay_seconds[1])), machine.boot)
         self._plan_faults(names)
         self._port = self._admit_adversary()
@@ -364,7 +354,7 @@ class World:
 
     # --- machines ----------------------------------------------------------------------------------------------------
 
-    def _new_machine(self, peer: PeerId) -> Machine:
+    def _new_machine(self, peer: PeerId, liar: Liar | None = None) -> Machine:
         faults, random = self.faults, self.random
         is_liar = random.random() < faults.liars
         machine = Machine(
@@ -373,9 +363,9 @@ class World:
             offset=random.uniform(0.0, faults.skew_seconds),
             rate=1.0 + random.uniform(-1e-3, 1e-3) if faults.skew_seconds else 1.0,
             round_seconds=self._round_seconds * (3.0 if random.random() < faults.slow_peers else 1.0),
-            is_liar=is_liar,
+            lies_in_reports=self._lied if is_liar else None,
             is_keeper=peer in self._keepers,
-            alters=self._lied if is_liar else None,
+            liar=liar,
         )
         self.network.add(peer, tuple(self.machines))
         self.machines[peer] = machine
@@ -395,7 +385,7 @@ class World:
     def _on_reported(self, peer: PeerId, report: Report) -> None:
         self.reported.setdefault(report.round, []).append(self.queue.now)
         self.note(peer, f"reports round {report.round}")
-        if self.machines[peer].is_liar:
+        if self.machines[peer].lies_in_reports is not None:
             self._forge(self.machines[peer], report)
 
     def _on_reorg(self) -> None:

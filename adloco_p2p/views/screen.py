@@ -11,11 +11,11 @@ from adloco_p2p.views import derived, overview, units
 from adloco_p2p.views.chart import LABEL, Chart, Series, Sparkline
 from adloco_p2p.views.members import MemberRow
 from adloco_p2p.views.metrics import Measure, measures
+from adloco_p2p.views.node_status import traffic_words
 from adloco_p2p.views.pages import KEYS, help_page, log_page, reasons_page
 from adloco_p2p.views.pieces import GAP, bar_line, fitting, line, title, wrapped
 from adloco_p2p.views.records import Decision, Incident
 from adloco_p2p.views.status import Status
-from adloco_p2p.views.summary import traffic_words
 from adloco_p2p.views.tables import INSTANCE_COLUMNS, MEMBER_COLUMNS, PEER_COLUMNS, table_section
 
 MAX_DECISIONS = 60

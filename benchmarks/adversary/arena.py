@@ -10,6 +10,7 @@ All that the checkers of `adloco_p2p/sim` promise holds, or the world raises; be
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from types import MappingProxyType
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
@@ -19,11 +20,11 @@ from adloco_p2p.core.model.rules import AdmissionRules, Rules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.sim.adversary import Adversary
+from adloco_p2p.sim.adversary import Adversary, Liar, Sent
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import short
-from adloco_p2p.sim.machine import Machine, Outgoing
+from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.peer_checkers import check_tables
 from adloco_p2p.sim.world import Parts, World, small_rules
 
@@ -103,7 +104,7 @@ class Arena(World):
             faults=setting.faults,
             round_seconds=setting.round_seconds,
             rules=setting.made_rules(),
-            parts=replace(parts, strategies={number: self._bordered(of) for number, of in parts.strategies.items()}),
+            parts=replace(parts, liars={number: self._bordered(liar) for number, liar in parts.liars.items()}),
         )
         self.may_lose_model = setting.may_lose_model
         self.num_wrong_steps = 0
@@ -117,12 +118,12 @@ class Arena(World):
 
         self.checkers.applied = applied  # type: ignore[method-assign]
 
-    def _bordered(self, strategy: Outgoing) -> Outgoing:
-        def sent(machine: Machine, peer: PeerId, message: object) -> list[tuple[float, object]]:
-            found = [(delay, forged, message) for delay, forged in strategy(machine, peer, message)]
-            return [(delay, forged) for delay, forged, own in found if forged is own or self._passes(forged)]
+    def _bordered(self, liar: Liar) -> Liar:
+        def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
+            sent = liar.sends(machine, peer, message)
+            return [(delay, forged) for delay, forged in sent if forged is message or self._passes(forged)]
 
-        return sent
+        return replace(liar, sends=sends)
 
     def _transmit(self, sender: PeerId, receiver: PeerId, message: object) -> None:
         if self._passes(message):
@@ -167,19 +168,13 @@ def fight(
     seed: int,
     setting: Setting,
     *,
+    liars: Mapping[int, Liar] = MappingProxyType({}),
     adversary: Adversary | None = None,
-    strategies: Mapping[int, Outgoing] | None = None,
-    parts: Parts | None = None,
-    prepare: Callable[[Arena], None] | None = None,
+    prepare: Callable[[Arena], None] = lambda _: None,
 ) -> Result:
     """Play the attack, and the same seed without it, whose pace is the measure. `prepare` may look at the world first."""
-    arena = Arena(
-        seed,
-        setting,
-        replace(parts or Parts(), adversary=adversary, strategies=strategies or dict((parts or Parts()).strategies)),
-    )
-    if prepare is not None:
-        prepare(arena)
+    arena = Arena(seed, setting, Parts(adversary=adversary, liars=liars))
+    prepare(arena)
     violation = _violation(arena)
     seconds = max((min(times) for times in arena.decided.values()), default=float("inf"))
     clean_seconds, clean_rounds = _clean(seed, setting)

@@ -1,7 +1,7 @@
 """The findings of the review that end at the border: floods, streams, records, values of vectors, configurations, manifests."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -153,12 +153,16 @@ def claimed_weight(_: int) -> Outcome:
 # --- the volunteer's machine -----------------------------------------------------------------------------------------
 
 
-def _refused(run: RunConfig) -> str:
-    try:
-        check_run_of_others(run, PeerConfig())
-    except AdlocoError as refusal:
-        return refusal.code
-    return ""
+def _refused(runs: Mapping[str, RunConfig]) -> Outcome:
+    """Whether each of them is."""
+    codes = dict.fromkeys(runs, "")
+    for name, run in runs.items():
+        try:
+            check_run_of_others(run, PeerConfig())
+        except AdlocoError as refusal:
+            codes[name] = refusal.code
+    happened = ", ".join(f"{name}: {code or 'TAKEN'}" for name, code in codes.items())
+    return Outcome(sent=f"{len(runs)} configurations", happened=happened, has_passed=all(codes.values()))
 
 
 def foreign_files(_: int) -> Outcome:
@@ -168,9 +172,7 @@ def foreign_files(_: int) -> Outcome:
         "a data set without a commit": RunConfig(data=DataConfig(source="hub", path="someone/data")),
         "a data set at `main`": RunConfig(data=DataConfig(source="hub", path="someone/data", revision="main")),
     }
-    codes = {name: _refused(run) for name, run in runs.items()}
-    happened = ", ".join(f"{name}: {code or 'TAKEN'}" for name, code in codes.items())
-    return Outcome(sent=f"{len(runs)} configurations", happened=happened, has_passed=all(codes.values()))
+    return _refused(runs)
 
 
 def foreign_sizes(_: int) -> Outcome:
@@ -182,9 +184,7 @@ def foreign_sizes(_: int) -> Outcome:
         "10^6 instances": replace(run, instances=replace(run.instances, count=10**6)),
         "10^9 rows to evaluate on": replace(run, evaluation=replace(run.evaluation, rows=10**9)),
     }
-    codes = {name: _refused(each) for name, each in runs.items()}
-    happened = ", ".join(f"{name}: {code or 'TAKEN'}" for name, code in codes.items())
-    return Outcome(sent=f"{len(runs)} configurations", happened=happened, has_passed=all(codes.values()))
+    return _refused(runs)
 
 
 def borrowed_name(_: int) -> Outcome:
@@ -198,18 +198,14 @@ def borrowed_name(_: int) -> Outcome:
     return Outcome(sent="1 manifest", happened="it counts as signed by its author", has_passed=False)
 
 
-def _row(name: str, finding: str, play: Callable[[int], Outcome]) -> Scenario:
-    return Scenario(name=name, finding=finding, play=play)
-
-
 BORDER: tuple[Scenario, ...] = (
-    _row("a busy core", "A7", busy_core),
-    _row("streams", "A9", taken_streams),
-    _row("addresses of third parties", "A10", scanned_addresses),
-    _row("values of vectors", "B7", bad_values),
-    _row("claimed weight", "B7", claimed_weight),
-    _row("files and changing data", "C1", foreign_files),
-    _row("sizes", "C2", foreign_sizes),
-    _row("addresses of third parties, as C3", "C3", scanned_addresses),
-    _row("a borrowed name", "C4", borrowed_name),
+    Scenario("a busy core", busy_core, "A7"),
+    Scenario("streams", taken_streams, "A9"),
+    Scenario("addresses of third parties", scanned_addresses, "A10"),
+    Scenario("values of vectors", bad_values, "B7"),
+    Scenario("claimed weight", claimed_weight, "B7"),
+    Scenario("files and changing data", foreign_files, "C1"),
+    Scenario("sizes", foreign_sizes, "C2"),
+    Scenario("addresses of third parties, as C3", scanned_addresses, "C3"),
+    Scenario("a borrowed name", borrowed_name, "C4"),
 )

@@ -1,11 +1,10 @@
 """What members invent about histories, averages, hosts and invitations, by rules that came after the review: scenarios of the
 simulated world."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID, BranchState
-from adloco_p2p.core.model.certificate import BranchProof, Certificate
 from adloco_p2p.core.model.complaints import Complaint
 from adloco_p2p.core.model.messages import AverageDigest, Heartbeat
 from adloco_p2p.core.model.plan import roster_of
@@ -13,18 +12,17 @@ from adloco_p2p.core.model.report import Report, StepLosses
 from adloco_p2p.core.model.roster_entry import FULL_STANDING
 from adloco_p2p.core.model.rules import GuardRules
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
-from adloco_p2p.sim.adversary import stranger_names
+from adloco_p2p.sim.adversary import Liar, Sent, at_once, stranger_names
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.synthetic_reports import lone_proof
-from adloco_p2p.sim.world import Parts
 from benchmarks.adversary import members
 from benchmarks.adversary.arena import LOSS, Arena, Result, Setting, fight
 from benchmarks.adversary.invitations import invitation, knocking, statement
-from benchmarks.adversary.review import LIAR, applies_nothing_wrong
-from benchmarks.adversary.scenario import Outcome, Scenario, judged
+from benchmarks.adversary.review import applies_nothing_wrong, names_no_branch
+from benchmarks.adversary.scenario import LIAR, Check, Outcome, Play, Scenario, by_reports, judged, played
 from benchmarks.adversary.silence import SEVEN, suspensions_of_the_honest
 from benchmarks.adversary.strangers import Strangers
 
@@ -33,19 +31,9 @@ CRASHES = Faults(loss=LOSS, crashes=4, faults_end_at=60.0)
 CUT = Faults(loss=LOSS, partition_at=25.0, partition_seconds=30.0, faults_end_at=70.0)
 
 
-def by_reports_of(
-    setting: Setting,
-    alterations: Mapping[int, Callable[[Report], Report]],
-    *checks: Callable[[Result], str],
-) -> Callable[[int], Outcome]:
+def by_two(alters: Callable[[Report], Report], check: Check, setting: Setting) -> Play:
     """These founders run the product and alter their reports."""
-
-    def play(seed: int) -> Outcome:
-        parts = Parts(alterations=alterations, strategies={number: members.together() for number in alterations})
-        result = fight(seed, setting, parts=parts)
-        return judged(result, *(check(result) for check in checks), sent=f"reports of {len(alterations)} founders")
-
-    return play
+    return played(setting, dict.fromkeys(TWO_OF_SEVEN, Liar(alters=alters)), check)
 
 
 # --- lost histories --------------------------------------------------------------------------------------------------
@@ -80,13 +68,10 @@ def with_votes_of_others(num_founders: int) -> Callable[[Report], Report]:
     def altered(report: Report) -> Report:
         branch = _branch(report)
         names = [name_of(number) for number in range(num_founders)]
-        (own,) = lone_proof(report.peer, names, branch).certificate.votes
-        certificate = Certificate(
-            ballot=lone_proof(report.peer, names, branch).certificate.ballot,
-            absent=(),
-            votes=tuple(replace(own, peer=name) for name in names),
-        )
-        return replace(report, branches=(branch,), proof=BranchProof(branch=branch.branch, certificate=certificate))
+        lone = lone_proof(report.peer, names, branch)
+        votes = tuple(replace(lone.certificate.votes[0], peer=name) for name in names)
+        proof = replace(lone, certificate=replace(lone.certificate, absent=(), votes=votes))
+        return replace(report, branches=(branch,), proof=proof)
 
     return altered
 
@@ -100,10 +85,9 @@ def gives_up_its_seat(seed: int) -> Outcome:
     before: list[Report] = []
     is_silent = [False]
 
-    def sends(machine: Machine, peer: PeerId, message: object) -> members.Sent:
-        del peer
+    def sends(machine: Machine, _peer: PeerId, message: object) -> Sent:
         is_silent[0] = begins <= machine.around.queue.now < ends
-        return () if is_silent[0] else members.at_once(message)
+        return () if is_silent[0] else at_once(message)
 
     def alters(report: Report) -> Report:
         if not before or (report.round == before[-1].round + 1 and not is_silent[0] and len(before) < 3):
@@ -113,7 +97,7 @@ def gives_up_its_seat(seed: int) -> Outcome:
         branch = replace(_branch(before[-1]), samples=10**12)
         return replace(report, branches=(branch,), proof=lone_proof(report.peer, names, branch))
 
-    result = fight(seed, setting, parts=Parts(alterations={LIAR: alters}, strategies={LIAR: sends}))
+    result = fight(seed, setting, liars={LIAR: Liar(sends=sends, alters=alters)})
     entries = result.arena.entries.values()
     away = sum(name_of(LIAR) not in roster_of(entry.plan) for entry in entries)
     named = {item.branch_state.key for entry in entries for item in entry.plan.branches}
@@ -141,45 +125,42 @@ def weighs_no_more_than_its_votes(result: Result) -> str:
     return f"plans of rounds {heavy} give a lone history more than {part:.0%}" if heavy else ""
 
 
-def names_no_branch(result: Result) -> str:
-    rounds = [entry.plan.round for entry in result.arena.entries.values() if entry.plan.branches]
-    return f"plans of rounds {rounds} name histories that never were" if rounds else ""
-
-
 # --- votes on averages -----------------------------------------------------------------------------------------------
 
 
-def votes_of_another_attempt(seed: int) -> Outcome:
-    """A host shows the votes that others signed in earlier attempts, rounds and instances as votes for an average of its own
-    making: as the same attempt, as a later one, and as an answer to any question."""
-    heard: dict[PeerId, AverageDigest] = {}
-    sent = [0]
+class RelabelsVotes:
+    """Shows the votes that others signed in earlier attempts, rounds and instances as votes for an average of its own making:
+    as the same attempt, as a later one, and as an answer to any question."""
 
-    def listen(arena: Arena) -> None:
+    def __init__(self) -> None:
+        self.heard: dict[PeerId, AverageDigest] = {}
+
+    def listens(self, arena: Arena) -> None:
         liar = arena.machines[name_of(LIAR)]
         deliver = liar.deliver
 
         def heard_by(sender: PeerId, message: object) -> None:
             if isinstance(message, AverageDigest) and message.signature and not message.is_void:
-                heard[sender] = message
+                self.heard[sender] = message
             deliver(sender, message)
 
         liar.deliver = heard_by  # type: ignore[method-assign]
 
-    def relabels(machine: Machine, peer: PeerId, message: object) -> members.Sent:
-        if not isinstance(message, AverageDigest) or message.is_void or not heard:
-            return members.at_once(message)
-        backers = tuple((voter, vote.signature) for voter, vote in sorted(heard.items()) if voter != machine.peer)
+    def __call__(self, machine: Machine, _peer: PeerId, message: object) -> Sent:
+        if not isinstance(message, AverageDigest) or message.is_void or not self.heard:
+            return at_once(message)
+        heard = sorted(self.heard.items())
+        backers = tuple((voter, vote.signature) for voter, vote in heard if voter != machine.peer)
         forged = replace(message, digest=hashed("of its own making", message.round), backers=backers)
-        older = [replace(vote, round=message.round, instance=message.instance, backers=backers) for vote in heard.values()]
+        older = [replace(v, round=message.round, instance=message.instance, backers=backers) for v in self.heard.values()]
         later = replace(forged, attempt=message.attempt + 1, is_answer=True)
-        sent[0] += 2 + len(older)
-        del peer
-        return members.at_once(forged, later, *older, message)
+        return at_once(forged, later, *older, message)
 
-    result = fight(seed, SEVEN, strategies={LIAR: relabels}, prepare=listen)
-    problem = "" if sent[0] else "nothing was sent"
-    return judged(result, applies_nothing_wrong(result), problem, sent=f"{sent[0]} relabelled votes")
+
+def votes_of_another_attempt(seed: int) -> Outcome:
+    relabels = RelabelsVotes()
+    liars = {LIAR: Liar(sends=relabels)}
+    return played(SEVEN, liars, applies_nothing_wrong, prepare=relabels.listens, is_idle_wrong=True)(seed)
 
 
 # --- hosts -----------------------------------------------------------------------------------------------------------
@@ -229,16 +210,15 @@ def invitation_of_a_former_signer(seed: int) -> Outcome:
     """The author makes a member a signer and takes it back; that member's link of 50 seats is used all the time."""
     signer = name_of(LIAR)
 
-    def orders(machine: Machine, peer: PeerId, message: object) -> members.Sent:
-        del peer
+    def orders(machine: Machine, _peer: PeerId, message: object) -> Sent:
         head = machine.process.agreement.ledger.head if machine.process is not None else None
         if isinstance(message, Heartbeat) and head is not None and head.round >= 4:
             added = (statement("add_signer", signer, 1),)
             message = replace(message, statements=added if head.round < 8 else (*added, statement("remove_signer", signer, 2)))
-        return members.at_once(message)
+        return at_once(message)
 
     attackers = Strangers(deeds=(knocking(invitation(50, signer=signer)),), names=stranger_names(12))
-    result = fight(seed, Setting(rounds=16), adversary=attackers, strategies={0: orders})
+    result = fight(seed, Setting(rounds=16), adversary=attackers, liars={0: Liar(sends=orders)})
     entries = [result.arena.entries[round] for round in sorted(result.arena.entries)]
     known: set[PeerId] = set()
     wrong, num_rounds = [], 0
@@ -257,37 +237,27 @@ def invitation_of_a_former_signer(seed: int) -> Outcome:
 
 
 GUARDED = replace(SEVEN, rules=replace(SEVEN.made_rules(), guard=GuardRules(enabled=True)))
-ALL_LEFT_OUT = dict.fromkeys(TWO_OF_SEVEN, leaves_out_all)
-COMPLAINTS = dict.fromkeys(TWO_OF_SEVEN, complains_in_turn(range(7)))
 
-CLAIMS: tuple[Scenario, ...] = tuple(
-    Scenario(name=name, finding="", play=play)
-    for name, play in (
-        (
-            "a lost history by its own vote",
-            by_reports_of(Setting(rounds=16), {LIAR: with_its_own_vote(5)}, names_no_branch),
-        ),
-        ("a lost history for a seat given up", gives_up_its_seat),
-        (
-            "two lost histories a round, with crashes",
-            by_reports_of(
-                replace(SEVEN, faults=CRASHES), dict.fromkeys(TWO_OF_SEVEN, with_its_own_vote(7)), weighs_no_more_than_its_votes
-            ),
-        ),
-        (
-            "a lost history by unsigned votes of all",
-            by_reports_of(Setting(rounds=16), {LIAR: with_votes_of_others(5)}, names_no_branch),
-        ),
-        (
-            "a dead state under a true certificate",
-            by_reports_of(Setting(rounds=24, faults=CUT), {LIAR: under_a_true_certificate}),
-        ),
-        ("votes of former attempts and rounds", votes_of_another_attempt),
-        ("all were left out and every step was bad", by_reports_of(GUARDED, ALL_LEFT_OUT, keeps_full_standing)),
-        (
-            "complaints about one after another, with crashes",
-            by_reports_of(replace(SEVEN, faults=CRASHES), COMPLAINTS, suspensions_of_the_honest),
-        ),
-        ("an invitation of a former signer", invitation_of_a_former_signer),
-    )
+CLAIMS: tuple[Scenario, ...] = (
+    Scenario("a lost history by its own vote", by_reports(with_its_own_vote(5), names_no_branch, setting=Setting(rounds=16))),
+    Scenario("a lost history for a seat given up", gives_up_its_seat),
+    Scenario(
+        "two lost histories a round, with crashes",
+        by_two(with_its_own_vote(7), weighs_no_more_than_its_votes, replace(SEVEN, faults=CRASHES)),
+    ),
+    Scenario(
+        "a lost history by unsigned votes of all",
+        by_reports(with_votes_of_others(5), names_no_branch, setting=Setting(rounds=16)),
+    ),
+    Scenario(
+        "a dead state under a true certificate",
+        played(Setting(rounds=24, faults=CUT), {LIAR: Liar(alters=under_a_true_certificate)}),
+    ),
+    Scenario("votes of former attempts and rounds", votes_of_another_attempt),
+    Scenario("all were left out and every step was bad", by_two(leaves_out_all, keeps_full_standing, GUARDED)),
+    Scenario(
+        "complaints about one after another, with crashes",
+        by_two(complains_in_turn(range(7)), suspensions_of_the_honest, replace(SEVEN, faults=CRASHES)),
+    ),
+    Scenario("an invitation of a former signer", invitation_of_a_former_signer),
 )

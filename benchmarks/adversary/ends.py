@@ -3,18 +3,20 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.model.messages import AverageDigest, FinalClaim, Heartbeat, RunComplete
 from adloco_p2p.core.model.rules import InstanceRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS
+from adloco_p2p.sim.adversary import Liar, Outgoing, Sent, at_once
 from adloco_p2p.sim.device import hashed
-from adloco_p2p.sim.identities import name_of, sign
-from adloco_p2p.sim.machine import Machine, Outgoing
-from adloco_p2p.sim.world import Parts, small_rules
+from adloco_p2p.sim.identities import name_of, sign, signed_by
+from adloco_p2p.sim.machine import Machine
+from adloco_p2p.sim.world import small_rules
 from benchmarks.adversary import members
 from benchmarks.adversary.arena import Arena, Result, Setting, fight
-from benchmarks.adversary.members import DEAD_STATE, Sent, at_once
-from benchmarks.adversary.scenario import Outcome, Scenario, judged
+from benchmarks.adversary.members import DEAD_STATE
+from benchmarks.adversary.scenario import Check, Outcome, Play, Scenario, judged, played
 
 FIVE = Setting(rounds=8)
 LIAR = 4
@@ -25,28 +27,22 @@ LAST_SECONDS = 330.0
 
 def final_message(machine: Machine, plan: Digest, state: Digest | None, counted: Digest | None = None) -> RunComplete:
     """It came to this state, by its signed word one to which a majority agreed."""
-    claim = FinalClaim(peer=machine.peer, plan=plan, state=state, is_agreed=True)
-    claim = replace(claim, signature=sign(machine.peer, claim.payload))
+    claim = signed_by(machine.peer, FinalClaim(peer=machine.peer, plan=plan, state=state, is_agreed=True))
     return RunComplete(plan=plan, state=state, claims=(claim,), counted=counted)
 
 
-def claiming(state: Callable[[PeerId], Digest]) -> Outgoing:
+def claims(state: Callable[[PeerId], Digest]) -> Outgoing:
     """It has another final state than the others, agreed by a majority, and keeps to that; of the receiver's choice. It counts
     the same claims as each receiver, by its own word."""
 
     def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
         if not isinstance(message, RunComplete) or message.plan is None:
             return at_once(message)
-        lie = final_message(machine, message.plan, state(peer), counted_by(machine, peer))
+        last = _last_of(machine, peer)
+        lie = final_message(machine, message.plan, state(peer), None if last is None else last.counted)
         return at_once(replace(lie, is_answer=message.is_answer))
 
     return sends
-
-
-def counted_by(machine: Machine, peer: PeerId) -> Digest | None:
-    """The digest of the claims that the peer counts, as it sent it to this machine."""
-    last = _last_of(machine, peer)
-    return last.counted if last is not None else None
 
 
 def _last_of(machine: Machine, peer: PeerId) -> RunComplete | None:
@@ -54,30 +50,25 @@ def _last_of(machine: Machine, peer: PeerId) -> RunComplete | None:
     return machine.process.peer._lifecycle._completion._ended.get(peer)
 
 
-def never_done(machine: Machine, peer: PeerId, message: object) -> Sent:
+def never_done(_machine: Machine, _peer: PeerId, message: object) -> Sent:
     """It is not at the end yet, whatever it is asked, and needs the others for it."""
-    del machine, peer
     return at_once(RunComplete(plan=None, is_answer=True) if isinstance(message, RunComplete) else message)
 
 
 def silent_from(round: int) -> Outgoing:
     """Nothing but heartbeats from this plan on."""
 
-    def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
-        del peer
+    def sends(machine: Machine, _peer: PeerId, message: object) -> Sent:
         is_silent = machine.process is not None and machine.process.agreement.ledger.head.round >= round
         return () if is_silent and not isinstance(message, Heartbeat) else at_once(message)
 
     return sends
 
 
-def done_from_the_start(machine: Machine, peer: PeerId, message: object) -> Sent:
+@members.with_heartbeats
+def done_from_the_start(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
     """It has ended each plan as the last one, with a state that nobody has."""
-    del peer
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    plan = machine.process.agreement.consensus.slot.digest
-    return at_once(message, final_message(machine, plan, DEAD_STATE))
+    return at_once(final_message(machine, agreement.consensus.slot.digest, DEAD_STATE))
 
 
 class TwoFaces:
@@ -122,7 +113,7 @@ class TwoFaces:
 
     def _vote(self, machine: Machine, peer: PeerId, message: AverageDigest) -> AverageDigest:
         assert machine.process is not None
-        plan = members._plan_of(machine, message.round)
+        plan = members.plan_of(machine, message.round)
         assert plan is not None
         vote = replace(message, digest=machine.process.device.average_digest(self._handed[peer]), backers=())
         self.num_votes += 1
@@ -138,7 +129,7 @@ WORLDS_TRIED = 6
 MISSED = Outcome(sent="nothing", happened=f"{ONE_STATE} in {WORLDS_TRIED} worlds", has_passed=False)
 
 
-def with_two_faces(*, is_late: bool = False, withholds: bool = False) -> Callable[[int], Outcome]:
+def with_two_faces(*, is_late: bool = False, withholds: bool = False) -> Play:
     setting = replace(
         FIVE, rules=replace(small_rules(5, FIVE.rounds), instances=InstanceRules(count=1, start="same")), may_lose_model=True
     )
@@ -149,8 +140,7 @@ def with_two_faces(*, is_late: bool = False, withholds: bool = False) -> Callabl
         def prepare(arena: Arena) -> None:
             faces.machine = arena.machines[name_of(LIAR)]
 
-        parts = Parts(strategies={LIAR: faces}, returned={LIAR: faces.returned})
-        result = fight(seed, setting, parts=parts, prepare=prepare)
+        result = fight(seed, setting, liars={LIAR: Liar(sends=faces, hands_out=faces.returned)}, prepare=prepare)
         missed = "" if len(set(_finals(result).values())) > 1 else ONE_STATE
         return judged(result, _one_model(result), missed, sent=f"{faces.num_votes} votes for two averages")
 
@@ -180,34 +170,27 @@ def _one_model(result: Result) -> str:
     return f"{len(models)} models end the run as finished" if len(models) > 1 else ""
 
 
-def at_the_end(*strategies: Outgoing, restarts: bool = False) -> Callable[[int], Outcome]:
-    """`restarts`: two honest hosts are killed after the last plan came, and return."""
+def at_the_end(sends: Outgoing, *checks: Check, prepare: Callable[[Arena], None] = lambda _: None) -> Play:
+    return played(FIVE, {LIAR: Liar(sends=sends)}, _ends, *checks, prepare=prepare, is_idle_wrong=True)
 
-    def play(seed: int) -> Outcome:
-        counted = [0]
 
-        def counts(machine: Machine, peer: PeerId, message: object) -> Sent:
-            sent = members.together(*strategies)(machine, peer, message)
-            counted[0] += [own for _, own in sent] != [message]
-            return sent
+def with_restarts(sends: Outgoing) -> Play:
+    """Two honest hosts are killed after the last plan came, and return."""
 
-        def prepare(arena) -> None:  # type: ignore[no-untyped-def]
-            def look() -> None:
-                if max(arena.decided, default=0) < FIVE.rounds:
-                    arena.queue.after(0.5, look)
-                    return
-                for machine in arena.honest()[:2]:
-                    arena.queue.after(1.0, machine.crash, "the attack's moment")
+    def prepare(arena: Arena) -> None:
+        def look() -> None:
+            if max(arena.decided, default=0) < FIVE.rounds:
+                arena.queue.after(0.5, look)
+                return
+            for machine in arena.honest()[:2]:
+                arena.queue.after(1.0, machine.crash, "the attack's moment")
 
-            arena.queue.after(0.5, look)
+        arena.queue.after(0.5, look)
 
-        result = fight(seed, FIVE, parts=Parts(strategies={LIAR: counts}), prepare=prepare if restarts else None)
-        missed = "nobody was killed" if restarts and all(machine.life == 1 for machine in result.arena.honest()) else ""
-        return judged(
-            result, _ends(result), missed, "" if counted[0] else "nothing was sent", sent=f"{counted[0]} lies or silences"
-        )
+    def were_killed(result: Result) -> str:
+        return "nobody was killed" if all(machine.life == 1 for machine in result.arena.honest()) else ""
 
-    return play
+    return at_the_end(sends, were_killed, prepare=prepare)
 
 
 def _ends(result: Result) -> str:
@@ -221,20 +204,14 @@ def _ends(result: Result) -> str:
 
 
 ENDS: tuple[Scenario, ...] = (
-    Scenario(name="an invented final state", finding="", play=at_the_end(claiming(lambda _peer: DEAD_STATE))),
-    Scenario(name="a final state for each host", finding="", play=at_the_end(claiming(lambda peer: hashed("final", peer)))),
-    Scenario(
-        name="an invented final state and restarts",
-        finding="",
-        play=at_the_end(claiming(lambda _peer: DEAD_STATE), restarts=True),
-    ),
-    Scenario(name="two averages of the last round, and both states", finding="", play=with_two_faces()),
-    Scenario(name="the same, the second state late", finding="", play=with_two_faces(is_late=True)),
-    Scenario(name="the same, both at the end of the time", finding="", play=with_two_faces(withholds=True)),
-    Scenario(name="never at the end of the run", finding="", play=at_the_end(never_done)),
-    Scenario(name="at the end of the run from the start", finding="", play=at_the_end(done_from_the_start)),
-    Scenario(name="silence from the last plan on", finding="", play=at_the_end(silent_from(FIVE.rounds))),
-    Scenario(
-        name="silence from the last plan on and restarts", finding="", play=at_the_end(silent_from(FIVE.rounds), restarts=True)
-    ),
+    Scenario("an invented final state", at_the_end(claims(lambda _peer: DEAD_STATE))),
+    Scenario("a final state for each host", at_the_end(claims(lambda peer: hashed("final", peer)))),
+    Scenario("an invented final state and restarts", with_restarts(claims(lambda _peer: DEAD_STATE))),
+    Scenario("two averages of the last round, and both states", with_two_faces()),
+    Scenario("the same, the second state late", with_two_faces(is_late=True)),
+    Scenario("the same, both at the end of the time", with_two_faces(withholds=True)),
+    Scenario("never at the end of the run", at_the_end(never_done)),
+    Scenario("at the end of the run from the start", at_the_end(done_from_the_start)),
+    Scenario("silence from the last plan on", at_the_end(silent_from(FIVE.rounds))),
+    Scenario("silence from the last plan on and restarts", with_restarts(silent_from(FIVE.rounds))),
 )

@@ -2,7 +2,6 @@
 and of the classes that they were aimed at."""
 
 import base64
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -34,10 +33,11 @@ from adloco_p2p.core.planning.placement import LONGEST_FACTOR
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.sim.adversary import Sent, at_once
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.identities import short, sign, verify
+from adloco_p2p.sim.identities import short, signed_by, verify
 from adloco_p2p.sim.links import STATE_BYTES
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.state_fetches import StateFetches
@@ -50,8 +50,7 @@ from adloco_p2p.swarm.transport.log_limiter import PERIOD_SECONDS, Refusals
 from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES
 from benchmarks.adversary import members
 from benchmarks.adversary.arena import ROUND_SECONDS, Arena, Result, Setting
-from benchmarks.adversary.review import by_member, by_reports
-from benchmarks.adversary.scenario import Outcome, Scenario
+from benchmarks.adversary.scenario import Outcome, Scenario, by_member, by_reports
 from benchmarks.adversary.silence import SEVEN
 
 # --- evidence --------------------------------------------------------------------------------------------------------
@@ -66,17 +65,10 @@ def evidence_about_itself(machine: Machine, round: int, plan: Digest) -> WrongSu
     chunk = b"\2\0\0\0" + bytes(4) + b"\xff" * 8 + bytes(16 + 40 + 16)  # two values of `topk2`
     root = Digest(shard_hash(machine.peer, leaf_hash(0, sent)).hex())
     inputs = inputs_digest(FLOAT32, TOPK2, (root,), (1.0,))
-    receipt = Pledge(
-        kind="reduction",
-        peer=machine.peer,
-        plan=plan,
-        round=round,
-        key=plan,
-        content=receipt_content(inputs, leaf_hash(0, chunk)),
-        signature="",
-    )
+    content = receipt_content(inputs, leaf_hash(0, chunk))
+    receipt = Pledge(kind="reduction", peer=machine.peer, plan=plan, round=round, key=plan, content=content, signature="")
     return WrongSum(
-        receipt=replace(receipt, signature=sign(machine.peer, receipt.payload)),
+        receipt=signed_by(machine.peer, receipt),
         sent_codec=FLOAT32,
         mean_codec=TOPK2,
         roots=(root,),
@@ -87,14 +79,13 @@ def evidence_about_itself(machine: Machine, round: int, plan: Digest) -> WrongSu
     )
 
 
-def accuses_itself(machine: Machine, peer: PeerId, message: object) -> members.Sent:
+def accuses_itself(machine: Machine, _peer: PeerId, message: object) -> Sent:
     """With every heartbeat."""
-    del peer
     if not isinstance(message, Heartbeat) or machine.process is None:
-        return members.at_once(message)
+        return at_once(message)
     ledger = machine.process.agreement.ledger
     evidence = evidence_about_itself(machine, ledger.plans[-1].round, ledger.digests[-1])
-    return members.at_once(replace(message, statements=(evidence,)))
+    return at_once(replace(message, statements=(evidence,)))
 
 
 # --- signers' orders -------------------------------------------------------------------------------------------------
@@ -204,12 +195,12 @@ def held_places(_: int) -> Outcome:
     asks = [_Reader(name) for name in sorted(names)]
     blob = Blob(index=b"", chunks=())
     held = [server._take_place(stream, blob) for stream in asks[:-1]]  # type: ignore[arg-type]
-    at_once = server._take_place(asks[-1], blob)  # type: ignore[arg-type]
+    is_taken = server._take_place(asks[-1], blob)  # type: ignore[arg-type]
     for stream, running in server._downloads.items():  # two minutes pass
         server._downloads[stream] = replace(running, begun_at=running.begun_at - TURN_SECONDS)
     later = server._take_place(asks[-1], blob)  # type: ignore[arg-type]
     happened = f"a fifth member gets {'a place after two minutes' if later else 'none'}"
-    has_passed = all(held) and not at_once and later and sum(reader.is_ended for reader in asks) == 1
+    has_passed = all(held) and not is_taken and later and sum(reader.is_ended for reader in asks) == 1
     return Outcome(sent=f"{len(held)} endless downloads", happened=happened, has_passed=has_passed)
 
 
@@ -289,30 +280,24 @@ MOST_UNMEASURED = 3
 EIGHT = Setting(peers=8, rounds=12, rules=replace(small_rules(8, 12), instances=InstanceRules(count=1, start="same")))
 
 
-def _rows(*rows: tuple[str, Callable[[int], Outcome]]) -> Sequence[Scenario]:
-    return [Scenario(name=name, finding="", play=play) for name, play in rows]
-
-
 FOUND: tuple[Scenario, ...] = (
-    *_rows(
-        ("a start with a host that is none", by_member(members.starts_with_nobody)),
-        ("an attempt for each host", by_member(members.parts_attempts, setting=SEVEN)),
-        ("each host invited alone", by_member(members.invites_each_alone, setting=SEVEN)),
-        ("each host left out by word", by_member(members.leaves_each_out, setting=SEVEN)),
-        ("ballots driven apart", by_member(members.parts_ballots, setting=SEVEN)),
-        ("proposals driven apart", by_member(members.parts_proposals)),
-        ("choices announced apart", by_member(members.announces_choices_apart)),
-        ("other reports for each peer", by_member(members.reports_otherwise_to_each)),
-        ("an order spelled anew", respelled_order),
-        ("evidence about itself that no rule has", by_member(accuses_itself)),
-        ("ends of ledgers without end", long_heads),
-        ("refusals under ever new names", refusing_names),
-        ("places held by slow readers", held_places),
-        ("one heir that claims the state", one_heir),
-        (
-            "no speed, and an equal share",
-            by_reports(members.claims_no_speed, check=expects_no_endless_round, setting=as_equals(5)),
-        ),
-        ("a report of no steps", by_reports(did_no_steps, check=measures_noise, setting=EIGHT)),
+    Scenario("a start with a host that is none", by_member(members.starts_with_nobody)),
+    Scenario("an attempt for each host", by_member(members.parts_attempts(), setting=SEVEN)),
+    Scenario("each host invited alone", by_member(members.parts_attempts(alone=True), setting=SEVEN)),
+    Scenario("each host left out by word", by_member(members.leaves_each_out, setting=SEVEN)),
+    Scenario("ballots driven apart", by_member(members.parts_ballots, setting=SEVEN)),
+    Scenario("proposals driven apart", by_member(members.parts_proposals())),
+    Scenario("choices announced apart", by_member(members.parts_proposals(is_announced=True))),
+    Scenario("other reports for each peer", by_member(members.reports_otherwise_to_each)),
+    Scenario("an order spelled anew", respelled_order),
+    Scenario("evidence about itself that no rule has", by_member(accuses_itself)),
+    Scenario("ends of ledgers without end", long_heads),
+    Scenario("refusals under ever new names", refusing_names),
+    Scenario("places held by slow readers", held_places),
+    Scenario("one heir that claims the state", one_heir),
+    Scenario(
+        "no speed, and an equal share",
+        by_reports(members.claims_no_speed, expects_no_endless_round, setting=as_equals(5)),
     ),
+    Scenario("a report of no steps", by_reports(did_no_steps, measures_noise, setting=EIGHT)),
 )

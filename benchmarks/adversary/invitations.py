@@ -1,35 +1,41 @@
 """Invitations whose key everybody has, the requests that show them, and the statements that end them."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from adloco_p2p.core.model.ledger_entry import Invitation, Statement, Ticket
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.sim.identities import NAME_CHARS, RUN, name_of, sign
+from adloco_p2p.sim.identities import NAME_CHARS, RUN, name_of, sign, signed_by
 from benchmarks.adversary import strangers
-from benchmarks.adversary.strangers import Aim
+from benchmarks.adversary.strangers import Aim, Deed
 
 KEY = PeerId("key of a link".ljust(NAME_CHARS, "-"))
 AUTHOR = name_of(0)
 
 
-def invitation(seats: int, *, signer: PeerId = AUTHOR) -> Invitation:
-    unsigned = Invitation(run=RUN, signer=signer, key=KEY, seats=seats, last_round=100, signature="")
-    return replace(unsigned, signature=sign(signer, unsigned.payload))
+def invitation(seats: int, *, signer: PeerId = AUTHOR, last_round: int = 100) -> Invitation:
+    return signed_by(signer, Invitation(run=RUN, signer=signer, key=KEY, seats=seats, last_round=last_round, signature=""))
 
 
 def statement(action: str, subject: PeerId, serial: int, *, signer: PeerId = AUTHOR) -> Statement:
     unsigned = Statement(run=RUN, signer=signer, serial=serial, action=action, subject=subject, signature="")  # type: ignore[arg-type]
-    return replace(unsigned, signature=sign(signer, unsigned.payload))
+    return signed_by(signer, unsigned)
 
 
-def knocking(invitation: Invitation) -> strangers.Deed:
-    """Each identity shows the same invitation to another member, all at once."""
+def made_out(invitation: Invitation, holder: PeerId) -> Ticket:
+    """To this peer, with the key of the link."""
+    unsigned = Ticket(invitation=invitation, signature="")
+    return replace(unsigned, signature=sign(KEY, unsigned.payload(holder)))
+
+
+def knocking(ticket: Invitation | Callable[[Aim], Ticket | None]) -> Deed:
+    """Each identity shows the same invitation to another member, all at once; or the ticket that it makes."""
 
     def knocks(at: Aim) -> tuple[object, ...]:
+        shown = made_out(ticket, at.me) if isinstance(ticket, Invitation) else ticket(at)
         beat = strangers.beat(at)
-        unsigned = Ticket(invitation=invitation, signature="")
-        ticket = replace(unsigned, signature=sign(KEY, unsigned.payload(at.me)))
-        request = strangers.join_request(at.me, lambda p: at.port.sign(at.me, p), at.plan, beat=beat.beat, ticket=ticket)
+        request = strangers.join_request(at.me, partial(at.port.sign, at.me), at.plan, beat=beat.beat, ticket=shown)
         return (replace(beat, joins=(request,)),)
 
     return knocks

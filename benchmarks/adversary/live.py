@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from adloco_p2p.swarm.p2p.identity import Identity
-from benchmarks.adversary.scenario import Outcome, Scenario
+from benchmarks.adversary.scenario import Outcome, Play, Scenario
 from benchmarks.nodes import ENVIRONMENT, ROOT, write_document, write_text
 from benchmarks.soak import MACHINE, Peer, addresses_of, soak_document
 from benchmarks.stranger import frames_answered
@@ -105,7 +105,7 @@ class _Nodes:
                 peer.process.wait()
 
 
-def flooded(*deeds: str) -> Callable[[int], Outcome]:
+def flooded(*deeds: str) -> Play:
     def play(seed: int) -> Outcome:
         with tempfile.TemporaryDirectory(prefix="adversary-") as name:
             folder = Path(name)
@@ -160,15 +160,12 @@ def _flood(nodes: _Nodes, folder: Path, deeds: tuple[str, ...], seed: int) -> Ou
     )
 
 
-LIVE: tuple[Scenario, ...] = tuple(
-    Scenario(name=f"live: {name}", finding=finding, play=flooded(*deeds))
-    for finding, name, deeds in (
-        ("A1", "one-vote entries", ("takes_over",)),
-        ("A2", "forged histories", ("forges_a_history",)),
-        ("A3", "unasked values", ("supplies_unasked_values",)),
-        ("A4", "leaping beats", ("invents_beats", "says_farewell_for_others")),
-        ("A6", "a crowd at the door", ("floods_the_door",)),
-        ("A8", "small questions", ("pulls_and_pings",)),
-        ("A9", "half-open streams and everything else", ()),
-    )
+LIVE: tuple[Scenario, ...] = (
+    Scenario("live: one-vote entries", flooded("takes_over"), "A1"),
+    Scenario("live: forged histories", flooded("forges_a_history"), "A2"),
+    Scenario("live: unasked values", flooded("supplies_unasked_values"), "A3"),
+    Scenario("live: leaping beats", flooded("invents_beats", "says_farewell_for_others"), "A4"),
+    Scenario("live: a crowd at the door", flooded("floods_the_door"), "A6"),
+    Scenario("live: small questions", flooded("pulls_and_pings"), "A8"),
+    Scenario("live: half-open streams and everything else", flooded(), "A9"),
 )

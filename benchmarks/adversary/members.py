@@ -1,21 +1,24 @@
 """What members do that have a seat, run the product, and depart from the protocol in one part of it.
 
-A strategy gets every message that the member's peer would send, and returns what it sends instead, and how much later. With its
-heartbeats a member sends whatever else it likes. Alterations change a member's own reports before it signs them.
+A strategy gets every message that the member's peer would send, and returns what it sends instead, and how much later. The last
+part changes a member's own reports before it signs them.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from random import Random
 
+from adloco_p2p.core.agreement.consensus import Consensus
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
 from adloco_p2p.core.agreement.report_pool import MAX_VERSIONS
 from adloco_p2p.core.ledger.validation import change_of
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.branches import MAX_BRANCHES, BranchState
 from adloco_p2p.core.model.certificate import Ballot
-from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, SignedReport, Value, Vote
+from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, LedgerEntry, SignedReport, Value, Vote
 from adloco_p2p.core.model.lineage import ProbeVerdict
 from adloco_p2p.core.model.messages import (
     NO_AVERAGE,
@@ -35,23 +38,43 @@ from adloco_p2p.core.model.messages import (
     RunComplete,
     Supply,
 )
-from adloco_p2p.core.model.plan import REPORT_LAG
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, MAX_INSTANCES, Digest, InstanceId, PeerId
+from adloco_p2p.sim.adversary import Outgoing, Sent, at_once
 from adloco_p2p.sim.device import hashed
-from adloco_p2p.sim.identities import sign, verify
-from adloco_p2p.sim.machine import Machine, Outgoing
+from adloco_p2p.sim.identities import sign, signed_by, verify
+from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.synthetic_reports import CAPACITY
-from benchmarks.adversary.strangers import forged_history, lone_entry
+from benchmarks.adversary.strangers import forged_history, lone_entry, unasked_values
 
 DEAD_STATE = Digest("0" * 60 + "dead")
 """A state that only the liar has."""
-Sent = Sequence[tuple[float, object]]
-"""Seconds of delay, and the message."""
 
 
-def at_once(*messages: object) -> Sent:
-    return tuple((0.0, message) for message in messages)
+def with_heartbeats(makes: Callable[[Machine, GossipAgreement, PeerId], Sent]) -> Outgoing:
+    """A strategy: with each heartbeat what is made for its receiver; the member follows the protocol otherwise."""
+
+    def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
+        if not isinstance(message, Heartbeat) or machine.process is None:
+            return at_once(message)
+        return (*at_once(message), *makes(machine, machine.process.agreement, peer))
+
+    return sends
+
+
+def as_proposer(changes: Callable[[Machine, Consensus, Value], Value]) -> Outgoing:
+    """A strategy: where the member proposes, the changed value, with the plan that follows from it by the rule."""
+
+    def sends(machine: Machine, _peer: PeerId, message: object) -> Sent:
+        if not isinstance(message, Proposal) or message.ballot.peer != machine.peer or machine.process is None:
+            return at_once(message)
+        consensus = machine.process.agreement.consensus
+        value = changes(machine, consensus, message.value)
+        reports = [signed.report for signed in consensus.values.reports(value.reports)]
+        return at_once(signed_by(machine.peer, replace(message, value=_planned(machine, value, reports))))
+
+    return sends
 
 
 def together(*strategies: Outgoing) -> Outgoing:
@@ -68,7 +91,7 @@ def together(*strategies: Outgoing) -> Outgoing:
     return sent
 
 
-def _plan_of(machine: Machine, round: int) -> Digest | None:
+def plan_of(machine: Machine, round: int) -> Digest | None:
     """The digest of the plan of a round, as the machine has it."""
     assert machine.process is not None
     ledger = machine.process.agreement.ledger
@@ -82,6 +105,15 @@ def _planned(machine: Machine, value: Value, reports: Sequence[Report]) -> Value
     ledger = machine.process.agreement.ledger
     plan = machine.decide(ledger.plans[-1], tuple(reports), change_of(value, reports, ledger, verify))
     return replace(value, plan=canonical.digest(plan))
+
+
+def _contributors(plans: Iterable[RoundPlan]) -> list[tuple[InstanceId, int, tuple[PeerId, ...]]]:
+    """Of each average that these plans ask for: instance, round, and the hosts that contribute."""
+    return [
+        (item.instance, plan.round, tuple(share.peer for share in item.hosts if share.contributes(plan.round)))
+        for plan in plans
+        for item in plan.instances
+    ]
 
 
 # --- averages --------------------------------------------------------------------------------------------------------
@@ -98,7 +130,7 @@ def signs_two_votes(machine: Machine, peer: PeerId, message: object) -> Sent:
     """Two votes about one average, both signed as they should be; each host receives one of them first."""
     if not isinstance(message, AverageDigest) or message.is_void or not message.signature or machine.process is None:
         return at_once(message)
-    plan = _plan_of(machine, message.round)
+    plan = plan_of(machine, message.round)
     if plan is None:
         return at_once(message)
     other = replace(message, digest=hashed("another", message.round), backers=())
@@ -106,9 +138,8 @@ def signs_two_votes(machine: Machine, peer: PeerId, message: object) -> Sent:
     return at_once(*((message, other) if int(hashed(peer), 16) % 2 else (other, message)))
 
 
-def accuses_all(machine: Machine, peer: PeerId, message: object) -> Sent:
+def accuses_all(machine: Machine, _peer: PeerId, message: object) -> Sent:
     """Claims with every vote about an average that the attempt has failed because of all others."""
-    del peer
     if isinstance(message, AverageDigest):
         others = tuple(name for name in message.contributors if name != machine.peer)
         failed = AttemptFailed(instance=message.instance, round=message.round, attempt=message.attempt, suspects=others)
@@ -116,61 +147,43 @@ def accuses_all(machine: Machine, peer: PeerId, message: object) -> Sent:
     return at_once(message)
 
 
-def accuses_one_after_another(machine: Machine, peer: PeerId, message: object) -> Sent:
+@with_heartbeats
+def accuses_one_after_another(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
     """It reports of every attempt that it failed because of a minority, another one each time (review B8)."""
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    plan = machine.process.agreement.ledger.plans[-1]
-    messages: list[object] = [message]
-    for item in plan.instances:
-        hosts = [share.peer for share in item.hosts if share.peer != machine.peer]
-        for number, name in enumerate(hosts):
-            messages += [
-                AttemptFailed(instance=item.instance, round=plan.round - back, attempt=number, suspects=(name,))
-                for back in (0, 1)
-            ]
-    del peer
-    return at_once(*messages)
+    plan = agreement.ledger.plans[-1]
+    return at_once(
+        *(
+            AttemptFailed(instance=item.instance, round=plan.round - back, attempt=number, suspects=(name,))
+            for item in plan.instances
+            for number, name in enumerate(share.peer for share in item.hosts if share.peer != machine.peer)
+            for back in (0, 1)
+        )
+    )
 
 
-def ends_every_attempt(machine: Machine, peer: PeerId, message: object, *, suspects: int = 0, is_led: bool = False) -> Sent:
+def ends_every_attempt(*, suspects: int = 0, is_led: bool = False) -> Outgoing:
     """Ten times a second it reports that the attempt under way has failed. It names nobody, or other hosts in turn: as
     suspects, or as the one whose report ended the attempt for it (`is_led`)."""
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    plan = machine.process.agreement.ledger.plans[-1]
-    sent: list[tuple[float, object]] = [(0.0, message)]
-    for tenth in range(10):
-        number = int(10 * machine.clock()) + tenth
-        for item in plan.instances:
-            others = [share.peer for share in item.hosts if share.peer != machine.peer]
-            turn = [others[(number + place) % len(others)] for place in range(suspects or 1)]
-            failed = AttemptFailed(
-                instance=item.instance,
-                round=plan.round,
-                attempt=number % 3,
-                suspects=tuple(turn[:suspects]),
-                because=turn[0] if is_led else None,
-            )
-            sent += [(tenth / 10, failed), (tenth / 10, replace(failed, round=plan.round - 1))]
-    del peer
-    return sent
 
+    @with_heartbeats
+    def sends(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
+        plan, sent = agreement.ledger.plans[-1], list[tuple[float, object]]()
+        for tenth in range(10):
+            number = int(10 * machine.clock()) + tenth
+            for item in plan.instances:
+                others = [share.peer for share in item.hosts if share.peer != machine.peer]
+                turn = [others[(number + place) % len(others)] for place in range(suspects or 1)]
+                failed = AttemptFailed(
+                    instance=item.instance,
+                    round=plan.round,
+                    attempt=number % 3,
+                    suspects=tuple(turn[:suspects]),
+                    because=turn[0] if is_led else None,
+                )
+                sent += [(tenth / 10, failed), (tenth / 10, replace(failed, round=plan.round - 1))]
+        return sent
 
-def contributes_other_steps(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """With every heartbeat it states another number of inner steps that it contributes, which ends an attempt."""
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    now, sent = machine.clock(), list(at_once(message))
-    for plan in machine.process.agreement.ledger.plans[-2:]:
-        for item in plan.instances:
-            steps = item.least_steps + int(10 * now) % max(1, item.hosts[0].inner_steps - item.least_steps)
-            failed = AttemptFailed(
-                instance=item.instance, round=plan.round, attempt=int(now) % 3, suspects=(), partial_steps=steps
-            )
-            sent += [(tenth / 10, failed) for tenth in range(0, 10, 3)]
-    del peer
-    return sent
+    return sends
 
 
 def ends_every_attempt_for_one_host(machine: Machine, peer: PeerId, message: object) -> Sent:
@@ -178,26 +191,39 @@ def ends_every_attempt_for_one_host(machine: Machine, peer: PeerId, message: obj
     if machine.process is None:
         return at_once(message)
     others = (entry.peer for entry in machine.process.agreement.ledger.plans[-1].roster if entry.peer != machine.peer)
-    return ends_every_attempt(machine, peer, message) if peer == min(others) else at_once(message)
+    return ends_every_attempt()(machine, peer, message) if peer == min(others) else at_once(message)
 
 
-def starts_attempts(machine: Machine, peer: PeerId, message: object) -> Sent:
+@with_heartbeats
+def contributes_other_steps(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
+    """It states another number of inner steps that it contributes, which ends an attempt."""
+    now, sent = machine.clock(), list[tuple[float, object]]()
+    for plan in agreement.ledger.plans[-2:]:
+        for item in plan.instances:
+            steps = item.least_steps + int(10 * now) % max(1, item.hosts[0].inner_steps - item.least_steps)
+            failed = AttemptFailed(
+                instance=item.instance, round=plan.round, attempt=int(now) % 3, suspects=(), partial_steps=steps
+            )
+            sent += [(tenth / 10, failed) for tenth in range(0, 10, 3)]
+    return sent
+
+
+@with_heartbeats
+def starts_attempts(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
     """Begins every attempt anew, with a higher number, with all hosts (review B8)."""
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    plan, number = machine.process.agreement.ledger.plans[-1], int(10 * machine.clock()) % 10**6
-    starts = [
-        AttemptStart(
-            instance=item.instance,
-            round=plan.round - back,
-            attempt=number,
-            members=tuple(share.peer for share in item.hosts if share.samples > 0),
+    plan, number = agreement.ledger.plans[-1], int(10 * machine.clock()) % 10**6
+    return at_once(
+        *(
+            AttemptStart(
+                instance=item.instance,
+                round=plan.round - back,
+                attempt=number,
+                members=tuple(share.peer for share in item.hosts if share.samples > 0),
+            )
+            for item in plan.instances
+            for back in (0, 1)
         )
-        for item in plan.instances
-        for back in (0, 1)
-    ]
-    del peer
-    return at_once(message, *starts)
+    )
 
 
 def starts_attempts_after_claims(machine: Machine, peer: PeerId, message: object) -> Sent:
@@ -212,85 +238,65 @@ def starts_attempts_after_claims(machine: Machine, peer: PeerId, message: object
     return [*at_once(*claims), *sent]
 
 
-def invents_completions(machine: Machine, peer: PeerId, message: object) -> Sent:
+@with_heartbeats
+def invents_completions(_machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
     """While the others train it starts attempts that complete a decision that was never made, so that all object."""
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    starts = [
-        AttemptStart(
-            instance=item.instance,
-            round=plan.round,
-            attempt=1,
-            members=tuple(share.peer for share in item.hosts if share.contributes(plan.round)),
-            completes=Digest("0" * 64),
+    never = Digest("0" * 64)
+    return at_once(
+        *(
+            AttemptStart(instance=instance, round=round, attempt=1, members=hosts, completes=never)
+            for instance, round, hosts in _contributors(agreement.ledger.plans[-3:])
         )
-        for plan in machine.process.agreement.ledger.plans[-3:]
-        for item in plan.instances
-    ]
-    del peer
-    return at_once(message, *starts)
+    )
 
 
-def starts_with_nobody(machine: Machine, peer: PeerId, message: object) -> Sent:
+@with_heartbeats
+def starts_with_nobody(_machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
     """Starts attempts that name a host, or the steps of one, that the plan does not have."""
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    nobody = PeerId("nobody")
-    starts = []
-    for plan in machine.process.agreement.ledger.plans[-2:]:
-        for item in plan.instances:
-            hosts = tuple(share.peer for share in item.hosts if share.contributes(plan.round))
-            start = AttemptStart(instance=item.instance, round=plan.round, attempt=1, members=(*hosts, nobody))
-            starts += [start, replace(start, members=hosts, partial_steps=((nobody, 1),))]
-    del peer
-    return at_once(message, *starts)
+    nobody, starts = PeerId("nobody"), list[AttemptStart]()
+    for instance, round, hosts in _contributors(agreement.ledger.plans[-2:]):
+        start = AttemptStart(instance=instance, round=round, attempt=1, members=(*hosts, nobody))
+        starts += [start, replace(start, members=hosts, partial_steps=((nobody, 1),))]
+    return at_once(*starts)
 
 
-def parts_attempts(machine: Machine, peer: PeerId, message: object, *, alone: bool = False) -> Sent:
+def parts_attempts(*, alone: bool = False) -> Outgoing:
     """Each host gets the start of an attempt of its own, with another number, to which no other host comes. It names all hosts,
     or (`alone`) the liar and that host."""
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    sent: list[object] = [message]
-    for plan in machine.process.agreement.ledger.plans[-2:]:
-        for item in plan.instances:
-            hosts = tuple(share.peer for share in item.hosts if share.contributes(plan.round))
+
+    @with_heartbeats
+    def sends(machine: Machine, agreement: GossipAgreement, peer: PeerId) -> Sent:
+        starts = []
+        for instance, round, hosts in _contributors(agreement.ledger.plans[-2:]):
             if peer not in hosts or machine.peer not in hosts:
                 continue
             named = tuple(host for host in hosts if not alone or host in (peer, machine.peer))
             number = 1 + 12 * hosts.index(peer) + int(machine.clock()) % 10
-            sent.append(AttemptStart(instance=item.instance, round=plan.round, attempt=number, members=named))
-    return at_once(*sent)
+            starts.append(AttemptStart(instance=instance, round=round, attempt=number, members=named))
+        return at_once(*starts)
+
+    return sends
 
 
-def invites_each_alone(machine: Machine, peer: PeerId, message: object) -> Sent:
-    return parts_attempts(machine, peer, message, alone=True)
-
-
-def leaves_each_out(machine: Machine, peer: PeerId, message: object) -> Sent:
+@with_heartbeats
+def leaves_each_out(machine: Machine, agreement: GossipAgreement, peer: PeerId) -> Sent:
     """Each host gets, again and again, the start of an attempt of the others without it."""
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    sent: list[tuple[float, object]] = [(0.0, message)]
-    for plan in machine.process.agreement.ledger.plans[-2:]:
-        for item in plan.instances:
-            hosts = tuple(share.peer for share in item.hosts if share.contributes(plan.round))
-            others = tuple(host for host in hosts if host != peer)
-            number = 1 + int(machine.clock()) % 60
-            start = AttemptStart(instance=item.instance, round=plan.round, attempt=number, members=others)
-            sent += [(seconds, replace(start, attempt=number + place)) for place, seconds in enumerate((0.0, 0.5))]
+    number, sent = 1 + int(machine.clock()) % 60, list[tuple[float, object]]()
+    for instance, round, hosts in _contributors(agreement.ledger.plans[-2:]):
+        others = tuple(host for host in hosts if host != peer)
+        start = AttemptStart(instance=instance, round=round, attempt=number, members=others)
+        sent += [(0.0, start), (0.5, replace(start, attempt=number + 1))]
     return sent
 
 
-def votes_void(machine: Machine, peer: PeerId, message: object) -> Sent:
+def votes_void(machine: Machine, _peer: PeerId, message: object) -> Sent:
     """Every vote of its is for no average, signed as it should be."""
     if not isinstance(message, AverageDigest) or machine.process is None:
         return at_once(message)
-    plan = _plan_of(machine, message.round)
+    plan = plan_of(machine, message.round)
     if plan is None:
         return ()
     void = replace(message, contributors=(), digest=NO_AVERAGE, backers=())
-    del peer
     return at_once(replace(void, signature=sign(machine.peer, void.payload(plan, machine.peer))))
 
 
@@ -306,80 +312,61 @@ def hands_out_two_averages(host: PeerId, average: object) -> object:
 # --- the agreement ---------------------------------------------------------------------------------------------------
 
 
-def withholds_its_votes(machine: Machine, peer: PeerId, message: object) -> Sent:
+def withholds_its_votes(_machine: Machine, _peer: PeerId, message: object) -> Sent:
     """Takes part in everything but the agreement: no promise, ack or vote arrives, the rest late."""
-    del machine, peer
     return () if isinstance(message, Promise | Ack | Vote) else ((0.2, message),)
 
 
-def answers_late(machine: Machine, peer: PeerId, message: object) -> Sent:
+def answers_late(machine: Machine, _peer: PeerId, message: object) -> Sent:
     """Everything but its heartbeats arrives shortly before others lose their patience."""
-    del peer
     seconds = 0.9 * machine.process.agreement.members.timing.attempt_seconds if machine.process is not None else 0.0
     return ((0.0 if isinstance(message, Heartbeat) else seconds, message),)
 
 
-def takes_over_alone(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """With its heartbeats an entry for which it alone voted, since all others were absent (review A1)."""
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    ledger = machine.process.agreement.ledger
-    if ledger.plans[-1].is_last:
-        return at_once(message)
-    messages: list[object] = [message]
-    for departs in (False, True):
+@with_heartbeats
+def takes_over_alone(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
+    """An entry for which it alone voted, since all others were absent (review A1)."""
+    ledger, messages = agreement.ledger, list[object]()
+    for departs in () if ledger.plans[-1].is_last else (False, True):
         entry, vote = lone_entry(machine.peer, _sign(machine), ledger, machine.decide, departs=departs)
         final = Final(parent=vote.parent, value=vote.value, certificate=entry.certificate)
         messages += [Entries(entries=(entry,)), final, vote, Supply(parent=vote.parent, value=entry.value)]
-    del peer
     return at_once(*messages)
 
 
-@dataclass
-class ForgesHistory:
+def forges_history(machine: Machine, _peer: PeerId, message: object) -> Sent:
     """A chain of its own from the first plan on, with a head that claims a billion samples (review A2)."""
-
-    entries: Sequence[object] = ()
-
-    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
-        del peer
-        if not isinstance(message, Heartbeat) or machine.process is None:
-            return at_once(message)
-        if not self.entries:
-            self.entries = forged_history(machine.peer, _sign(machine), machine.genesis, machine.decide)
-        last = self.entries[-1]
-        head = Head(round=last.plan.round, digest=last.value.plan, samples=10**9)  # type: ignore[attr-defined]
-        return at_once(message, replace(message, head=head), Entries(entries=tuple(self.entries)))  # type: ignore[arg-type]
-
-
-def supplies_unasked_values(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Review A3."""
-    del peer
     if not isinstance(message, Heartbeat) or machine.process is None:
         return at_once(message)
-    slot = machine.process.agreement.consensus.slot
-    values = [
-        Value(round=slot.round, parent=slot.digest, reports=(), joined=(), departed=(), plan=hashed(slot.digest, index))
-        for index in range(70)
-    ]
-    return at_once(message, *(Supply(parent=slot.digest, value=value) for value in values))
+    entries = _forged_entries(machine)
+    head = Head(round=entries[-1].plan.round, digest=entries[-1].value.plan, samples=10**9)
+    return at_once(message, replace(message, head=head), Entries(entries=tuple(entries)))
 
 
-def invents_beats(machine: Machine, peer: PeerId, message: object) -> Sent:
+@lru_cache(maxsize=1)
+def _forged_entries(machine: Machine) -> Sequence[LedgerEntry]:
+    return forged_history(machine.peer, _sign(machine), machine.genesis, machine.decide)
+
+
+@with_heartbeats
+def supplies_unasked_values(_machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
+    """Review A3."""
+    slot = agreement.consensus.slot
+    return at_once(*unasked_values(slot.round, slot.digest))
+
+
+def invents_beats(_machine: Machine, _peer: PeerId, message: object) -> Sent:
     """Hearsay in leaps, and its own beat as large as it may be (review A4)."""
-    del machine
     if not isinstance(message, Heartbeat):
         return at_once(message)
     leaps = [
         replace(message, heard=tuple(beat + leap * BEATS_PER_INCARNATION for beat in message.heard)) for leap in (1, 99_000)
     ]
-    del peer
     return at_once(*leaps, message)
 
 
-def lies_about_time(machine: Machine, peer: PeerId, message: object) -> Sent:
+def lies_about_time(machine: Machine, _peer: PeerId, message: object) -> Sent:
     """Its beats run backwards and forwards, its head is an old one, and its messages arrive a second late."""
-    del peer
     if not isinstance(message, Heartbeat) or machine.process is None:
         return at_once(message)
     ledger = machine.process.agreement.ledger
@@ -387,78 +374,57 @@ def lies_about_time(machine: Machine, peer: PeerId, message: object) -> Sent:
     return ((0.0, replace(message, beat=message.beat + 5000)), (1.0, replace(message, head=old)), (2.0, message))
 
 
-@dataclass
-class ProposesAlone:
+def proposes_alone(machine: Machine, _peer: PeerId, message: object) -> Sent:
     """It begins a ballot as soon as it can, at once in every slot, with a report that it made up and no other (B1, B2)."""
-
-    state: Digest = DEAD_STATE
-    _proposed: dict[Digest, Sequence[object]] = field(default_factory=dict)
-
-    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
-        del peer
-        if isinstance(message, Proposal) and message.ballot.peer == machine.peer:
-            return ()
-        if not isinstance(message, Heartbeat | Supply | Promise | Ack) or machine.process is None:
-            return at_once(message)
-        slot = machine.process.agreement.consensus.slot
-        if slot.digest not in self._proposed:
-            self._proposed[slot.digest] = self._forged(machine)
-        return at_once(*self._proposed[slot.digest], message)
-
-    def _forged(self, machine: Machine) -> Sequence[object]:
-        assert machine.process is not None
-        slot = machine.process.agreement.consensus.slot
-        reported = slot.ledger.reported
-        if reported is None or slot.parent.is_last:
-            return ()
-        own = [item for item in machine.reported if item.round == slot.round - REPORT_LAG][-1:]
-        made_up = Report(
-            peer=machine.peer,
-            round=slot.round - REPORT_LAG,
-            plan=slot.ledger.digests[-REPORT_LAG],
-            capacity=CAPACITY,
-            instances=tuple(replace(item, state_digest=self.state) for report in own for item in report.instances),
-        )
-        unsigned = SignedReport(report=made_up, signature="")
-        signed = replace(unsigned, signature=sign(machine.peer, unsigned.payload))
-        value = Value(
-            round=slot.round,
-            parent=slot.digest,
-            reports=(canonical.digest(signed),),
-            joined=(),
-            departed=(),
-            plan=Digest(""),
-        )
-        value = _planned(machine, value, (made_up,))
-        ballot = Ballot(attempt=1, peer=machine.peer)
-        proposal = Proposal(ballot=ballot, absent=(), value=value, signature="")
-        proposal = replace(proposal, signature=sign(machine.peer, proposal.payload))
-        prepare = Prepare(parent=slot.digest, ballot=ballot, absent=())
-        return (prepare, Supply(parent=slot.digest, value=value, reports=(signed,)), proposal)
+    if isinstance(message, Proposal) and message.ballot.peer == machine.peer:
+        return ()
+    if not isinstance(message, Heartbeat | Supply | Promise | Ack) or machine.process is None:
+        return at_once(message)
+    slot = machine.process.agreement.consensus.slot
+    return at_once(*_lone_proposal(machine, slot.digest), message)
 
 
-@dataclass
-class StarvesOneHost:
+@lru_cache(maxsize=64)
+def _lone_proposal(machine: Machine, digest: Digest) -> Sequence[object]:
+    """In the slot under way, which has this digest; the same for all members."""
+    assert machine.process is not None
+    slot = machine.process.agreement.consensus.slot
+    if slot.ledger.reported is None or slot.parent.is_last:
+        return ()
+    own = [item for item in machine.reported if item.round == slot.round - REPORT_LAG][-1:]
+    made_up = Report(
+        peer=machine.peer,
+        round=slot.round - REPORT_LAG,
+        plan=slot.ledger.digests[-REPORT_LAG],
+        capacity=CAPACITY,
+        instances=tuple(replace(item, state_digest=DEAD_STATE) for report in own for item in report.instances),
+    )
+    signed = signed_by(machine.peer, SignedReport(report=made_up, signature=""))
+    reports = (canonical.digest(signed),)
+    value = Value(round=slot.round, parent=digest, reports=reports, joined=(), departed=(), plan=Digest(""))
+    value = _planned(machine, value, (made_up,))
+    ballot = Ballot(attempt=1, peer=machine.peer)
+    proposal = signed_by(machine.peer, Proposal(ballot=ballot, absent=(), value=value, signature=""))
+    return (Prepare(parent=digest, ballot=ballot, absent=()), Supply(parent=digest, value=value, reports=(signed,)), proposal)
+
+
+def starves(victim: PeerId) -> Outgoing:
     """As a proposer it leaves out the report of one host, always; and it sends that host nothing but its heartbeats."""
 
-    victim: PeerId
+    @as_proposer
+    def without(_machine: Machine, consensus: Consensus, value: Value) -> Value:
+        reports = [signed for signed in consensus.values.reports(value.reports) if signed.report.peer != victim]
+        return replace(value, reports=tuple(canonical.digest_once(signed) for signed in reports))
 
-    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
-        if peer == self.victim and not isinstance(message, Heartbeat | Entries | AverageDigest):
-            return ()
-        if not isinstance(message, Proposal) or message.ballot.peer != machine.peer or machine.process is None:
-            return at_once(message)
-        consensus = machine.process.agreement.consensus
-        reports = [signed for signed in consensus.values.reports(message.value.reports) if signed.report.peer != self.victim]
-        value = replace(message.value, reports=tuple(canonical.digest_once(signed) for signed in reports))
-        value = _planned(machine, value, tuple(signed.report for signed in reports))
-        starved = replace(message, value=value)
-        return at_once(replace(starved, signature=sign(machine.peer, starved.payload)))
+    def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
+        is_kept_back = peer == victim and not isinstance(message, Heartbeat | Entries | AverageDigest)
+        return () if is_kept_back else without(machine, peer, message)
+
+    return sends
 
 
-def overtakes_ballots(machine: Machine, peer: PeerId, message: object) -> Sent:
+def overtakes_ballots(machine: Machine, _peer: PeerId, message: object) -> Sent:
     """Answers every ballot with one of its own, one attempt higher, and then sends nothing (review B8)."""
-    del peer
     if not isinstance(message, Promise | Vote | Ack | Heartbeat) or machine.process is None:
         return at_once(message)
     consensus = machine.process.agreement.consensus
@@ -468,54 +434,60 @@ def overtakes_ballots(machine: Machine, peer: PeerId, message: object) -> Sent:
     return at_once(prepare, message) if isinstance(message, Heartbeat) else at_once(prepare)
 
 
-def parts_ballots(machine: Machine, peer: PeerId, message: object) -> Sent:
+def _begins_no_ballot(strategy: Outgoing) -> Outgoing:
+    """The same, without the proposals and ballots of its own."""
+
+    def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
+        is_own = isinstance(message, Prepare | Proposal) and message.ballot.peer == machine.peer
+        return () if is_own else strategy(machine, peer, message)
+
+    return sends
+
+
+@_begins_no_ballot
+@with_heartbeats
+def parts_ballots(machine: Machine, agreement: GossipAgreement, peer: PeerId) -> Sent:
     """It raises the ballots that the others have promised to numbers that lie too far apart for one of them to be heard by the
     next: none can begin a ballot that is higher than all, and that all take for possible."""
-    if isinstance(message, Prepare | Proposal) and message.ballot.peer == machine.peer:
-        return ()
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    consensus = machine.process.agreement.consensus
-    roster = [name for name in consensus.slot.roster if name != machine.peer]
+    slot = agreement.consensus.slot
+    roster = [name for name in slot.roster if name != machine.peer]
     steps = 2 * roster.index(peer) if peer in roster else 0
     ballots = [Ballot(attempt=step * MAX_BALLOT_JUMP, peer=machine.peer) for step in range(1, steps + 1)]
-    return at_once(message, *(Prepare(parent=consensus.slot.digest, ballot=ballot, absent=()) for ballot in ballots))
+    return at_once(*(Prepare(parent=slot.digest, ballot=ballot, absent=()) for ballot in ballots))
 
 
-def parts_proposals(machine: Machine, peer: PeerId, message: object, *, is_announced: bool = False) -> Sent:
+def parts_proposals(*, is_announced: bool = False) -> Outgoing:
     """It raises what the others have promised before they propose. Then it sends each member proposals of its own, of ever
     higher ballots, so that none has the acks of a majority; `is_announced`: and claims for each that it has."""
-    if isinstance(message, Prepare | Proposal) and message.ballot.peer == machine.peer:
-        return ()
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    consensus = machine.process.agreement.consensus
-    roster = [name for name in consensus.slot.roster if name != machine.peer]
-    if peer not in roster or consensus.slot.parent.is_last:
-        return at_once(message)
 
-    def ballot(seconds: float) -> Ballot:
-        """As high as honest members take for possible."""
-        open_seconds = machine.clock() + seconds - consensus._opened_at
-        return Ballot(attempt=MAX_BALLOT_JUMP // 2 + int(1000 * open_seconds) + roster.index(peer), peer=machine.peer)
+    @_begins_no_ballot
+    @with_heartbeats
+    def sends(machine: Machine, agreement: GossipAgreement, peer: PeerId) -> Sent:
+        consensus = agreement.consensus
+        roster = [name for name in consensus.slot.roster if name != machine.peer]
+        if peer not in roster or consensus.slot.parent.is_last:
+            return ()
 
-    sent = list(at_once(message, Prepare(parent=consensus.slot.digest, ballot=ballot(0.0), absent=())))
-    values = consensus.values
-    if not values.held or len(values.held) < len(values.reporters) - 1:
+        def ballot(seconds: float) -> Ballot:
+            """As high as honest members take for possible."""
+            open_seconds = machine.clock() + seconds - consensus._opened_at
+            return Ballot(attempt=MAX_BALLOT_JUMP // 2 + int(1000 * open_seconds) + roster.index(peer), peer=machine.peer)
+
+        sent = list(at_once(Prepare(parent=consensus.slot.digest, ballot=ballot(0.0), absent=())))
+        values = consensus.values
+        if not values.held or len(values.held) < len(values.reporters) - 1:
+            return sent
+        value = values.make(joined=(), absent=())
+        for number in range(20):
+            seconds = 0.06 * number
+            proposal = Proposal(ballot=ballot(seconds + 0.01), absent=(), value=value, signature="")
+            sent.append((seconds, signed_by(machine.peer, proposal)))
+            chosen = Chosen(parent=proposal.parent, ballot=proposal.ballot, value=canonical.digest_once(value), signature="")
+            if is_announced:
+                sent.append((seconds + 0.001, signed_by(machine.peer, chosen)))
         return sent
-    value = values.make(joined=(), absent=())
-    for number in range(20):
-        seconds = 0.06 * number
-        proposal = Proposal(ballot=ballot(seconds + 0.01), absent=(), value=value, signature="")
-        sent.append((seconds, replace(proposal, signature=sign(machine.peer, proposal.payload))))
-        chosen = Chosen(parent=proposal.parent, ballot=proposal.ballot, value=canonical.digest_once(value), signature="")
-        if is_announced:
-            sent.append((seconds + 0.001, replace(chosen, signature=sign(machine.peer, chosen.payload))))
-    return sent
 
-
-def announces_choices_apart(machine: Machine, peer: PeerId, message: object) -> Sent:
-    return parts_proposals(machine, peer, message, is_announced=True)
+    return sends
 
 
 def reports_otherwise_to_each(machine: Machine, peer: PeerId, message: object) -> Sent:
@@ -526,52 +498,32 @@ def reports_otherwise_to_each(machine: Machine, peer: PeerId, message: object) -
     made, place = [], int(hashed(peer)[:8], 16)
     for number in range(MAX_VERSIONS):
         offered = replace(own[0].report.capacity, download_bytes_per_second=float(1 + place + number))
-        unsigned = SignedReport(report=replace(own[0].report, capacity=offered), signature="")
-        made.append(replace(unsigned, signature=sign(machine.peer, unsigned.payload)))
+        made.append(signed_by(machine.peer, SignedReport(report=replace(own[0].report, capacity=offered), signature="")))
     others = [signed for signed in message.reports if signed not in own]
     return at_once(replace(message, reports=(*made, *others)))
 
 
-def evicts_the_living(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Proposes, where it proposes, values that take members off the roster which live (review B9)."""
-    del peer
-    if not isinstance(message, Proposal) or message.ballot.peer != machine.peer or machine.process is None:
-        return at_once(message)
-    consensus = machine.process.agreement.consensus
-    departed = tuple(name for name in consensus.slot.roster if name != machine.peer)[:2]
-    reports = tuple(signed.report for signed in consensus.values.reports(message.value.reports))
-    value = _planned(machine, replace(message.value, departed=departed), reports)
-    evicting = replace(message, value=value)
-    return at_once(replace(evicting, signature=sign(machine.peer, evicting.payload)))
+@as_proposer
+def evicts_the_living(machine: Machine, consensus: Consensus, value: Value) -> Value:
+    """Takes members off the roster which live (review B9)."""
+    return replace(value, departed=tuple(name for name in consensus.slot.roster if name != machine.peer)[:2])
 
 
-@dataclass
-class SeatsGhosts:
+def seats(*requests: JoinRequest) -> Outgoing:
     """Proposes, where it proposes, join requests of peers that asked once and are not there any more (review B11)."""
 
-    requests: Sequence[JoinRequest]
+    @as_proposer
+    def seated(_machine: Machine, consensus: Consensus, value: Value) -> Value:
+        return replace(value, joined=tuple(request for request in requests if request.peer not in consensus.slot.roster))
 
-    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
-        del peer
-        if not isinstance(message, Proposal) or message.ballot.peer != machine.peer or machine.process is None:
-            return at_once(message)
-        consensus = machine.process.agreement.consensus
-        joined = tuple(request for request in self.requests if request.peer not in consensus.slot.roster)
-        reports = tuple(signed.report for signed in consensus.values.reports(message.value.reports))
-        seated = replace(message, value=_planned(machine, replace(message.value, joined=joined), reports))
-        return at_once(replace(seated, signature=sign(machine.peer, seated.payload)))
+    return seated
 
 
-@dataclass
-class VotesForBoth:
+def votes_for_both(machine: Machine, _peer: PeerId, message: object) -> Sent:
     """In every slot it accepts and votes for what it is asked to, and for a value of its own, signed as it should be."""
-
-    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
-        del peer
-        if not isinstance(message, Vote):
-            return at_once(message)
-        other = replace(message, value=hashed("another", message.parent))
-        return at_once(message, replace(other, signature=sign(machine.peer, other.payload)))
+    if not isinstance(message, Vote):
+        return at_once(message)
+    return at_once(message, signed_by(machine.peer, replace(message, value=hashed("another", message.parent))))
 
 
 @dataclass
@@ -582,62 +534,44 @@ class Replays:
     num_kept: int = 400
     _sent: deque[object] = field(default_factory=deque)
 
-    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
-        del machine, peer
+    def __call__(self, _machine: Machine, _peer: PeerId, message: object) -> Sent:
         self._sent.append(message)
         if len(self._sent) > self.num_kept:
             self._sent.popleft()
         return at_once(message, *self.random.sample(list(self._sent), min(3, len(self._sent))))
 
 
-@dataclass
-class ComesAndGoes:
+def comes_and_goes(machine: Machine, peer: PeerId, message: object) -> Sent:
     """Sends its leave message and takes it back, every few seconds, to some only."""
-
-    run: Digest
-
-    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
-        if not isinstance(message, Heartbeat) or int(machine.clock()) % 4 or int(hashed(peer), 16) % 2:
-            return at_once(message)
-        leave = Leave(peer=machine.peer, run=self.run, beat=message.beat, signature="")
-        return at_once(replace(leave, signature=sign(machine.peer, leave.payload)), message)
+    if not isinstance(message, Heartbeat) or int(machine.clock()) % 4 or int(hashed(peer), 16) % 2:
+        return at_once(message)
+    leave = Leave(peer=machine.peer, run=machine.genesis.run, beat=message.beat, signature="")
+    return at_once(signed_by(machine.peer, leave), message)
 
 
-@dataclass
-class IsDeafTo:
+def is_deaf_to(victim: PeerId) -> Outgoing:
     """Sends nothing at all to one member, and everything to the others."""
-
-    victim: PeerId
-
-    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
-        del machine
-        return () if peer == self.victim else at_once(message)
+    return lambda _machine, peer, message: () if peer == victim else at_once(message)
 
 
-def supplies_nothing(machine: Machine, peer: PeerId, message: object) -> Sent:
+def supplies_nothing(_machine: Machine, _peer: PeerId, message: object) -> Sent:
     """Proposes and reports in digests only: requests for the content behind them get no answer."""
-    del machine, peer
     return () if isinstance(message, Supply) else at_once(message)
 
 
-def asks_for_everything(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Pulls the largest answers there are with each heartbeat, again and again."""
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    slot = machine.process.agreement.consensus.slot
+@with_heartbeats
+def asks_for_everything(_machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
+    """Pulls the largest answers there are, again and again."""
+    slot = agreement.consensus.slot
     everybody = (1 << len(slot.roster)) - 1
-    pull = Pull(parent=slot.digest, reporters=everybody)
-    lost = Pull(parent=slot.ledger.digests[0], reporters=everybody)
-    del peer
-    return at_once(message, *[pull] * 10, *[lost] * 10)
+    pulls = [Pull(parent=parent, reporters=everybody) for parent in (slot.digest, slot.ledger.digests[0])]
+    return at_once(*(pull for pull in pulls for _ in range(10)))
 
 
-def ends_the_run(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """With each heartbeat: it has carried out the newest plan as the last one."""
-    del peer
-    if not isinstance(message, Heartbeat) or machine.process is None:
-        return at_once(message)
-    return at_once(message, RunComplete(plan=machine.process.agreement.consensus.slot.digest))
+@with_heartbeats
+def ends_the_run(_machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
+    """It has carried out the newest plan as the last one."""
+    return at_once(RunComplete(plan=agreement.consensus.slot.digest))
 
 
 def _sign(machine: Machine) -> Callable[[bytes], str]:

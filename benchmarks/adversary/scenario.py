@@ -1,10 +1,16 @@
 """A row of the table: an attack, what was sent, what happened, and whether the run withstood it."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from benchmarks.adversary.arena import Result
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.sim.adversary import Liar, Outgoing, Sent
+from adloco_p2p.sim.machine import Machine
+from benchmarks.adversary.arena import Arena, Result, Setting, fight
+from benchmarks.adversary.strangers import Strangers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,14 +20,20 @@ class Outcome:
     has_passed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """`play` gets the seed."""
+Play = Callable[[int], Outcome]
+"""It gets the seed."""
+Check = Callable[[Result], str]
+"""What else went wrong; empty where nothing did."""
+LIAR = 1
+"""Number of the founder that lies, where one does. It votes, proposes and reduces in full."""
 
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
     name: str
-    finding: str
+    play: Play
+    finding: str = ""
     """Of the review; empty for a variant that is not in it."""
-    play: Callable[[int], Outcome]
     gap: str = ""
     """Why the run is known not to withstand it; empty where it does."""
 
@@ -30,6 +42,63 @@ class Scenario:
         if self.gap:
             return "shut" if outcome.has_passed else "open"
         return "pass" if outcome.has_passed else "FAIL"
+
+
+def played(
+    setting: Setting,
+    liars: Callable[[int], Mapping[int, Liar]] | Mapping[int, Liar],
+    *checks: Check,
+    strangers: Callable[[], Strangers] | None = None,
+    prepare: Callable[[Arena], None] = lambda _: None,
+    is_idle_wrong: bool = False,
+) -> Play:
+    """An attack by members and strangers, who are made anew for each seed where they remember anything. `is_idle_wrong`: it
+    counts as withstood only where something was sent that the protocol does not have."""
+
+    def play(seed: int) -> Outcome:
+        counted = Counter[str]()
+        members = liars(seed) if callable(liars) else liars
+        attackers = strangers() if strangers is not None else None
+        counting = {number: _counting(liar, counted) for number, liar in members.items()}
+        result = fight(seed, setting, liars=counting, adversary=attackers, prepare=prepare)
+        told = [f"{attackers.num_sent} messages of strangers"] if attackers is not None and attackers.num_sent else []
+        told += [f"{number} {what}" for what, number in counted.most_common(3) if number]
+        problem = "nothing was sent" if is_idle_wrong and not told else ""
+        return judged(result, *(check(result) for check in checks), problem, sent=", ".join(told))
+
+    return play
+
+
+def _counting(liar: Liar, counted: Counter[str]) -> Liar:
+    """The same; what it did otherwise than an honest member is counted."""
+
+    def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
+        sent = liar.sends(machine, peer, message)
+        counted.update(type(other).__name__ for _, other in sent if other is not message)
+        delays = [delay for delay, other in sent if other is message]
+        counted["held back" if not delays else "late"] += not delays or max(delays) > 0
+        return sent
+
+    def alters(report: Report) -> Report:
+        assert liar.alters is not None
+        changed = liar.alters(report)
+        counted["altered reports"] += changed != report
+        return changed
+
+    def hands_out(host: PeerId, average: object) -> object:
+        assert liar.hands_out is not None
+        counted["averages"] += 1
+        return liar.hands_out(host, average)
+
+    return replace(liar, sends=sends, alters=liar.alters and alters, hands_out=liar.hands_out and hands_out)
+
+
+def by_member(sends: Outgoing, *checks: Check, setting: Setting | None = None) -> Play:
+    return played(setting or Setting(), {LIAR: Liar(sends=sends)}, *checks, is_idle_wrong=True)
+
+
+def by_reports(alters: Callable[[Report], Report], *checks: Check, setting: Setting | None = None) -> Play:
+    return played(setting or Setting(), {LIAR: Liar(alters=alters)}, *checks, is_idle_wrong=True)
 
 
 def judged(result: Result, *problems: str, sent: str) -> Outcome:

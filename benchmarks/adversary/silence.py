@@ -1,19 +1,19 @@
 """Reducers that lie and show nobody what would prove it, and complaints without a cause: scenarios of the simulated world."""
 
-from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 from adloco_p2p.core.model.complaints import Complaint
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import InstanceRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.suspension import suspended
+from adloco_p2p.sim.adversary import Liar
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.identities import name_of
-from adloco_p2p.sim.world import Parts, small_rules
-from benchmarks.adversary import members
-from benchmarks.adversary.arena import Result, Setting, fight
-from benchmarks.adversary.scenario import Outcome, Scenario, judged
+from adloco_p2p.sim.world import small_rules
+from benchmarks.adversary.arena import Result, Setting
+from benchmarks.adversary.scenario import Play, Scenario, played
 
 FIVE = Setting(rounds=14)
 SEVEN = Setting(peers=7, rounds=16, rules=replace(small_rules(7, 16), instances=InstanceRules(count=1, start="same")))
@@ -31,49 +31,22 @@ def one_wrong_average(host: PeerId, average: object) -> object:
     return hashed("wrong", average)
 
 
-def silence(setting: Setting, *, reducers: Collection[int], silent: Collection[int]) -> Callable[[int], Outcome]:
-    """These reducers lie, and the silent ones show nobody what they sent to them."""
-
-    def play(seed: int) -> Outcome:
-        liars = {*reducers, *silent}
-        parts = Parts(
-            returned=dict.fromkeys(reducers, one_wrong_average),
-            strategies={number: members.together() for number in liars},
-            withholding=frozenset(silent),
-        )
-        result = fight(seed, setting, parts=parts)
-        return judged(
-            result,
-            _ends_soon(result, silent),
-            suspensions_of_the_honest(result),
-            sent=f"{result.arena.num_wrong_steps} wrong steps",
-        )
-
-    return play
+def silence(setting: Setting, *, reducer: int, silent: int) -> Play:
+    """The reducer lies, and the silent one, which may be the same, shows nobody what it sent to it."""
+    lies = {reducer: one_wrong_average}
+    liars = {number: Liar(withholds=number == silent, hands_out=lies.get(number)) for number in (reducer, silent)}
+    return played(setting, liars, partial(_ends_soon, silent=silent), suspensions_of_the_honest)
 
 
-def complaining(setting: Setting, liars: Collection[int]) -> Callable[[int], Outcome]:
-    """Every report of these complains about one honest host, which shows everything."""
+def complains(report: Report) -> Report:
+    """Every report complains about one honest host, which shows everything."""
+    said = Complaint(round=report.round, contributor=VICTIM, reducer=VICTIM)
+    return replace(report, instances=tuple(replace(item, complaint=said) for item in report.instances))
 
-    def play(seed: int) -> Outcome:
-        sent = [0]
 
-        def complains(report: Report) -> Report:
-            said = Complaint(round=report.round, contributor=VICTIM, reducer=VICTIM)
-            sent[0] += len(report.instances)
-            return replace(report, instances=tuple(replace(item, complaint=said) for item in report.instances))
-
-        parts = Parts(alterations=dict.fromkeys(liars, complains), strategies={number: members.together() for number in liars})
-        result = fight(seed, setting, parts=parts)
-        carried = max(len(item.complaints) for entry in result.arena.entries.values() for item in entry.plan.instances)
-        return judged(
-            result,
-            suspensions_of_the_honest(result),
-            "" if carried else "no plan had a complaint",
-            sent=f"{sent[0]} complaints",
-        )
-
-    return play
+def has_complaints(result: Result) -> str:
+    carried = any(item.complaints for entry in result.arena.entries.values() for item in entry.plan.instances)
+    return "" if carried else "no plan had a complaint"
 
 
 def _suspensions(result: Result) -> dict[PeerId, int]:
@@ -87,10 +60,9 @@ def _suspensions(result: Result) -> dict[PeerId, int]:
     return found
 
 
-def _ends_soon(result: Result, silent: Collection[int]) -> str:
-    found = _suspensions(result)
-    late = [number for number in silent if found.get(name_of(number), ROUNDS_TO_A_SUSPENSION + 1) > ROUNDS_TO_A_SUSPENSION]
-    return f"founders {late} were not suspended by round {ROUNDS_TO_A_SUSPENSION}" if late else ""
+def _ends_soon(result: Result, silent: int) -> str:
+    is_late = _suspensions(result).get(name_of(silent), ROUNDS_TO_A_SUSPENSION + 1) > ROUNDS_TO_A_SUSPENSION
+    return f"founder {silent} was not suspended by round {ROUNDS_TO_A_SUSPENSION}" if is_late else ""
 
 
 def suspensions_of_the_honest(result: Result) -> str:
@@ -100,7 +72,10 @@ def suspensions_of_the_honest(result: Result) -> str:
 
 
 SILENCE: tuple[Scenario, ...] = (
-    Scenario(name="one wrong average and silence", finding="B6", play=silence(FIVE, reducers=(1,), silent=(1,))),
-    Scenario(name="a silent friend of a reducer", finding="", play=silence(SEVEN, reducers=(1,), silent=(4,))),
-    Scenario(name="complaints without a cause", finding="", play=complaining(SEVEN, liars=(2, 4, 6))),
+    Scenario("one wrong average and silence", silence(FIVE, reducer=1, silent=1), "B6"),
+    Scenario("a silent friend of a reducer", silence(SEVEN, reducer=1, silent=4)),
+    Scenario(
+        "complaints without a cause",
+        played(SEVEN, dict.fromkeys((2, 4, 6), Liar(alters=complains)), suspensions_of_the_honest, has_complaints),
+    ),
 )

@@ -164,9 +164,12 @@ def forges_a_history(at: Aim) -> Sequence[object]:
 
 def supplies_unasked_values(at: Aim) -> Sequence[object]:
     """More values than a slot keeps, of plans that no rule makes."""
-    parent = at.head.digest
+    return unasked_values(at.plan.round + 1, at.head.digest)
+
+
+def unasked_values(round: int, parent: Digest) -> Sequence[Supply]:
     values = (
-        Value(round=at.plan.round + 1, parent=parent, reports=(), joined=(), departed=(), plan=hashed(parent, index))
+        Value(round=round, parent=parent, reports=(), joined=(), departed=(), plan=hashed(parent, index))
         for index in range(UNASKED_VALUES)
     )
     return tuple(Supply(parent=parent, value=value) for value in values)

@@ -1,6 +1,6 @@
 """Attacks that are not in the review: mixtures, timing, many identities, restarts in the middle, and legal extremes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -8,17 +8,17 @@ from adloco_p2p.core.model.messages import MAX_HEARD, Entries, Heartbeat, Leave
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.rules import InstanceRules, MergeRules
 from adloco_p2p.core.model.scalars import MAX_PEER_ID_CHARS, PeerId
-from adloco_p2p.sim.adversary import stranger_names
+from adloco_p2p.sim.adversary import Liar, Outgoing, Sent, at_once, stranger_names
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.identities import RUN, name_of, sign
-from adloco_p2p.sim.machine import Machine, Outgoing
-from adloco_p2p.sim.world import Parts, small_rules
+from adloco_p2p.sim.identities import RUN, name_of, signed_by
+from adloco_p2p.sim.machine import Machine
+from adloco_p2p.sim.world import small_rules
 from benchmarks.adversary import members, strangers
 from benchmarks.adversary.arena import LOSS, Result, Setting, fight
 from benchmarks.adversary.invitations import KEY, invitation, knocking, statement
-from benchmarks.adversary.review import LIAR, applies_nothing_wrong, by_member, by_reducer, by_reports, names_no_dead_state
-from benchmarks.adversary.scenario import Outcome, Scenario, judged
-from benchmarks.adversary.strangers import Aim, Strangers
+from benchmarks.adversary.review import applies_nothing_wrong, by_reducer, names_no_dead_state
+from benchmarks.adversary.scenario import LIAR, Outcome, Play, Scenario, by_member, by_reports, judged, played
+from benchmarks.adversary.strangers import Aim, Deed, Strangers
 
 SEVEN = Setting(peers=7, rules=replace(small_rules(7, 10), instances=InstanceRules(count=1, start="same")))
 """One instance, so that the honest hosts are a majority of its hosts."""
@@ -33,30 +33,10 @@ MERGING = Setting(
 )
 
 
-def mixed(
-    setting: Setting,
-    *,
-    liars: dict[int, Callable[[int], Outgoing]] | None = None,
-    deeds: Sequence[strangers.Deed] | None = None,
-    parts: Parts | None = None,
-    check: Callable[[Result], str] = lambda _: "",
-    num_names: int = 3,
-) -> Callable[[int], Outcome]:
-    """Liars and strangers at once. `deeds`: of the strangers; none where there are none."""
-
-    def play(seed: int) -> Outcome:
-        attackers = Strangers(deeds=deeds, names=stranger_names(num_names)) if deeds is not None else None
-        strategies = {number: make(seed) for number, make in (liars or {}).items()}
-        result = fight(seed, setting, adversary=attackers, strategies=strategies, parts=parts)
-        told = [f"{len(strategies)} liars"] if strategies else []
-        told += [f"{attackers.num_sent} messages of strangers"] if attackers is not None else []
-        return judged(result, check(result), sent=", ".join(told))
-
-    return play
-
-
-def always(strategy: Outgoing) -> Callable[[int], Outgoing]:
-    return lambda _: strategy
+def mixed(setting: Setting, liars: Mapping[int, Outgoing], *deeds: Deed) -> Play:
+    """Liars, and strangers with these deeds; with all where none is named."""
+    made = {number: Liar(sends=sends) for number, sends in liars.items()}
+    return played(setting, made, strangers=lambda: Strangers(deeds=deeds))
 
 
 # --- tickets ---------------------------------------------------------------------------------------------------------
@@ -82,14 +62,13 @@ def revoked_in_a_race(seed: int) -> Outcome:
     attackers = Strangers(deeds=(knocking(invitation(50)),), names=stranger_names(2))
     revoked: list[int] = []
 
-    def revokes(machine: Machine, peer: PeerId, message: object) -> members.Sent:
-        del peer
+    def revokes(machine: Machine, _peer: PeerId, message: object) -> Sent:
         head = machine.process.agreement.ledger.head if machine.process is not None else None
         if isinstance(message, Heartbeat) and head is not None and head.round >= 4:
             message = replace(message, statements=(statement("revoke", KEY, 1),))
-        return members.at_once(message)
+        return at_once(message)
 
-    result = fight(seed, Setting(rounds=24), adversary=attackers, strategies={0: revokes})
+    result = fight(seed, Setting(rounds=24), adversary=attackers, liars={0: Liar(sends=revokes)})
     entries = [result.arena.entries[round] for round in sorted(result.arena.entries)]
     for entry in entries:
         revoked += [entry.plan.round] if entry.value.statements else []
@@ -108,15 +87,10 @@ def revoked_in_a_race(seed: int) -> Outcome:
     )
 
 
-def ghosts_of_a_link(num_names: int) -> Callable[[int], Outcome]:
+def ghosts_of_a_link(num_names: int) -> Play:
     """Identities with seats of one link, among five hosts: they never report, and plans give them instances to hold."""
-
-    def play(seed: int) -> Outcome:
-        attackers = Strangers(deeds=(knocking(invitation(50)),), names=stranger_names(num_names))
-        result = fight(seed, Setting(rounds=24), adversary=attackers)
-        return judged(result, sent=f"{attackers.num_sent} messages, {len(_let_in(result))} let in")
-
-    return play
+    deeds, names = (knocking(invitation(50)),), stranger_names(num_names)
+    return played(Setting(rounds=24), {}, strangers=lambda: Strangers(deeds=deeds, names=names))
 
 
 def _seated_before(entries: Sequence[object], round: int) -> set[PeerId]:
@@ -134,15 +108,14 @@ def ban_evasion(seed: int) -> Outcome:
         forged = replace(statement("unban", banned, 9), signature=at.port.sign(at.me, b"unban"))
         return (replace(beat, statements=(forged, statement("unban", banned, 10, signer=at.me))),)
 
-    def bans(machine: Machine, peer: PeerId, message: object) -> members.Sent:
-        del peer
+    def bans(machine: Machine, _peer: PeerId, message: object) -> Sent:
         plan = machine.process.agreement.ledger.plans[-1] if machine.process is not None else None
         if isinstance(message, Heartbeat) and plan is not None and banned in roster_of(plan):
             message = replace(message, statements=(statement("ban", banned, 1),))
-        return members.at_once(message)
+        return at_once(message)
 
     attackers = Strangers(deeds=(evades,), names=(banned,))
-    result = fight(seed, Setting(rounds=24), adversary=attackers, strategies={0: bans})
+    result = fight(seed, Setting(rounds=24), adversary=attackers, liars={0: Liar(sends=bans)})
     rounds = sorted(round for round, entry in result.arena.entries.items() if banned in roster_of(entry.plan))
     banned_in = [round for round, entry in sorted(result.arena.entries.items()) if entry.value.statements]
     back = [round for round in rounds if banned_in and round > banned_in[0]]
@@ -161,75 +134,53 @@ def replays_of_a_stranger(seed: int) -> Outcome:
     """A stranger sends again, for the whole run, all signed messages of an open run's members that it received."""
     heard: list[object] = []
 
-    def taps(machine: Machine, peer: PeerId, message: object) -> members.Sent:
-        del machine, peer
+    def taps(_machine: Machine, _peer: PeerId, message: object) -> Sent:
         heard.append(message)
-        return members.at_once(message)
+        return at_once(message)
 
     def replays(at: Aim) -> tuple[object, ...]:
         return tuple(at.port.random.sample(heard, min(12, len(heard))))
 
-    attackers = Strangers(deeds=(replays,))
-    result = fight(seed, Setting(admission="open"), adversary=attackers, strategies={LIAR: taps})
-    return judged(result, sent=f"{attackers.num_sent} messages")
+    return mixed(Setting(admission="open"), {LIAR: taps}, replays)(seed)
 
 
 def farewells_of_former_lives(seed: int) -> Outcome:
     """Signed leave messages of members that came back are sent again, to everybody, for the rest of the run."""
     farewells: list[Leave] = []
 
-    def remembers(machine: Machine, peer: PeerId, message: object) -> members.Sent:
-        del peer
-        if isinstance(message, Heartbeat) and not farewells:
+    def remembers(machine: Machine, _peer: PeerId, message: object) -> Sent:
+        if isinstance(message, Heartbeat) and not farewells:  # it left at this beat once
             honest = name_of(2)
-            unsigned = Leave(peer=honest, run=RUN, beat=message.beat, signature="")
-            farewells.append(replace(unsigned, signature=sign(honest, unsigned.payload)))  # it left at this beat once
+            farewells.append(signed_by(honest, Leave(peer=honest, run=RUN, beat=message.beat, signature="")))
         if isinstance(message, Heartbeat) and machine.clock() > 0:
-            return members.at_once(*farewells, replace(message, leaves=tuple(farewells)))
-        return members.at_once(message)
+            return at_once(*farewells, replace(message, leaves=tuple(farewells)))
+        return at_once(message)
 
-    result = fight(seed, Setting(), strategies={LIAR: remembers})
-    return judged(result, sent="one farewell of an old beat, with every heartbeat")
+    return by_member(remembers)(seed)
 
 
 def odd_order(seed: int) -> Outcome:
     """To members that crash and start again a member serves entries backwards, doubled, and with gaps."""
     chance = Random(seed)
 
-    def shuffles(machine: Machine, peer: PeerId, message: object) -> members.Sent:
-        del machine, peer
+    def shuffles(_machine: Machine, _peer: PeerId, message: object) -> Sent:
         if not isinstance(message, Entries):
-            return members.at_once(message)
+            return at_once(message)
         entries = list(message.entries)
         chance.shuffle(entries)
-        return members.at_once(Entries(entries=tuple(entries[::-1])), Entries(entries=tuple(entries + entries)), message)
+        return at_once(Entries(entries=tuple(entries[::-1])), Entries(entries=tuple(entries + entries)), message)
 
-    result = fight(seed, CRASHES, strategies={LIAR: shuffles})
-    return judged(result, sent="ledger entries in any order")
-
-
-def colliding_names(seed: int) -> Outcome:
-    """Strangers whose names are those of members but for the last character, in an open run."""
-    names = tuple(PeerId(name_of(number)[:-1] + char) for number in range(2) for char in "ax")
-    attackers = Strangers(names=names)
-    result = fight(seed, Setting(admission="open"), adversary=attackers)
-    return judged(result, sent=f"{attackers.num_sent} messages of {len(names)} identities")
+    return played(CRASHES, {LIAR: Liar(sends=shuffles)})(seed)
 
 
-def legal_giants(seed: int) -> Outcome:
+def legal_giants(at: Aim) -> tuple[object, ...]:
     """Messages as long as the border allows, of strangers."""
-
-    def giants(at: Aim) -> tuple[object, ...]:
-        beat = strangers.beat(at)
-        request = strangers.join_request(at.me, lambda p: at.port.sign(at.me, p), at.plan, beat=beat.beat)
-        statements = tuple(statement("ban", PeerId("y" * MAX_PEER_ID_CHARS), serial, signer=at.me) for serial in range(16))
-        leave = Leave(peer=at.me, run=at.plan.run, beat=10**15, signature="f" * 1024)
-        full = replace(beat, heard=(10**17,) * MAX_HEARD, joins=(request,) * 16, leaves=(leave,) * 16, statements=statements)
-        return (full, Entries(entries=tuple(at.ledger.entries) * 4))
-
-    attackers = Strangers(deeds=(giants,))
-    result = fight(seed, Setting(), adversary=attackers)
-    return judged(result, sent=f"{attackers.num_sent} messages")
+    beat = strangers.beat(at)
+    request = strangers.join_request(at.me, lambda p: at.port.sign(at.me, p), at.plan, beat=beat.beat)
+    statements = tuple(statement("ban", PeerId("y" * MAX_PEER_ID_CHARS), serial, signer=at.me) for serial in range(16))
+    leave = Leave(peer=at.me, run=at.plan.run, beat=10**15, signature="f" * 1024)
+    full = replace(beat, heard=(10**17,) * MAX_HEARD, joins=(request,) * 16, leaves=(leave,) * 16, statements=statements)
+    return (full, Entries(entries=tuple(at.ledger.entries) * 4))
 
 
 def forgotten_half(seed: int) -> Outcome:
@@ -240,63 +191,59 @@ def forgotten_half(seed: int) -> Outcome:
     return judged(result, sent=f"requests of {flood.num_names} names")
 
 
-REPLAYS: Callable[[int], Outgoing] = lambda seed: members.Replays(Random(seed))  # noqa: E731
+ALIKE = tuple(PeerId(name_of(number)[:-1] + char) for number in range(2) for char in "ax")
+"""Names of members but for the last character."""
+OPEN = Setting(admission="open")
 
-VARIANTS: tuple[Scenario, ...] = tuple(
-    Scenario(name=name, finding="", play=play)
-    for name, play in (
-        (
-            "everything at once",
-            mixed(SEVEN, liars={1: always(members.lies_about_averages), 4: always(members.withholds_its_votes)}, deeds=()),
+VARIANTS: tuple[Scenario, ...] = (
+    Scenario("everything at once", mixed(SEVEN, {1: members.lies_about_averages, 4: members.withholds_its_votes})),
+    Scenario(
+        "two liars of one mind",
+        played(SEVEN, {1: Liar(sends=members.accuses_all), 4: Liar(sends=members.starts_attempts)}),
+    ),
+    Scenario(
+        "proposer and reducer at once",
+        by_reducer(
+            members.hands_out_two_averages,
+            applies_nothing_wrong,
+            sends=members.together(members.proposes_alone, members.lies_about_averages),
         ),
-        (
-            "two liars of one mind",
-            mixed(SEVEN, liars={1: always(members.accuses_all), 4: always(members.starts_attempts)}),
-        ),
-        (
-            "proposer and reducer at once",
-            by_reducer(
-                members.hands_out_two_averages,
-                strategies={LIAR: members.together(members.ProposesAlone(), members.lies_about_averages)},
-                check=applies_nothing_wrong,
-            ),
-        ),
-        ("a reducer that divides every round", by_reducer(members.hands_out_different_averages, check=applies_nothing_wrong)),
-        ("two signed votes on every average", by_member(members.signs_two_votes)),
-        ("two signed votes on every plan", by_member(members.VotesForBoth, is_made=True)),
-        ("void votes", by_member(members.votes_void)),
-        ("two void voters of seven", mixed(SEVEN, liars={1: always(members.votes_void), 4: always(members.votes_void)})),
-        ("old messages of a member", mixed(Setting(), liars={LIAR: REPLAYS})),
-        ("old messages through a stranger", replays_of_a_stranger),
-        ("farewells of former lives", farewells_of_former_lives),
-        ("one ticket in many places", one_ticket_many_places),
-        ("a link revoked in a race", revoked_in_a_race),
-        ("more ghosts than hosts, by one link", ghosts_of_a_link(6)),
-        ("twelve ghosts that hold the last instance", ghosts_of_a_link(12)),
-        ("ban evasion", ban_evasion),
-        ("lying clocks", by_member(members.lies_about_time)),
-        ("comes and goes", mixed(Setting(), liars={LIAR: lambda _: members.ComesAndGoes(RUN)})),
-        ("starving one host", by_member(lambda: members.StarvesOneHost(name_of(0)), is_made=True)),
-        ("deaf to one member", by_member(lambda: members.IsDeafTo(name_of(0)), is_made=True)),
-        ("names without content", by_member(members.supplies_nothing)),
-        ("large questions of a member", by_member(members.asks_for_everything)),
-        ("the run is over, it says", by_member(members.ends_the_run)),
-        ("all the work for one", by_reports(members.claims_all_speed)),
-        ("the slowest device there can be", by_reports(members.claims_no_speed)),
-        ("extreme reports while peers merge", by_reports(members.ReportsExtremes(Random(7)), setting=MERGING)),
-        (
-            "restarts in the middle",
-            mixed(CRASHES, liars={LIAR: always(members.takes_over_alone)}, deeds=(strangers.breaks_collections,)),
-        ),
-        (
-            "a partition and one that tells both sides",
-            mixed(PARTED, liars={LIAR: lambda _: members.ForgesHistory()}, check=names_no_dead_state),
-        ),
-        ("broken collections in a partition", mixed(PARTED, deeds=(strangers.breaks_collections,), num_names=1)),
-        ("a forgotten half", forgotten_half),
-        ("ledger entries in odd order", odd_order),
-        ("colliding names", colliding_names),
-        ("legal giants", legal_giants),
-        ("forty identities at an open door", mixed(Setting(admission="open"), deeds=(), num_names=40)),
-    )
+    ),
+    Scenario("a reducer that divides every round", by_reducer(members.hands_out_different_averages, applies_nothing_wrong)),
+    Scenario("two signed votes on every average", by_member(members.signs_two_votes)),
+    Scenario("two signed votes on every plan", by_member(members.votes_for_both)),
+    Scenario("void votes", by_member(members.votes_void)),
+    Scenario("two void voters of seven", played(SEVEN, dict.fromkeys((1, 4), Liar(sends=members.votes_void)))),
+    Scenario("old messages of a member", played(Setting(), lambda seed: {LIAR: Liar(sends=members.Replays(Random(seed)))})),
+    Scenario("old messages through a stranger", replays_of_a_stranger),
+    Scenario("farewells of former lives", farewells_of_former_lives),
+    Scenario("one ticket in many places", one_ticket_many_places),
+    Scenario("a link revoked in a race", revoked_in_a_race),
+    Scenario("more ghosts than hosts, by one link", ghosts_of_a_link(6)),
+    Scenario("twelve ghosts that hold the last instance", ghosts_of_a_link(12)),
+    Scenario("ban evasion", ban_evasion),
+    Scenario("lying clocks", by_member(members.lies_about_time)),
+    Scenario("comes and goes", by_member(members.comes_and_goes)),
+    Scenario("starving one host", by_member(members.starves(name_of(0)))),
+    Scenario("deaf to one member", by_member(members.is_deaf_to(name_of(0)))),
+    Scenario("names without content", by_member(members.supplies_nothing)),
+    Scenario("large questions of a member", by_member(members.asks_for_everything)),
+    Scenario("the run is over, it says", by_member(members.ends_the_run)),
+    Scenario("all the work for one", by_reports(members.claims_all_speed)),
+    Scenario("the slowest device there can be", by_reports(members.claims_no_speed)),
+    Scenario("extreme reports while peers merge", by_reports(members.ReportsExtremes(Random(7)), setting=MERGING)),
+    Scenario("restarts in the middle", mixed(CRASHES, {LIAR: members.takes_over_alone}, strangers.breaks_collections)),
+    Scenario(
+        "a partition and one that tells both sides",
+        played(PARTED, {LIAR: Liar(sends=members.forges_history)}, names_no_dead_state),
+    ),
+    Scenario(
+        "broken collections in a partition",
+        played(PARTED, {}, strangers=lambda: Strangers(deeds=(strangers.breaks_collections,), names=stranger_names(1))),
+    ),
+    Scenario("a forgotten half", forgotten_half),
+    Scenario("ledger entries in odd order", odd_order),
+    Scenario("colliding names", played(OPEN, {}, strangers=lambda: Strangers(names=ALIKE))),
+    Scenario("legal giants", mixed(Setting(), {}, legal_giants)),
+    Scenario("forty identities at an open door", played(OPEN, {}, strangers=lambda: Strangers(names=stranger_names(40)))),
 )

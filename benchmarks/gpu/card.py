@@ -10,14 +10,13 @@ import torch
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import EvaluationConfig, InnerConfig, ModelConfig, RunConfig
 from adloco_p2p.core.model.events import InnerResult, RunInner
-from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
-from adloco_p2p.core.model.scalars import InstanceId, PeerId
+from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training.hosting import Hosting
-from benchmarks.equal_hosts import InMemory
+from benchmarks.equal_hosts import ME, InMemory, work_of
 from benchmarks.nodes import llama
 
-ME, ONE = PeerId("peer"), InstanceId(0)
+ONE, ROUNDS = InstanceId(0), 10
 LENGTH, VOCAB_SIZE = 1024, 50257
 DENSE_BFLOAT16 = 989e12
 """Operations per second of an H100 or H200 by its datasheet, which the share of the card's peak (MFU) refers to."""
@@ -60,26 +59,8 @@ def peer_of(run: RunConfig, feed: InMemory | None = None, *, instances: int = 1,
 
 
 def work(*, batch: int, micro: int, steps: int, number: int = 0, instance: InstanceId = ONE) -> RunInner:
-    """A round of one host."""
-    share = HostShare(
-        peer=ME,
-        batch_samples=batch,
-        inner_steps=steps,
-        micro_batch_size=micro,
-        accumulation_steps=-(-batch // micro),
-        first_sample=0,
-    )
-    plan = InstancePlan(
-        instance=instance,
-        requested_batch=batch,
-        effective_batch=batch,
-        mode="single",
-        reason="benchmark",
-        hosts=(share,),
-        first_sample=0,
-        inner_steps_before=number * steps,
-    )
-    return RunInner(round=number, plan=plan, share=share, progress_start=0.1, progress_end=0.2)
+    """A round of one host, of ROUNDS."""
+    return work_of(0, number, hosts=[ME], instance=instance, batch=batch, inner_steps=steps, rounds=ROUNDS, micro=micro)
 
 
 def train(peer: Hosting, effect: RunInner) -> InnerResult:

@@ -16,7 +16,8 @@ from adloco_p2p.config.load import load_run
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.training.hosting import Hosting
-from benchmarks.gpu.card import ME, ONE, describe, seconds_of, train, work
+from benchmarks.equal_hosts import ME
+from benchmarks.gpu.card import ONE, describe, seconds_of, train, work
 from benchmarks.nodes import llama
 
 MODEL = llama(width=384, layers=6, heads=6, intermediate=1024)

@@ -7,14 +7,12 @@ python -m benchmarks.method run --group main --seeds 1          one seed of one 
 
 import argparse
 from functools import partial
-from pathlib import Path
 
 from benchmarks.method.report import write
 from benchmarks.method.rows import GROUPS, TUNING_SEED
 from benchmarks.method.run import BASE, run_row
-from benchmarks.method.store import command_line, key_of, records_by_key, train_missing
+from benchmarks.method.store import RESULTS, command_line, key_of, records_by_key, train_missing
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 KEPT = RESULTS / "method.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 SAMPLES = 8192

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 from statistics import mean, stdev
-from typing import Any
 
 from benchmarks.method.clock import Profile, round_seconds
-
-Record = dict[str, Any]
+from benchmarks.method.store import Record
 
 STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Two-sided 95 % quantiles of Student's t for 1 to 9 degrees of freedom."""
@@ -42,6 +40,11 @@ def estimate(values: Sequence[float]) -> Estimate:
 def losses_of(records: Iterable[Record]) -> dict[int, float]:
     """Final losses by seed."""
     return {record["seed"]: record["loss"] for record in records}
+
+
+def tried_words(losses: Mapping[str, float], best: str | None) -> str:
+    """Losses by the constants that were tried, the best marked."""
+    return ", ".join(f"{one}: **{loss:.3f}**" if one == best else f"{one}: {loss:.3f}" for one, loss in losses.items())
 
 
 def paired(left: Mapping[int, float], right: Mapping[int, float]) -> Estimate | None:

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.method.figures import BYTES, LOSS, ROUNDS, SAMPLES, STEPS, Estimate, at_samples, estimate, front, with_end
+from benchmarks.method.store import Record
 
-Record = dict[str, Any]
 COSTS = (("outer rounds", ROUNDS, 1.0), ("MB sent per peer", BYTES, 1e-6), ("inner steps", STEPS, 1.0))
 """Label, column of a curve, and unit."""
 LINES = ("-", "--")

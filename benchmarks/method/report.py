@@ -1,9 +1,8 @@
 """Tables and plots from records. The text of docs/results/ is written by hand; what stands between marks is written here."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.views.cost_model import Link, Workload, bounds, growing_rounds
@@ -26,9 +25,8 @@ from benchmarks.method.figures import (
 from benchmarks.method.plots import FEWEST_SEEDS, plot_curves, plot_pareto, plot_unequal
 from benchmarks.method.rows import FULL, GROUPS, LONG_FIXED, LONG_START, ONE, SAME_START, TUNED, TUNING_SEED, Row
 from benchmarks.method.run import BASE
-from benchmarks.method.store import key_of, pack
+from benchmarks.method.store import Record, key_of, pack, records_by_key
 
-Record = dict[str, Any]
 Runs = Mapping[str, Sequence[Record]]
 """Row -> its records, one per seed."""
 NEAR = 0.10
@@ -71,6 +69,16 @@ def rewrite(page: Path, tables: Mapping[str, Sequence[str]]) -> None:
     for name, lines in tables.items():
         text = placed(text, name, lines)
     page.write_text(text, "utf-8")
+
+
+def keep_tables(
+    kept: Path, others: Iterable[Path], page: str, tables: Mapping[str, Callable[[Sequence[Record]], Sequence[str]]]
+) -> None:
+    """Rewrite these tables of a page beside the kept records, of them and those of further files, and keep all records."""
+    found = records_by_key(kept, others)
+    records = [found[key] for key in sorted(found)]
+    rewrite(kept.parent / page, {name: table(records) for name, table in tables.items()})
+    pack(records, kept)
 
 
 def placed(text: str, name: str, lines: Sequence[str]) -> str:

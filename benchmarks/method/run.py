@@ -24,6 +24,7 @@ from adloco_p2p.training.shell import ModelShell
 from benchmarks.method.clock import PROFILES
 from benchmarks.method.device import Setting
 from benchmarks.method.rows import Row
+from benchmarks.method.store import Record
 from benchmarks.method.world import World
 
 BASE = Path(__file__).with_name("base.yaml")
@@ -35,8 +36,6 @@ EVALUATED_TOKENS = 4096
 POINTS = 20
 """Times that a run is measured, evenly over its samples."""
 CACHE = Path.home() / ".cache" / "adloco-method"
-
-Record = dict[str, Any]
 
 
 def settings_of(row: Row, seed: int, *, samples: int) -> list[str]:

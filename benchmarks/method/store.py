@@ -12,6 +12,8 @@ from typing import Any
 from benchmarks.method.rows import Row
 
 Record = dict[str, Any]
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+"""The pages, and the kept records beside them."""
 
 
 def key_of(row: Row, seed: int, *, samples: int, base: str) -> str:

@@ -3,17 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
-from benchmarks.method.store import pack
+from benchmarks.method.store import RESULTS, Record, pack
 from benchmarks.robustness.attacks import ATTACKS
 from benchmarks.robustness.cells import RULES, Cell, judged
 
-Record = dict[str, Any]
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 KEPT = RESULTS / "robustness.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 MOST_SEEDS = 10

@@ -4,7 +4,6 @@ import time
 from dataclasses import asdict
 from functools import cache
 from math import isfinite
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,12 +24,10 @@ from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.codecs import codec_named
 from benchmarks.method.run import BASE, indexed
-from benchmarks.method.store import digest_of
+from benchmarks.method.store import Record, digest_of
 from benchmarks.robustness.attacks import ATTACKS, Scene
 from benchmarks.robustness.cells import Cell
 from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
-
-Record = dict[str, Any]
 
 ROUNDS, INNER_STEPS = 16, 32
 SETTINGS = ("work.rounds=16", "work.inner_steps=32", "batch.test=constant", "inner.batch_scaling=none")

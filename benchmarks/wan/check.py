@@ -152,13 +152,10 @@ def fast() -> Iterator[Check]:
 def main() -> None:
     print(f"{'':48} {'wanted':>8} {'measured':>9}  tolerance")
     checks = []
-    try:
-        for group in (asymmetric, lossy, fast):
-            for check in group():
-                print(check, flush=True)
-                checks.append(check)
-    except LaboratoryUnavailable as error:
-        sys.exit(str(error))
+    for group in (asymmetric, lossy, fast):
+        for check in group():
+            print(check, flush=True)
+            checks.append(check)
     sys.exit(not all(check.is_good for check in checks))
 
 

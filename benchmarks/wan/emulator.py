@@ -16,8 +16,8 @@ ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 STOP_SECONDS = 5.0
 
 
-class LaboratoryUnavailable(Exception):
-    """This machine or this user cannot have a laboratory; the message names what is missing."""
+class LaboratoryUnavailable(SystemExit):
+    """This machine or this user cannot have a laboratory; the message names what is missing. It ends the benchmark."""
 
 
 def check_available(congestion_control: str) -> None:

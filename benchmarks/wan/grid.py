@@ -22,7 +22,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -31,24 +30,21 @@ import psutil
 
 from adloco_p2p.config.run_config import AVERAGING_PRESETS
 from adloco_p2p.swarm.p2p.identity import Identity
-from benchmarks.method.report import rewrite
-from benchmarks.method.store import append_record, pack, records_by_key
+from benchmarks.method.report import keep_tables
+from benchmarks.method.store import RESULTS, Record, append_record
 from benchmarks.nodes import (
     Event,
     Member,
-    begin,
     end,
     end_on_sigterm,
     llama,
-    node_command,
     problems_of,
     write_document,
     write_text,
 )
-from benchmarks.wan.emulator import LaboratoryUnavailable
-from benchmarks.wan.grid_cell import DELAY_MS, PARAMETERS, PEERS, STEP_SAMPLES, STEP_SECONDS, STEP_TOKENS, Cell, Record
+from benchmarks.wan.grid_cell import DELAY_MS, PARAMETERS, PEERS, STEP_SAMPLES, STEP_SECONDS, STEP_TOKENS, Cell
 from benchmarks.wan.grid_tables import bytes_table, calculated, shown, utilisation_table
-from benchmarks.wan.lab import Counters, Laboratory, Link
+from benchmarks.wan.lab import Counters, Laboratory, Link, begin_in
 
 SETTLED = 3
 """Rounds until streams have grown their windows and the plans know the links."""
@@ -56,7 +52,7 @@ LOOK_SECONDS = 0.25
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 30
 """Counted, of a cell."""
 QUEUE_KB = 512.0
-KEPT = Path(__file__).parents[2] / "docs" / "results" / "grid.jsonl.gz"
+KEPT = RESULTS / "grid.jsonl.gz"
 OWN = Path("grid.jsonl")
 KINDS = ("averaging", "state", "gossip")
 """Of the node's counters."""
@@ -120,11 +116,8 @@ def write_run(folder: Path, cell: Cell, *, rounds: int, founders: Sequence[str])
 
 def begin_peer(lab: Laboratory, out: Path, host: str, *arguments: object) -> Member:
     settings = ["checkpoint_period_rounds=1000", f"max_micro_batch={STEP_SAMPLES}"]
-    _, _, _, *command = node_command(
-        *arguments, workdir=out / host, listen=f"/ip4/{lab.address(host)}/tcp/0", settings=settings
-    )
-    program = [sys.executable, "-m", "benchmarks.wan.grid_peer", str(STEP_SECONDS), str(dht_path(out, host))]
-    return begin(out, host, [*program, *command], popen=partial(lab.popen, host))
+    program = ("benchmarks.wan.grid_peer", STEP_SECONDS, dht_path(out, host))
+    return begin_in(lab, out, host, *arguments, program=program, settings=settings)
 
 
 def dht_path(out: Path, host: str) -> Path:
@@ -249,11 +242,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    """Rewrites the tables and keeps the records of both files."""
-    found = records_by_key(KEPT, arguments.runs)
-    kept = [found[key] for key in sorted(found)]
-    rewrite(KEPT.parent / "time.md", {"grid": utilisation_table(kept), "wire": bytes_table(kept)})
-    pack(kept, KEPT)
+    keep_tables(KEPT, arguments.runs, "time.md", {"grid": utilisation_table, "wire": bytes_table})
 
 
 def main() -> None:
@@ -278,10 +267,7 @@ def main() -> None:
     report.set_defaults(act=tabulate)
     arguments = parser.parse_args()
     end_on_sigterm()
-    try:
-        arguments.act(arguments)
-    except LaboratoryUnavailable as error:
-        sys.exit(str(error))
+    arguments.act(arguments)
 
 
 if __name__ == "__main__":

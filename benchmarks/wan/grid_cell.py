@@ -1,7 +1,6 @@
 """A cell of the grid of `benchmarks.wan.grid`, and what all cells have in common."""
 
 from dataclasses import dataclass
-from typing import Any
 
 PEERS = 4
 PARAMETERS = 30.8e6
@@ -11,8 +10,6 @@ STEP_SECONDS = 0.0255
 """Median of their records, forward, backward and optimizer: 25.1 to 26.6 ms."""
 DELAY_MS = 12.5
 """Of one leg: 50 ms there and back. Theirs stood in one data centre."""
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

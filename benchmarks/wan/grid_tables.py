@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 
 from adloco_p2p.config.run_config import AVERAGING_PRESETS
 from benchmarks import presets
-from benchmarks.method.store import read_records
+from benchmarks.method.store import RESULTS, Record, read_records
 from benchmarks.utilisation import Plan, bytes_per_value, delayed, in_turn
-from benchmarks.wan.grid_cell import DELAY_MS, PARAMETERS, PEERS, STEP_SECONDS, STEP_TOKENS, Cell, Record
+from benchmarks.wan.grid_cell import DELAY_MS, PARAMETERS, PEERS, STEP_SECONDS, STEP_TOKENS, Cell
 
 EFFICIENCY = 0.8
 """Goodput over a link's rate, the default of `benchmarks.utilisation`."""
@@ -17,7 +16,6 @@ PUBLISHED = {8: (0.0055, 0.0053), 32: (0.0241, 0.0210), 128: (0.1155, 0.0839)}
 """Of `diloco-measured` at 50 Mbit/s, float32, by H: as published, and of whole rounds, one average for every H steps: median of
 their three records of each cell."""
 PUBLISHED_MBIT = 50.0
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 OVERLAP_ROW = "| H {}, overlap forecast, m 0.5 |"
 KINDS = ("averaging", "state", "gossip", "dht")
 

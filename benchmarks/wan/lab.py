@@ -16,11 +16,13 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from benchmarks.nodes import Member, begin, node_command
 from benchmarks.wan.emulator import Emulator
 
 FIRST_ADDRESS = IPv4Address("10.77.0.1")
@@ -198,6 +200,12 @@ class Laboratory:
                 if is_inside:
                     pids.append(int(entry.name))
         return pids
+
+
+def begin_in(lab: Laboratory, out: Path, host: str, *arguments: object, **options: Any) -> Member:
+    """A node on this host; `options`: of `node_command`."""
+    command = node_command(*arguments, workdir=out / host, listen=f"/ip4/{lab.address(host)}/tcp/0", **options)
+    return begin(out, host, command, popen=partial(lab.popen, host))
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

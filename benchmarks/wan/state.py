@@ -30,7 +30,6 @@ from adloco_p2p.swarm.transport.endpoint import Endpoint
 from benchmarks.averaging_peer import BenchmarkIdentity
 from benchmarks.barrier import DirectedPeers, Director, PeerFailed
 from benchmarks.contenders import dial_lower_ranks
-from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import Laboratory, Link
 
 INSTANCE, ROUND = InstanceId(0), 1
@@ -154,7 +153,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     try:
         rows = measure(args)
-    except (LaboratoryUnavailable, PeerFailed) as error:
+    except PeerFailed as error:
         sys.exit(str(error))
     print("joiners  each other  donors  liars  seconds  of the line  received  donors sent   late")
     for row in rows:

@@ -22,15 +22,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from benchmarks.nodes import Member, begin, end, end_on_sigterm, new_directory, node_command, write_config
-from benchmarks.wan.emulator import LaboratoryUnavailable
-from benchmarks.wan.lab import Laboratory, Link
+from benchmarks.nodes import Member, end, end_on_sigterm, new_directory, write_config
+from benchmarks.wan.lab import Laboratory, Link, begin_in
 
 COMMON_ROUNDS = 5
 """Averages of all, before the link fails."""
@@ -95,10 +93,8 @@ class Swarm:
         self.members += [self._begin(host, *join) for host in lab.hosts[1:]]
 
     def _begin(self, host: str, *arguments: object) -> Member:
-        out, listen = self._args.out, f"/ip4/{self._lab.address(host)}/tcp/0"
-        _, _, _, *command = node_command(*arguments, workdir=out / host, listen=listen)
-        program = [sys.executable, "-m", "benchmarks.wan.straggler", "--peer", str(self._args.step_seconds)]
-        return begin(out, host, [*program, *command], popen=partial(self._lab.popen, host))
+        program = ("benchmarks.wan.straggler", "--peer", self._args.step_seconds)
+        return begin_in(self._lab, self._args.out, host, *arguments, program=program)
 
     def rounds(self, member: Member) -> dict[int, dict[str, Any]]:
         return {event["round"]: event for event in member.events() if event["event"] == "round"}
@@ -202,13 +198,10 @@ def main() -> int:
     document["work"] |= {"quorum": None} if args.wait else {}
     config.write_text(yaml.safe_dump(document))
     links = [Link(name=f"peer-{k}", up_mbit=args.mbit, down_mbit=args.mbit, delay_ms=12.5) for k in range(args.peers)]
-    try:
-        with Laboratory(links) as lab:
-            swarm = Swarm(lab, args, config)
-            failing = conduct(swarm, lab, links[-1], args.slow_mbit)
-            end(swarm.members)
-    except LaboratoryUnavailable as error:
-        sys.exit(str(error))
+    with Laboratory(links) as lab:
+        swarm = Swarm(lab, args, config)
+        failing = conduct(swarm, lab, links[-1], args.slow_mbit)
+        end(swarm.members)
     rows = rows_of(swarm)
     failures = [str(e["reason"]) for m in swarm.members for e in m.events() if e["event"] == "average_failed"]
     reasons = sorted({match[0] for reason in failures if (match := LEFT_OUT.search(reason))})

@@ -29,13 +29,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from benchmarks.nodes import ROOT, Member, begin, end_on_sigterm, new_directory, node_command, problems_of, write_config
-from benchmarks.wan.emulator import LaboratoryUnavailable
-from benchmarks.wan.lab import CongestionControl, Laboratory, Link
+from benchmarks.nodes import ROOT, Member, end_on_sigterm, new_directory, paced, problems_of, write_config
+from benchmarks.wan.lab import CongestionControl, Laboratory, Link, begin_in
 from benchmarks.wan.verdict import Cut, Life, Verdict, judge, show_promises
 
 LOOK_SECONDS = 0.5
@@ -83,22 +81,16 @@ class Course:
     late_fraction: float = 0.0
 
 
-def begin_in(lab: Laboratory, out: Path, host: str, *arguments: object, step_seconds: float) -> Member:
-    listen = f"/ip4/{lab.address(host)}/tcp/0"
-    command = node_command(*arguments, workdir=out / host, listen=listen, step_seconds=step_seconds)
-    return begin(out, host, command, popen=partial(lab.popen, host))
-
-
 def conduct(args: argparse.Namespace, config: Path) -> tuple[Course, list[Member], list[str]]:
     """Run the swarm to its end, or to the end of its time. Returns what went wrong with the processes, too."""
     course = Course(begun=time.time())
     deadline = time.monotonic() + 60 * args.minutes
     links = PROFILES[args.profile].links(args.peers)
     with Laboratory(links, congestion_control=args.congestion_control, seed=args.seed) as lab:
-        members = [begin_in(lab, args.out, lab.hosts[0], "start", config, step_seconds=args.step_seconds)]
+        members = [begin_in(lab, args.out, lab.hosts[0], "start", config, program=paced(args.step_seconds))]
         join = ("join", "--initial-peers", *members[0].addresses(deadline=deadline))
         for host in lab.hosts[1:]:
-            members.append(begin_in(lab, args.out, host, *join, step_seconds=args.step_seconds))
+            members.append(begin_in(lab, args.out, host, *join, program=paced(args.step_seconds)))
         while any(member.is_alive for member in members) and time.monotonic() < deadline:
             if args.partition:
                 disturb(lab, course, members, seconds=args.partition, after_rounds=args.rounds // 3)
@@ -202,10 +194,7 @@ def main() -> int:
     config = write_config(
         args.out, "wan", rounds=args.rounds, inner_steps=args.inner_steps, width=width, layers=layers, equal_shares=is_paced
     )
-    try:
-        course, members, problems = conduct(args, config)
-    except LaboratoryUnavailable as error:
-        sys.exit(str(error))
+    course, members, problems = conduct(args, config)
     partition = None
     if course.cut and course.healed:
         names = [member.name for member in members]

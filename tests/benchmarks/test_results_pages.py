@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks import islands, million, muon, outer_state, own_data, presets, sizes, small_vocabulary
 from benchmarks.method import __main__ as method
-from benchmarks.method.report import Record, rewrite, write
+from benchmarks.method.report import rewrite, write
 from benchmarks.method.rows import TUNING_SEED
-from benchmarks.method.store import read_records, records_by_key
+from benchmarks.method.store import Record, read_records, records_by_key
 from benchmarks.robustness import report as robustness
 from benchmarks.text_runs import COUNTED, Runs
 from benchmarks.wan import grid, grid_tables

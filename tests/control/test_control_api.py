@@ -21,7 +21,7 @@ from adloco_p2p.core.model.commands import COMMANDS
 from adloco_p2p.core.model.telemetry import Checkpoint, Resumed, Stamped, Stopped, to_line
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc
-from adloco_p2p.views.summary import summary
+from adloco_p2p.views.node_status import summary
 from tests.views.synthetic import events, replay
 
 TRAFFIC = {"sent_bytes": 1 << 40, "received_bytes": 7, "up_cap_bytes_per_second": 5, "down_cap_bytes_per_second": 0}

@@ -73,6 +73,10 @@ class FakeEngine:
     def place(self, instance: InstanceId, devices: Sequence[int]) -> None:
         self.calls.note("place", instance, *devices)
 
+    def steps(self, effect: RunInner, should_stop: Callable[[], bool], is_enough: Callable[[int], bool]) -> bool:
+        """Whether they are not given up."""
+        return True
+
     def run_inner(
         self,
         effect: RunInner,
@@ -81,6 +85,8 @@ class FakeEngine:
         is_enough: Callable[[int], bool],
         on_progress: Callable[[int, float, int], None],
     ) -> InnerResult | None:
+        if not self.steps(effect, should_stop, is_enough):
+            return None
         self.calls.note("run_inner", effect.plan.instance, effect.round)
         while self.is_endless:
             if should_stop():

@@ -18,7 +18,6 @@ from adloco_p2p.core.model.events import (
     Evaluated,
     Event,
     InnerFinished,
-    InnerResult,
     OuterApplied,
     Probe,
     Probed,
@@ -46,24 +45,17 @@ class Stepping(FakeEngine):
 
     until: str = ""
 
-    def run_inner(
-        self,
-        effect: RunInner,
-        *,
-        should_stop: Callable[[], bool],
-        is_enough: Callable[[int], bool],
-        on_progress: Callable[[int, float, int], None],
-    ) -> InnerResult | None:
+    def steps(self, effect: RunInner, should_stop: Callable[[], bool], is_enough: Callable[[int], bool]) -> bool:
         for step in range(3):
             if is_enough(step):
                 break
             if should_stop():
-                return None
+                return False
             self.calls.note("step", step)
         deadline = time.monotonic() + WAIT_LIMIT_SECONDS
         while self.until and self.until not in self.calls.names:
             assert not should_stop() and time.monotonic() < deadline, self.calls.names
-        return super().run_inner(effect, should_stop=should_stop, is_enough=is_enough, on_progress=on_progress)
+        return True
 
     def probe_merge(self, merge: Merge) -> ProbeVerdict:
         return ProbeVerdict(sources=merge.sources, target=merge.target, source_losses=(2.0, 2.0), merged_loss=1.9)

@@ -17,7 +17,6 @@ from adloco_p2p.core.model.events import (
     Evaluate,
     Event,
     InnerFinished,
-    InnerResult,
     OuterApplied,
     Probe,
     Probed,
@@ -105,14 +104,7 @@ class TwoDevices(FakeEngine):
     def place(self, instance: InstanceId, devices: Sequence[int]) -> None:
         self.placed[instance], *self.helpers = devices
 
-    def run_inner(
-        self,
-        effect: RunInner,
-        *,
-        should_stop: Callable[[], bool],
-        is_enough: Callable[[int], bool],
-        on_progress: Callable[[int, float, int], None],
-    ) -> InnerResult | None:
+    def steps(self, effect: RunInner, should_stop: Callable[[], bool], is_enough: Callable[[int], bool]) -> bool:
         instance = effect.plan.instance
         self.threads.setdefault(instance, set()).add(threading.current_thread().name)
         assert threading.current_thread().name == f"device {self.device_names[self.placed[instance]]}"
@@ -121,8 +113,8 @@ class TwoDevices(FakeEngine):
         if instance in self.until:
             while not self.until[instance].wait(0.01):
                 if should_stop():
-                    return None
-        return super().run_inner(effect, should_stop=should_stop, is_enough=is_enough, on_progress=on_progress)
+                    return False
+        return True
 
     def probe_merge(self, merge: Merge) -> ProbeVerdict:
         self.calls.note("probe")

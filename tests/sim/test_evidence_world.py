@@ -13,6 +13,7 @@ from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.suspension import suspended
+from adloco_p2p.sim.adversary import Liar
 from adloco_p2p.sim.averaging import Averaging, pledge_of
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.faults import Faults
@@ -21,12 +22,6 @@ from adloco_p2p.sim.world import Parts, World
 from adloco_p2p.sim.wrong_sums import small_average
 
 PEERS, ROUNDS, LIAR = 6, 14, 3
-
-
-def as_it_is(peer: PeerId, message: object) -> list[tuple[float, object]]:
-    """The liar lies in averages only."""
-    del peer
-    return [(0.0, message)]
 
 
 class Recorded:
@@ -43,13 +38,10 @@ class Recorded:
     ) -> None:
         """`returned`: what the liar, as a reducer, hands each host in place of an average. `complaining`: further liars, and
         what they make of their reports."""
-        liars = {*complaining, *(() if liar is None else (liar,))}
-        parts = Parts(
-            strategies={number: lambda machine, peer, message: as_it_is(peer, message) for number in liars},
-            returned={} if liar is None or returned is None else {liar: returned},
-            alterations=complaining,
-        )
-        self.world = World(seed, peers=PEERS, rounds=ROUNDS, faults=faults, round_seconds=1.2, parts=parts)
+        liars = {number: Liar(alters=alters) for number, alters in complaining.items()}
+        if liar is not None:
+            liars[liar] = Liar(alters=complaining.get(liar), hands_out=returned)
+        self.world = World(seed, peers=PEERS, rounds=ROUNDS, faults=faults, round_seconds=1.2, parts=Parts(liars=liars))
         self.banned: dict[PeerId, int] = {}
         self.kinds: set[type] = set()
         self.rosters: dict[int, tuple[PeerId, ...]] = {}

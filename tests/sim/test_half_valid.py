@@ -2,6 +2,7 @@
 
 import pytest
 
+from adloco_p2p.sim.adversary import Liar
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import sign
 from adloco_p2p.sim.simulate import run_seed, summary
@@ -16,7 +17,7 @@ def failures_of_strangers(seeds: range) -> list[str]:
     failed = []
     for seed in seeds:
         strangers = HalfValidStrangers()
-        parts = Parts(adversary=strangers, strategies={0: strangers.tap})
+        parts = Parts(adversary=strangers, liars={0: Liar(sends=strangers.tap)})
         result = run_seed(seed, peers=5, rounds=6, faults=FAULTS, round_seconds=1.2, measures_bytes=False, parts=parts)
         if result.violation is not None:
             failed.append(summary([result]))
@@ -28,7 +29,7 @@ def failures_of_a_member(seeds: range) -> list[str]:
     failed = []
     for seed in seeds:
         member = HalfValidMember(seed, sign)
-        parts = Parts(strategies={seed % 5: member})
+        parts = Parts(liars={seed % 5: Liar(sends=member)})
         result = run_seed(seed, peers=5, rounds=6, faults=FAULTS, round_seconds=1.2, measures_bytes=False, parts=parts)
         if result.violation is not None:
             failed.append(summary([result]))

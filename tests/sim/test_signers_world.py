@@ -5,18 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
-from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import Settings
-from adloco_p2p.core.model.ledger_entry import Action, Head, Statement
-from adloco_p2p.core.model.messages import Heartbeat
-from adloco_p2p.core.model.plan import GENESIS_PARENT, RoundPlan
+from adloco_p2p.core.model.ledger_entry import Action, Statement
+from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
+from adloco_p2p.sim.adversary import stranger_names
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.identities import RUN, name_of, sign
+from adloco_p2p.sim.identities import RUN, name_of, signed_by
 from adloco_p2p.sim.world import Parts, World, small_rules
+from benchmarks.adversary.strangers import Aim, Deed, Strangers, beat
 
 AUTHOR = name_of(0)
 
@@ -32,42 +30,23 @@ def order(action: Action, serial: int, *, round: int = 0, rounds: int | None = N
         settings=Settings(rounds=rounds, learning_rate_factor=0.5) if rounds is not None else None,
         signature="",
     )
-    return replace(unsigned, signature=sign(AUTHOR, unsigned.payload))
+    return signed_by(AUTHOR, unsigned)
 
 
-class Courier:
-    """Brings the author's statements to members, from the instant at which each of them is made; it may lose any of them."""
+def bringing(orders: Mapping[float, Statement]) -> Deed:
+    """The author's statements to members, from the instant at which each of them is made; any of them may be lost."""
 
-    names = stranger_names(1)
+    def brings(at: Aim) -> tuple[object, ...]:
+        made = tuple(statement for instant, statement in orders.items() if at.port.now() >= instant)
+        return (replace(beat(at), statements=made),)
 
-    def __init__(self, orders: Mapping[float, Statement]) -> None:
-        self.orders = orders
-        self.num_sent = 0
-
-    def received(self, port: AdversaryPort, me: PeerId, sender: PeerId, message: object) -> None:
-        """It needs no answers."""
-
-    def wakes(self, port: AdversaryPort) -> None:
-        made = tuple(statement for at, statement in self.orders.items() if port.now() >= at)
-        victims = port.victims()
-        if not made or not victims:
-            return
-        self.num_sent += 1
-        beat = Heartbeat(
-            beat=BEATS_PER_INCARNATION + self.num_sent,
-            roster=canonical.digest_once(port.genesis),
-            heard=(),
-            head=Head(round=0, digest=GENESIS_PARENT, samples=0),
-            have=0,
-            statements=made,
-        )
-        port.send(port.names[0], port.random.choice(victims), beat)
+    return brings
 
 
 def played(seed: int, orders: Mapping[float, Statement], *, rounds: int, faults: Faults) -> tuple[World, dict[int, RoundPlan]]:
     """The world after its end, and the plans of its ledger."""
     rules = replace(small_rules(4, rounds), admission=AdmissionRules(kind="tickets"))
-    parts = Parts(adversary=Courier(orders))
+    parts = Parts(adversary=Strangers(deeds=(bringing(orders),), names=stranger_names(1)))
     world = World(seed, peers=4, rounds=rounds, rules=rules, faults=faults, round_seconds=1.2, parts=parts)
     world.run()
     return world, {entry.plan.round: entry.plan for entry in world.ledger()}

@@ -1,104 +1,65 @@
 """A run that admits by tickets among strangers that know its address and a leaked link whose rounds are over: none gets in."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
-from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Head, Invitation, JoinRequest, Statement, Ticket
+from adloco_p2p.core.model.ledger_entry import Ticket
 from adloco_p2p.core.model.messages import Heartbeat
-from adloco_p2p.core.model.plan import GENESIS_PARENT, roster_of
+from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.rules import AdmissionRules
-from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.identities import RUN, name_of, sign
-from adloco_p2p.sim.synthetic_reports import CAPACITY
+from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.world import Parts, World, small_rules
-
-AUTHOR = name_of(0)
-LEAKED = PeerId("key of a leaked link")
-"""The adversary can sign with it: whoever reads the page has the link."""
+from benchmarks.adversary.invitations import invitation, knocking, made_out, statement
+from benchmarks.adversary.strangers import Aim, Deed, Strangers
 
 
-def invitation(*, key: PeerId = LEAKED, signer: PeerId = AUTHOR, seats: int = 3, last_round: int = 0) -> Invitation:
-    unsigned = Invitation(run=RUN, signer=signer, key=key, seats=seats, last_round=last_round, signature="")
-    return replace(unsigned, signature=sign(signer, unsigned.payload))
+def _nothing(_at: Aim) -> None:
+    return None
 
 
-class Gatecrashers:
-    """Three identities that show a leaked invitation, and forge others; and bans of members."""
-
-    names = stranger_names(3)
-
-    def __init__(self) -> None:
-        self.num_sent = 0
-
-    def received(self, port: AdversaryPort, me: PeerId, sender: PeerId, message: object) -> None:
-        """They need no answers."""
-
-    def wakes(self, port: AdversaryPort) -> None:
-        victims = port.victims()
-        if not victims:
-            return
-        me, victim = port.random.choice(port.names), port.random.choice(victims)
-        forge: Callable[[AdversaryPort, PeerId], Ticket | None] = port.random.choice(
-            (_nothing, _leaked, _more_rounds, _own_invitation, _of_another_peer)
-        )
-        self.num_sent += 1
-        port.send(me, victim, self._heartbeat(port, me, forge(port, me)))
-
-    def _heartbeat(self, port: AdversaryPort, me: PeerId, ticket: Ticket | None) -> Heartbeat:
-        beat = BEATS_PER_INCARNATION + self.num_sent
-        unsigned = JoinRequest(peer=me, run=RUN, capacity=CAPACITY, beat=beat, round=0, ticket=ticket, signature="")
-        ban = Statement(run=RUN, signer=AUTHOR, serial=beat, action="ban", subject=name_of(1), signature="")
-        return Heartbeat(
-            beat=beat,
-            roster=canonical.digest_once(port.genesis),
-            heard=(),
-            head=Head(round=0, digest=GENESIS_PARENT, samples=0),
-            have=0,
-            joins=(replace(unsigned, signature=port.sign(me, unsigned.payload)),),
-            statements=(
-                replace(ban, signature=port.sign(me, ban.payload)),
-                replace(ban, signer=me, signature=port.sign(me, replace(ban, signer=me).payload)),
-            ),
-        )
+def _leaked(at: Aim) -> Ticket:
+    return made_out(OVER, at.me)
 
 
-def _made_out(port: AdversaryPort, me: PeerId, invited: Invitation, *, holder: PeerId | None = None) -> Ticket:
-    unsigned = Ticket(invitation=invited, signature="")
-    key = invited.key if invited.key == LEAKED else me
-    sign_with = sign if key == LEAKED else port.sign
-    return replace(unsigned, signature=sign_with(key, unsigned.payload(holder or me)))
+def _more_rounds(at: Aim) -> Ticket:
+    return made_out(replace(OVER, last_round=100), at.me)
 
 
-def _nothing(port: AdversaryPort, me: PeerId) -> None:
-    del port, me
+def _own_invitation(at: Aim) -> Ticket:
+    unsigned = replace(OVER, key=at.me, signature="")
+    invited = replace(unsigned, signature=at.port.sign(at.me, unsigned.payload))
+    ticket = Ticket(invitation=invited, signature="")
+    return replace(ticket, signature=at.port.sign(at.me, ticket.payload(at.me)))
 
 
-def _leaked(port: AdversaryPort, me: PeerId) -> Ticket:
-    return _made_out(port, me, invitation())
+def _of_another_peer(at: Aim) -> Ticket:
+    return made_out(OVER, next(name for name in at.port.names if name != at.me))
 
 
-def _more_rounds(port: AdversaryPort, me: PeerId) -> Ticket:
-    return _made_out(port, me, replace(invitation(), last_round=100))
+OVER = invitation(3, last_round=0)
+"""A leaked invitation whose rounds are over."""
 
 
-def _own_invitation(port: AdversaryPort, me: PeerId) -> Ticket:
-    unsigned = replace(invitation(key=me), signature="")
-    return _made_out(port, me, replace(unsigned, signature=port.sign(me, unsigned.payload)))
+def with_bans(knocks: Deed) -> Deed:
+    """And bans of a member, in the author's name and in that of the stranger."""
 
+    def asks(at: Aim) -> tuple[object, ...]:
+        (asked,) = knocks(at)
+        assert isinstance(asked, Heartbeat)
+        forged = replace(statement("ban", name_of(1), asked.beat), signature="")
+        bans = (forged, replace(forged, signer=at.me))
+        signed = tuple(replace(ban, signature=at.port.sign(at.me, ban.payload)) for ban in bans)
+        return (replace(asked, statements=signed),)
 
-def _of_another_peer(port: AdversaryPort, me: PeerId) -> Ticket:
-    return _made_out(port, me, invitation(), holder=next(name for name in port.names if name != me))
+    return asks
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_an_old_link_and_forged_ones_let_nobody_in_and_forged_bans_end_no_seat(seed: int) -> None:
-    crashers = Gatecrashers()
+    forged = (_nothing, _leaked, _more_rounds, _own_invitation, _of_another_peer)
+    crashers = Strangers(deeds=[with_bans(knocking(ticket)) for ticket in forged])
     rules = replace(small_rules(5, 8), admission=AdmissionRules(kind="tickets"))
     world = World(
         seed,

@@ -10,29 +10,19 @@ import pytest
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import Commanded
-from adloco_p2p.core.model.messages import Heartbeat
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.peer.lifecycle import ALONE, LAST_CHECKPOINT, NO_FINAL_MODEL, NOT_THE_MODEL
+from adloco_p2p.sim.adversary import Liar
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
-from adloco_p2p.sim.machine import Machine, Outgoing
+from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.simulate import run_seed
 from adloco_p2p.sim.world import Parts, World
+from benchmarks.adversary.ends import silent_from
 
 LIMIT_SECONDS = 1200.0
 KILLS = Faults(crash_chance=1e-12, faults_end_at=LIMIT_SECONDS)
 """A machine that is killed comes back after 0.05 to 12 s."""
-
-
-def silent_from(round: int) -> Outgoing:
-    """A member that lives, and sends nothing but heartbeats once it knows the plan of this round."""
-
-    def sends(machine: Machine, peer: object, message: object) -> list[tuple[float, object]]:
-        del peer
-        is_silent = machine.process is not None and machine.process.agreement.ledger.head.round >= round
-        return [] if is_silent and not isinstance(message, Heartbeat) else [(0.0, message)]
-
-    return sends
 
 
 def world_of(seed: int, *, peers: int, rounds: int, count: int, checkpoint_period: int, silent: int | None = None) -> World:
@@ -42,8 +32,8 @@ def world_of(seed: int, *, peers: int, rounds: int, count: int, checkpoint_perio
         batch=BatchRules(initial_batch=8, max_batch=64),
         admission=AdmissionRules(kind="open"),
     )
-    strategies = {} if silent is None else {peers - 1: silent_from(silent)}
-    parts = Parts(checkpoint_period=checkpoint_period, strategies=strategies)
+    liars = {} if silent is None else {peers - 1: Liar(sends=silent_from(silent))}
+    parts = Parts(checkpoint_period=checkpoint_period, liars=liars)
     return World(seed, peers=peers, rounds=rounds, faults=KILLS, rules=rules, parts=parts)
 
 

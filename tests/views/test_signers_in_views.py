@@ -13,8 +13,8 @@ from adloco_p2p.core.model.plan_telemetry import plan_line, ruled_lines
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Log, Stamped
-from adloco_p2p.sim.identities import sign
-from adloco_p2p.views import derived, summary
+from adloco_p2p.sim.identities import signed_by
+from adloco_p2p.views import derived, node_status
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document
 from adloco_p2p.views.plain import PlainView
@@ -28,11 +28,11 @@ STARTED = replace(started(), rounds=100, samples=None)
 
 
 def signed_again(made: Statement) -> Statement:
-    return replace(made, signature=sign(made.signer, made.payload))
+    return signed_by(made.signer, made)
 
 
 def asking(made: JoinRequest) -> JoinRequest:
-    return replace(made, signature=sign(made.peer, made.payload))
+    return signed_by(made.peer, made)
 
 
 def banned_and_ordered() -> tuple[Ledger, list[LedgerEntry]]:
@@ -70,7 +70,7 @@ def test_the_status_and_the_lines_show_them_too() -> None:
     for event in seen:
         status = apply(status, Stamped(time=0.0, event=event))
         view.update(Stamped(time=0.0, event=event))
-    shown = "\n".join(summary.lines(summary.summary(status)))
+    shown = "\n".join(node_status.lines(node_status.summary(status)))
     assert "keeper" in shown and "on probation for 8 more reports" in shown
     assert f"{peer(9)} is banned in round 9 by {AUTHOR}: sends noise" in shown
     assert "a signer ends the run after round 57" in shown
@@ -93,9 +93,9 @@ def test_a_paused_run_is_shown_as_paused_with_the_signers_reason_and_no_time_lef
     assert derived.paused_by_signer(replace(status, results={})) == "", "its last round is still under way"
     words = f"a signer pauses the run before round {newest['round'] + 1}; reason of the pause: new text tonight"
     assert status.warnings[ORDERS] == words
-    fields = summary.summary(status)
-    assert "state       running  paused by a signer" in summary.lines(fields)
-    assert "left" not in next(text for text in summary.lines(fields) if text.startswith("round "))
+    fields = node_status.summary(status)
+    assert "state       running  paused by a signer" in node_status.lines(fields)
+    assert "left" not in next(text for text in node_status.lines(fields) if text.startswith("round "))
     late = replay([*ended, paused, {**ruling, "reason": "new text tonight"}])
     assert late.warnings == status.warnings, "of a ledger the ruling comes behind its plan"
     assert derived.phase(replay([*ended, paused, newest])) != "paused by a signer"
@@ -129,7 +129,7 @@ def ordered(made: list[Made], last_round: int | None) -> list[Made]:
 def test_a_run_that_came_to_its_own_end_was_not_ended_by_a_signer(length: int, words: str) -> None:
     made = [{**event, "rounds": length} if event["event"] == "started" else event for event in ordered(events(6), 5)]
     status = replay(made)
-    assert derived.ended_by_signer(status) == summary.summary(status)["ended_by_signer"] == words
+    assert derived.ended_by_signer(status) == node_status.summary(status)["ended_by_signer"] == words
     assert (" by a signer's order, held-out loss" in screen(status, 120, 24)) == bool(words)
 
 

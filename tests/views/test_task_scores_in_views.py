@@ -6,7 +6,7 @@ from pathlib import Path
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.task_scores import Metric, TaskScore
 from adloco_p2p.core.model.telemetry import TaskScores
-from adloco_p2p.views import plain, run_report, summary
+from adloco_p2p.views import node_status, plain, run_report
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.page import document, plans_of
 from adloco_p2p.views.status import MAX_SCORERS, Status, fold
@@ -46,7 +46,7 @@ def test_lines_status_and_metrics_show_them() -> None:
     assert WORDS in str(plain.line(CLAIM, status())) and "claimed by QmScorer" in str(plain.line(CLAIM, status()))
     (measure,) = [measure for measure in measures(status()) if measure.name == "adloco_task_score"]
     assert measure.samples[("endings", "acc", PEER)] == 0.3125 and ("endings", "acc_stderr", PEER) in measure.samples
-    lines = summary.lines(summary.summary(status()))
+    lines = node_status.lines(node_status.summary(status()))
     (line, *_) = [line.split() for line in lines if line.startswith("task")]
     assert line == [
         "task",

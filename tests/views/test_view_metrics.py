@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from adloco_p2p.core.model.telemetry import Gpu, Machine, Stamped
-from adloco_p2p.views import derived, metrics, page, summary
+from adloco_p2p.views import derived, metrics, node_status, page
 from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.views.status import Status, apply
 from adloco_p2p.web.exposition import exposition
@@ -178,8 +178,8 @@ def test_a_new_metric_is_on_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_run", lambda status: [new])
     status, words = replay(events()), "1.23 kB invented"
     assert words in screen(status, 200, 60)
-    fields = summary.summary(status)
-    assert words in "\n".join(summary.lines(fields))
+    fields = node_status.summary(status)
+    assert words in "\n".join(node_status.lines(fields))
     assert {"labels": [], "value": 1234.0} in [sample for metric in fields["metrics"] for sample in metric["samples"]]
     own: Any = page._own(status, "")
     assert {"text": words, "meaning": "Made up."} in own["metrics"]

@@ -18,7 +18,7 @@ from adloco_p2p.core.model.roster_entry import FULL_STANDING, FormerMember
 from adloco_p2p.core.model.rules import AdmissionRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from adloco_p2p.sim.identities import sign, verify
+from adloco_p2p.sim.identities import sign, signed_by, verify
 from adloco_p2p.sim.synthetic_reports import certificate_of
 from tests.core.agreement.test_consensus import recall_from
 from tests.core.core_values import RUN, capacity, peer
@@ -39,8 +39,7 @@ def ticketed_ledger(*, rules: Rules = RULES) -> Ledger:
 def invitation(
     *, seats: int = 2, last_round: int = 50, signer: PeerId = AUTHOR, key: PeerId = KEY, run: Digest = RUN
 ) -> Invitation:
-    unsigned = Invitation(run=run, signer=signer, key=key, seats=seats, last_round=last_round, signature="")
-    return replace(unsigned, signature=sign(signer, unsigned.payload))
+    return signed_by(signer, Invitation(run=run, signer=signer, key=key, seats=seats, last_round=last_round, signature=""))
 
 
 def ticket(holder: PeerId, invited: Invitation, *, key: PeerId | None = None) -> Ticket:
@@ -50,7 +49,7 @@ def ticket(holder: PeerId, invited: Invitation, *, key: PeerId | None = None) ->
 
 def request(name: PeerId, shown: Ticket | None = None, *, round: int = 0) -> JoinRequest:
     unsigned = JoinRequest(peer=name, run=RUN, capacity=capacity(), beat=1, round=round, ticket=shown, signature="")
-    return replace(unsigned, signature=sign(name, unsigned.payload))
+    return signed_by(name, unsigned)
 
 
 def invited(name: PeerId, by: Invitation | None = None) -> JoinRequest:
@@ -59,7 +58,7 @@ def invited(name: PeerId, by: Invitation | None = None) -> JoinRequest:
 
 def statement(action: str, subject: PeerId, *, serial: int = 0, signer: PeerId = AUTHOR, run: Digest = RUN) -> Statement:
     unsigned = Statement(run=run, signer=signer, serial=serial, action=action, subject=subject, signature="")  # type: ignore[arg-type]
-    return replace(unsigned, signature=sign(signer, unsigned.payload))
+    return signed_by(signer, unsigned)
 
 
 def value_of(

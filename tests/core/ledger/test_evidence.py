@@ -12,7 +12,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Equivocation, LedgerEntry, Pledge
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from adloco_p2p.sim.identities import sign, verify
+from adloco_p2p.sim.identities import sign, signed_by, verify
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, decide, invited, request, statement, ticketed_ledger, verdict
 
@@ -33,7 +33,7 @@ def pledge(
         content=content,
         signature="",
     )
-    return replace(unsigned, signature=sign(unsigned.peer, unsigned.payload))
+    return signed_by(unsigned.peer, unsigned)
 
 
 def evidence(ledger: Ledger, **fields: object) -> Equivocation:
@@ -136,7 +136,7 @@ def test_what_proves_nothing_bans_nobody(made, problem: str) -> None:
 def test_evidence_names_the_round_of_its_plan() -> None:
     ledger, _ = seated()
     wrong = [replace(made, round=made.round + 1) for made in (pledge(ledger, A), pledge(ledger, B))]
-    first, second = (replace(made, signature=sign(made.peer, made.payload)) for made in wrong)
+    first, second = (signed_by(made.peer, made) for made in wrong)
     assert "had no seat by that plan" in verdict(ledger, statements=[Equivocation(first=first, second=second)])
 
 

@@ -29,7 +29,7 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import AdmissionRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from adloco_p2p.sim.identities import sign, verify
+from adloco_p2p.sim.identities import sign, signed_by, verify
 from adloco_p2p.sim.synthetic_reports import certificate_of
 from adloco_p2p.sim.votes import votes_in
 from tests.core.core_values import RUN, capacity, peer
@@ -48,8 +48,7 @@ def decide(parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -
 
 
 def signed(report: Report) -> SignedReport:
-    unsigned = SignedReport(report=report, signature="")
-    return replace(unsigned, signature=sign(report.peer, unsigned.payload))
+    return signed_by(report.peer, SignedReport(report=report, signature=""))
 
 
 def unsigned(one: SignedReport) -> SignedReport:
@@ -372,13 +371,11 @@ def test_a_majority_of_the_electors_can_invent_old_reports_and_verifying_the_led
 
 def asking(history: History, name: PeerId) -> JoinRequest:
     round = history.ledger.plans[-1].round
-    request = JoinRequest(peer=name, run=RUN, capacity=capacity(), beat=1, round=round, signature="")
-    return replace(request, signature=sign(name, request.payload))
+    return signed_by(name, JoinRequest(peer=name, run=RUN, capacity=capacity(), beat=1, round=round, signature=""))
 
 
 def statement() -> Statement:
-    made = Statement(run=RUN, signer=AUTHOR, serial=1, action="add_signer", subject=ALL[1], signature="")
-    return replace(made, signature=sign(AUTHOR, made.payload))
+    return signed_by(AUTHOR, Statement(run=RUN, signer=AUTHOR, serial=1, action="add_signer", subject=ALL[1], signature=""))
 
 
 def test_a_vote_of_a_certificate_is_checked_as_its_voter_signed_it() -> None:

@@ -9,7 +9,7 @@ from adloco_p2p.core.model.course import MAX_CHANGES, Settings
 from adloco_p2p.core.model.ledger_entry import Statement
 from adloco_p2p.core.model.plan import MAX_SIGNERS
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.sim.identities import sign, verify
+from adloco_p2p.sim.identities import signed_by, verify
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import (
     AUTHOR,
@@ -27,7 +27,7 @@ SECOND = peer(5)
 
 def signed(made: Statement, **changes: object) -> Statement:
     unsigned = replace(made, signature="", **changes)  # type: ignore[arg-type]
-    return replace(unsigned, signature=sign(unsigned.signer, unsigned.payload))
+    return signed_by(unsigned.signer, unsigned)
 
 
 def order(action: str, *, serial: int = 0, round: int = 0, settings: Settings | None = None) -> Statement:

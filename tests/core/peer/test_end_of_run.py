@@ -24,7 +24,7 @@ from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.peer.plan_book import PlanBook
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.device import hashed
-from adloco_p2p.sim.identities import RUN, name_of, sign, verify
+from adloco_p2p.sim.identities import RUN, name_of, sign, signed_by, verify
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, PEER3, rules
 from tests.core.peer.test_peer_churn import INSTANCE, LAST, Scripted, _cadence
 
@@ -41,8 +41,7 @@ class Came:
     plan: Digest
 
     def signed(self, peer: PeerId) -> FinalClaim:
-        unsigned = FinalClaim(peer=peer, plan=self.plan, state=self.state, is_agreed=self.is_agreed)
-        return replace(unsigned, signature=sign(peer, unsigned.payload))
+        return signed_by(peer, FinalClaim(peer=peer, plan=self.plan, state=self.state, is_agreed=self.is_agreed))
 
     def message(self, peer: PeerId) -> RunComplete:
         return RunComplete(plan=self.plan, state=self.state, claims=(self.signed(peer),))

@@ -23,7 +23,7 @@ from adloco_p2p.core.planning.pseudo_gradient_noise import OUTLIER_FACTOR
 from adloco_p2p.core.planning.round_plan import next_plan
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.sim.identities import sign
+from adloco_p2p.sim.identities import sign, signed_by
 from tests.core.core_values import capacity, half_batch, peer
 from tests.core.planning.test_round_plan import ONE, honest_reports, run
 
@@ -179,8 +179,7 @@ def test_what_is_no_squared_norm_is_not_even_read(field: str, number: str) -> No
 
 
 def signed(report: Report) -> SignedReport:
-    unsigned = SignedReport(report=report, signature="")
-    return replace(unsigned, signature=sign(report.peer, unsigned.payload))
+    return signed_by(report.peer, SignedReport(report=report, signature=""))
 
 
 def ledger_of(plans: Sequence[RoundPlan]) -> Ledger:

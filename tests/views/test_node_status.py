@@ -5,8 +5,8 @@ import json
 
 from adloco_p2p.v1 import control_pb2
 from adloco_p2p.views import units
+from adloco_p2p.views.node_status import lines, summary, traffic_words
 from adloco_p2p.views.status import Status
-from adloco_p2p.views.summary import lines, summary, traffic_words
 from tests.views.golden import status_at
 from tests.views.synthetic import OTHERS, THIS, apply, events, replay
 
