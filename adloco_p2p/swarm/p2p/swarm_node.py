@@ -43,6 +43,7 @@ from adloco_p2p.swarm.p2p.daemon import (
     stop_daemon,
 )
 from adloco_p2p.swarm.p2p.dht_clock import DhtClock
+from adloco_p2p.swarm.p2p.dht_nodes import bound_nodes
 from adloco_p2p.swarm.p2p.dht_requests import RequestGate
 from adloco_p2p.swarm.p2p.dht_storage import bound_storage
 from adloco_p2p.swarm.p2p.dialling import dial, dial_with_retries
@@ -153,6 +154,7 @@ class SwarmNode:
                 cache_on_store=False,
             )
             bound_storage(dht, clock)
+            bound_nodes(dht)
             host = cls(p2p=p2p, dht=dht, clock=clock, identity=identity, book=book, sockets=sockets, config=config)
             await host._join(given, others, join_timeout_seconds, may_begin_alone=may_begin_alone, say=say)
             undo.pop_all()
