@@ -150,7 +150,7 @@ class PretrainedTokenizer:
                 trust_remote_code=False,
                 local_files_only=not is_asked,
             )
-        except (OSError, ValueError, ImportError) as error:
+        except Exception as error:  # files of others: anything may stand there
             is_here = Path(config.source).is_dir()
             where = "" if is_here else f"no directory of that name is here; revision {revision!r} of the hub: "
             why = _first_line(error) if is_here or is_asked else NOT_CACHED
@@ -160,6 +160,12 @@ class PretrainedTokenizer:
                 " names it); a model that starts from random weights can use bytes (no download)",
                 code="E208",
             ) from error
+        if not getattr(self._inner, "is_fast", False):
+            raise ConfigError(
+                f"tokenizer.source: {config.source!r} is a tokenizer of the kind {type(self._inner).__name__}, which has no"
+                " tokenizer.json; name one that has",
+                code="E208",
+            )
         ends = (self._inner.eos_token_id, self._inner.sep_token_id)
         end_of_document = next((end for end in ends if end is not None), None)
         if end_of_document is None:

@@ -20,7 +20,7 @@ _SHAPES = (
     (re.compile(r"(?<=/)(ip4|ip6|dns|dns4|dns6|dnsaddr)/[^/\s\"',\\]+"), r"\1/<address>"),
     (
         re.compile(
-            r"(?i)(?<![a-z])((?:[a-z0-9]+_)*(?:token|secret|password|passwd|passphrase|api_?key|private_?key|authorization))"
+            r"(?i)(?<![a-z])(token|secret|password|passwd|passphrase|api_?key|private_?key|authorization)"
             r"(\\?[\"']?\s*[:=]\s*\\?[\"']?)([^\s\"',}\\<]{4,})"
         ),
         r"\1\2<secret>",

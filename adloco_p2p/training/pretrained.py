@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from safetensors import safe_open
 from transformers.utils import cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
@@ -27,8 +28,6 @@ from adloco_p2p.errors import ConfigError, brief
 from adloco_p2p.training.device import memory_bytes
 from adloco_p2p.training.model_size import check_size
 
-MAX_HEADER_BYTES = 100 << 20
-"""Of a safetensors file: the format's own limit."""
 _READ_BYTES = 1 << 22
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
 """Entries of config.json about how it was saved."""
@@ -49,6 +48,7 @@ def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:
             " get the weights that the run's author has",
             code="E218",
         )
+    _checked_files(model)
     config = _config_of(model)
     config._attn_implementation = _attention(config)  # whatever stands there
     transformers.utils.logging.disable_progress_bar()
@@ -105,14 +105,23 @@ def weights_digest(model: ModelConfig) -> Digest:
     assert model.pretrained is not None
     check_source("model.pretrained", model.pretrained, code="E209")
     _check_size(model.pretrained, model.revision or "main")
+    files = _checked_files(model)
     try:
-        files = _weight_files(model.pretrained, model.revision or "main")
         config = json.loads(Path(_file(model.pretrained, "config.json", model.revision or "main")).read_text("utf-8"))
         tensors = sorted(tensor for file in files for tensor in _tensors(Path(file)))
-    except (OSError, ValueError, struct.error) as error:
+        described = {name: value for name, value in config.items() if name not in _NOT_THE_MODEL}
+        return canonical.digest([_plain(described), [list(tensor) for tensor in tensors]])
+    except Exception as error:  # files of others: anything may stand there
         raise _cannot_be_loaded(model, error) from error
-    described = {name: value for name, value in config.items() if name not in _NOT_THE_MODEL}
-    return canonical.digest([_plain(described), [list(tensor) for tensor in tensors]])
+
+
+def _checked_files(model: ModelConfig) -> list[str]:
+    """The checkpoint's safetensors files, which are all that is loaded. Raises ConfigError."""
+    assert model.pretrained is not None
+    try:
+        return _weight_files(model.pretrained, model.revision or "main")
+    except Exception as error:  # files of others: anything may stand there
+        raise _cannot_be_loaded(model, error) from error
 
 
 def _check_size(source: str, revision: str) -> None:
@@ -137,8 +146,19 @@ def _file(source: str, name: str, revision: str) -> str:
 
 
 def _weight_files(source: str, revision: str) -> list[str]:
-    """Every safetensors file of the checkpoint, downloaded where needed. Raises OSError where there is none."""
+    """Every safetensors file of the checkpoint, downloaded where needed. Raises OSError where there is none, ValueError where
+    other files would be loaded."""
     is_offline = not is_hub_reachable()
+    adapters = cached_file(
+        source,
+        "adapter_config.json",
+        revision=revision,
+        local_files_only=is_offline,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    if adapters is not None:  # peft would load them, and the base from wherever they name it
+        raise ValueError("it holds adapters (adapter_config.json), which no digest covers; name a merged model")
     single = cached_file(
         source,
         "model.safetensors",
@@ -149,16 +169,20 @@ def _weight_files(source: str, revision: str) -> list[str]:
     if single is not None:
         return [str(single)]
     index = _file(source, "model.safetensors.index.json", revision)
+    names = json.loads(Path(index).read_text("utf-8"))["weight_map"].values()
+    if not all(Path(name).name == name for name in names):
+        raise ValueError("model.safetensors.index.json names files outside of the model")
     files, _ = get_checkpoint_shard_files(source, index, revision=revision, local_files_only=is_offline)
     return list(files)
 
 
 def _tensors(path: Path) -> list[tuple[str, str, str, str]]:
-    """Name, type, shape and SHA-256 of every tensor of a safetensors file. Raises ValueError where it is damaged."""
+    """Name, type, shape and SHA-256 of every tensor of a safetensors file. Raises SafetensorError where it is none:
+    a million tensors could share the bytes that are read for each of them."""
+    with safe_open(path, framework="pt"):
+        pass
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
-        if length > MAX_HEADER_BYTES:
-            raise ValueError(f"{path.name}: a header of {length} bytes")
         header = json.loads(file.read(length))
         found = []
         for name, entry in header.items():
@@ -170,8 +194,6 @@ def _tensors(path: Path) -> list[tuple[str, str, str, str]]:
             while left > 0 and (data := file.read(min(left, _READ_BYTES))):
                 hasher.update(data)
                 left -= len(data)
-            if left:
-                raise ValueError(f"{path.name}: ends inside of {name}")
             found.append((name, str(entry["dtype"]), str(entry["shape"]), hasher.hexdigest()))
     return found
 

@@ -107,8 +107,17 @@ def taken_streams(_: int) -> Outcome:
 def scanned_addresses(_: int) -> Outcome:
     """A10 and C3: records that lead to third parties' services, as a peer with a public address sees them."""
     own = ("/ip4/9.9.9.9/tcp/1/p2p/12D3KooWGRUVh6S9KRYzqwtuGRUW4MwQpzRuk7sVHrHTAdTuYy4a",)
-    traps = ("/ip4/127.0.0.1/tcp/6379", "/ip4/192.168.1.1/tcp/80", "/ip4/169.254.169.254/tcp/80", "/ip6/fe80::1/tcp/80")
-    dialled = [trap for trap in traps if leads_out(f"{trap}/{own[0].split('/', 5)[5]}", own)]
+    relay = own[0].split("/", 5)[5]
+    traps = (
+        "/ip4/127.0.0.1/tcp/6379",
+        "/ip4/192.168.1.1/tcp/80",
+        "/ip4/169.254.169.254/tcp/80",
+        "/ip6/fe80::1/tcp/80",
+        "/ip6/::ffff:127.0.0.1/tcp/6379",
+        "/dns4/localhost/tcp/6379",
+        f"/ip4/127.0.0.1/tcp/6379/{relay}/p2p-circuit",
+    )
+    dialled = [trap for trap in traps if leads_out(f"{trap}/{relay}", own)]
     happened = f"dialled: {', '.join(dialled)}" if dialled else "none is dialled"
     return Outcome(sent=f"{len(traps)} addresses", happened=happened, has_passed=not dialled)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adloco_p2p.config.run_config import TokenizerConfig
-from adloco_p2p.data.tokenizer import ByteTokenizer, Tokenizer, open_tokenizer
+from adloco_p2p.data.tokenizer import ByteTokenizer, Tokenizer, open_tokenizer, tokenizer_digest
 from adloco_p2p.errors import ConfigError
 
 
@@ -88,3 +88,26 @@ def test_a_tokenizer_that_cannot_end_a_document(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": None}))
     with pytest.raises(ConfigError, match=r"no end-of-text token"):
         open_tokenizer(TokenizerConfig(source=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", "[]"),
+        ("tokenizer.json", "{}"),
+        ("tokenizer.json", "[" * 100_000),
+        ("tokenizer_config.json", "[" * 100_000),
+        ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", '{"tokenizer_class": 5}'),
+        ("tokenizer_config.json", '{"eos_token": ["a"]}'),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": 1}}'),
+        ("tokenizer_config.json", '{"tokenizer_class": "CanineTokenizer"}'),
+    ],
+)
+def test_a_tokenizer_of_others_that_is_none_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    """In a run of others its files come from them, and anything may stand there."""
+    ByteTokenizer().save(tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=r"tokenizer\.source: ") as refused:
+        tokenizer_digest(TokenizerConfig(source=str(tmp_path)))
+    assert refused.value.code == "E208"

@@ -31,7 +31,7 @@ from adloco_p2p.swarm.allreduce.gram_barrier import decode_products, encode_prod
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, Purpose, failure
 from adloco_p2p.swarm.discovery.join_link import format_link, parse_link
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
-from adloco_p2p.swarm.discovery.run_records import PeerRecord, RunRecord
+from adloco_p2p.swarm.p2p.dht_records import PeerRecord, RunRecord
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.transfer.chunk_protocol import Answer, ChunkIndex, decode_reply, decode_want, encode_reply, encode_want
 from adloco_p2p.swarm.transport.held import decode_held, encode_held

@@ -231,7 +231,7 @@ def test_damaged_weights_are_a_named_error(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base")
     path = base / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match=r"model\.pretrained: .*ends inside of") as refused:
+    with pytest.raises(ConfigError, match=r"model\.pretrained: .*not fully covered") as refused:
         weights_digest(ModelConfig(pretrained=str(base)))
     assert refused.value.code == "E209"
 

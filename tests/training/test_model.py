@@ -1,6 +1,7 @@
 """Building models: seeds, and refusals that name the setting."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.device import configure_devices, is_bfloat16, select_device
 from adloco_p2p.training.model import build_model, check_texts_apart
 from adloco_p2p.training.model_size import BYTES_PER_PARAMETER, check_size
+from adloco_p2p.training.pretrained import load_pretrained, weights_digest
 from adloco_p2p.training.seeds import derived_seed, initial_seed
 from tests.training.small_run import ARCHITECTURE, with_run
 
@@ -191,6 +193,64 @@ def test_a_pretrained_model_of_impossible_sizes_is_refused(
     with pytest.raises(ConfigError, match=rf"model\.pretrained: .*{reason}") as refused:
         build_model(ModelConfig(pretrained=str(tmp_path)), vocab_size=256, sequence_length=32, seed=1)
     assert refused.value.code == code
+
+
+def with_header(path: Path, header: bytes) -> None:
+    """A safetensors file with another header before the same bytes."""
+    content = path.read_bytes()
+    tensors = content[8 + int.from_bytes(content[:8], "little") :]
+    path.write_bytes(len(header).to_bytes(8, "little") + header + tensors)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        json.dumps({f"t{i}": {"dtype": "U8", "shape": [1000], "data_offsets": [0, 1000]} for i in range(20_000)}).encode(),
+        b'{"x":{"dtype":"U8","shape":[10],"data_offsets":[-50,-40]}}',
+        b'{"x":{"dtype":"U8"}}',
+        b'{"x":[]}',
+        b"[]",
+        b"[" * 100_000,
+    ],
+)
+def test_weights_of_others_that_are_none_are_refused_before_their_bytes_are_read(tmp_path: Path, header: bytes) -> None:
+    """With the first of them the same bytes were read for each of the tensors."""
+    build().save_pretrained(tmp_path)
+    with_header(tmp_path / "model.safetensors", header)
+    with pytest.raises(ConfigError, match=r"model\.pretrained: .* cannot be loaded: Error while deserializing header"):
+        weights_digest(ModelConfig(pretrained=str(tmp_path)))
+
+
+@pytest.mark.parametrize("load", [weights_digest, load_pretrained])
+def test_the_files_of_a_model_lead_to_no_others(tmp_path: Path, load: Callable[[ModelConfig], object]) -> None:
+    """Neither to weights elsewhere on the machine, nor to adapters, which no digest covers, and their base."""
+    own, model = tmp_path / "own", tmp_path / "model"
+    build().save_pretrained(own)
+    build().save_pretrained(model)
+    (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(own)}))
+    with pytest.raises(ConfigError, match=r"model\.pretrained: .*it holds adapters"):
+        load(ModelConfig(pretrained=str(model)))
+    (model / "adapter_config.json").unlink()
+    (model / "model.safetensors").unlink()
+    for elsewhere in ("../own/model.safetensors", str(own / "model.safetensors")):
+        index = {"metadata": {}, "weight_map": {"lm_head.weight": elsewhere}}
+        (model / "model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(ConfigError, match=r"model\.pretrained: .*names files outside of the model"):
+            load(ModelConfig(pretrained=str(model)))
+
+
+@pytest.mark.parametrize("load", [weights_digest, load_pretrained])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("content", ["[]", "[" * 100_000])
+def test_json_of_others_that_describes_no_model_is_a_named_error(
+    tmp_path: Path, load: Callable[[ModelConfig], object], name: str, content: str
+) -> None:
+    build().save_pretrained(tmp_path)
+    if "index" in name:
+        (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=r"model\.pretrained: .*cannot be loaded"):
+        load(ModelConfig(pretrained=str(tmp_path)))
 
 
 def test_a_missing_pretrained_model_is_named(tmp_path: Path) -> None:

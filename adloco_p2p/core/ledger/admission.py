@@ -74,6 +74,10 @@ class Admissions:
         """Peers that are banned, and by which statement or evidence."""
         return _in_force(self._rulings.values(), begins="ban", ends="unban")
 
+    def lifted(self) -> Mapping[PeerId, Ruling]:
+        """Peers and the last statement that let each in again: for what it did before nobody is banned once more."""
+        return _in_force(self._rulings.values(), begins="unban", ends=None)
+
     def revoked(self) -> Mapping[PeerId, Ruling]:
         """Keys of invitations that let nobody in any more."""
         return _in_force(self._rulings.values(), begins="revoke", ends=None)

@@ -49,6 +49,9 @@ def standing_problem(evidence: Evidence, ledger: Ledger) -> str:
     position = ledger.position.get(about.plan)
     if position is None or position < len(ledger.digests) - EVIDENCE_ROUNDS:
         return f"{what} is about none of the last {EVIDENCE_ROUNDS} plans"
+    lifted = ledger.admissions.lifted().get(evidence.subject)
+    if lifted is not None and position <= lifted.position:
+        return f"{what} is about a plan before a signer lifted that peer's ban"
     plan = ledger.plan(position)
     if plan.round != about.round or evidence.subject not in roster_of(plan):
         return f"{what} is about round {about.round}, in which the peer had no seat by that plan"

@@ -1,7 +1,6 @@
 """The attempts of one peer by key: those in progress, those that are over, and failures reported for those to come."""
 
 import asyncio
-import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -11,8 +10,6 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, refusal
 from adloco_p2p.swarm.allreduce.topology import Attempt
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
-
-_LOG = logging.getLogger(__name__)
 
 _ENDED_KEYS = 256
 
@@ -98,7 +95,6 @@ class AttemptRegister:
         """Another peer reports that an average has failed. Raises RemoteProtocolError."""
         if reply.status != "failed":
             raise RemoteProtocolError(f"{peer} sent a note that is none")
-        _LOG.info("averaging.note peer=%s key=%.12s reason=%s", peer, hello.key, reply.reason)
         if hello.key in self.running:
             self.running[hello.key].on_remote_failure(peer, hello.spec, reply)
         elif hello.key not in self._ended and not is_stranger:

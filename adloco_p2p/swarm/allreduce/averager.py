@@ -82,7 +82,7 @@ class Averager:
         self._part_bytes = part_bytes
         self._limits = limits or AveragingLimits()
         self._notary = Notary(endpoint.me, sign=sign, verify=verify, on_evidence=on_evidence)
-        self._refusals = Refusals()
+        self._refusals, self._notes = Refusals(), Refusals()
         self._attempts = AttemptRegister()
         self._background = BackgroundTasks()
         self._results = ResultExchange(endpoint, codec=self._codec, limits=self._limits)
@@ -403,6 +403,10 @@ class Averager:
                 async with asyncio.timeout(limits.hello_seconds):
                     reply = HelloReply.decode(await stream.receive(FrameKind.NOTE))
                 self._attempts.hear_note(stream.peer, hello, reply, is_stranger=is_stranger)
+                if count := self._notes.count(stream.peer, reply.reason, asyncio.get_running_loop().time()):
+                    _LOG.info(
+                        "averaging.note peer=%s key=%.12s count=%d reason=%s", stream.peer, hello.key, count, reply.reason
+                    )
         return False
 
     def _note_refusal(self, peer: PeerId, reason: str) -> None:

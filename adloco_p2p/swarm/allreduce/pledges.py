@@ -123,11 +123,11 @@ class Notary:
         self._on_evidence(Equivocation(first=first, second=second))
 
     def compare(self, held: Sequence[Pledge], shown: Sequence[Pledge]) -> tuple[PeerId, ...]:
-        """Pledges of one kind about one attempt as this peer got them, checked, and as another member reports them. Returns the
-        peers that signed two."""
+        """Pledges of one kind about one attempt as this peer got them, checked, and as another member reports them: the first
+        of each peer. Returns the peers that signed two."""
         by_peer, liars = {pledge.peer: pledge for pledge in held}, []
         for pledge in shown:
-            own = by_peer.get(pledge.peer)
+            own = by_peer.pop(pledge.peer, None)
             if own is None or own.content == pledge.content:
                 continue
             is_comparable = replace(own, content=pledge.content, signature=pledge.signature) == pledge

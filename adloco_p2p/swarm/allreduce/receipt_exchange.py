@@ -15,6 +15,7 @@ from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Pledge
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
+from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
 from adloco_p2p.swarm.allreduce.pledges import Notary, Pledges, decode_pledges
@@ -23,8 +24,9 @@ from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, St
 _LOG = logging.getLogger(__name__)
 _CONNECT_SECONDS = 5.0
 _ATTEMPTS_KEPT = 16
-_SHOWN_KEPT = 32
-"""Receipts of attempts that this peer has not ended: lists, each from one sender."""
+_SHOWN_KEPT = 256
+_SHOWN_KEPT_PER_SENDER = 4
+"""Receipts of attempts that this peer has not ended: lists, each from one sender. None takes the place of another sender's."""
 
 
 class ReceiptExchange:
@@ -39,6 +41,8 @@ class ReceiptExchange:
         """By key."""
         self.tasks = BackgroundTasks()
         """In which receipts are shown: nothing waits for it."""
+        self._compared: set[tuple[Digest, PeerId]] = set()
+        """Members whose receipts of a held attempt were compared: each may show them once."""
         self._shown: OrderedDict[tuple[Digest, PeerId], tuple[Pledge, ...]] = OrderedDict()
 
     def hold(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
@@ -46,18 +50,26 @@ class ReceiptExchange:
         self._held[spec.key] = receipts
         while len(self._held) > _ATTEMPTS_KEPT:
             self._held.popitem(last=False)
+        self._compared = {(key, sender) for key, sender in self._compared if key in self._held}
         for key, sender in tuple(self._shown):
             if key == spec.key:
+                self._compared.add((key, sender))
                 self._notary.compare(receipts, self._shown.pop((key, sender)))
 
     def on_shown(self, sender: PeerId, key: Digest, payload: bytes) -> None:
         """Another member shows the receipts that it got. Raises RemoteProtocolError."""
+        if (key, sender) in self._compared:
+            raise RemoteProtocolError(f"{sender} shows its receipts of one average again")
         shown = decode_pledges(payload, MAX_HOSTS)
         held = self._held.get(key)
         if held is not None:
+            self._compared.add((key, sender))
             self._notary.compare(held, shown)
             return
         self._shown[key, sender] = shown
+        own = [known for known in self._shown if known[1] == sender]
+        if len(own) > _SHOWN_KEPT_PER_SENDER:
+            del self._shown[own[0]]
         while len(self._shown) > _SHOWN_KEPT:
             self._shown.popitem(last=False)
 

@@ -9,8 +9,9 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
-from adloco_p2p.swarm.discovery.run_records import Discovery, PeerRecord, RunRecord
+from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.addresses import leads_out
+from adloco_p2p.swarm.p2p.dht_records import PeerRecord, RunRecord
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 DISCOVERY_SECONDS = 60.0

@@ -11,7 +11,7 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import PeerCard
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.reachability import ping
-from adloco_p2p.swarm.discovery.run_records import PeerRecord
+from adloco_p2p.swarm.p2p.dht_records import PeerRecord
 
 LOOK_SECONDS = 60.0
 """Between two looks at one peer, so that one that changes its name with every record fills no event file."""

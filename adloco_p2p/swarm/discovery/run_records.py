@@ -1,8 +1,7 @@
 """Runs and peers, found through the DHT, and the signed configuration of a run.
 
-The DHT is open: anybody may store anything under any key, and the value stored last replaces the others. So every record is
-signed by the peer that it is about, checked when read, and only used to find addresses and digests; the manifest defines the
-run, and the roster the rights of a peer. Records are small (MAX_DHT_RECORD_BYTES): the DHT was not made for more.
+The DHT is open: nodes of others may answer with anything. So every record is checked when read, too, and only used to find
+addresses and digests; the manifest defines the run, and the roster the rights of a peer.
 
   adloco/runs         -> {run digest: RunRecord of the peer that announced the run last}
   adloco/RUN/peers    -> {peer id: PeerRecord}
@@ -11,23 +10,16 @@ run, and the roster the rights of a peer. Records are small (MAX_DHT_RECORD_BYTE
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, TypeVar
 
-from annotated_types import Ge, MaxLen, MinLen, Predicate
-from google.protobuf.message import DecodeError
 from hivemind.dht.node import DHTNode
 
 from adloco_p2p.config.run_config import PROTOCOL_VERSION
-from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.scalars import Count, Digest, HexDigest, Label, PeerId, is_printable
-from adloco_p2p.decode import decode
-from adloco_p2p.errors import ConfigError, RemoteProtocolError
-from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESS_CHARS, MAX_ADDRESSES, parse_peer_address
-from adloco_p2p.swarm.p2p.identity import Identity, verify
-from adloco_p2p.v1 import gossip_pb2
+from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESSES, parse_peer_address
+from adloco_p2p.swarm.p2p.dht_records import PeerRecord, Record, RunRecord, checked, signed
+from adloco_p2p.swarm.p2p.identity import Identity
 
-MAX_DHT_RECORD_BYTES = 16 * 1024
 MAX_RECORDS = 4096
 """Entries of one DHT key that are looked at."""
 MAX_LIFETIME_SECONDS = 24 * 3600.0
@@ -37,44 +29,6 @@ RECORD_LIFETIME_SECONDS = 120.0
 READ_TIMEOUT_SECONDS = 10.0
 """A search that is not done by then counts as one that found nothing."""
 _RUNS_KEY = "adloco/runs"
-_RUN_CONTEXT = "run record"
-_PEER_CONTEXT = "peer record"
-PeerName = Annotated[PeerId, MinLen(1), Predicate(is_printable)]
-Address = Annotated[str, MaxLen(MAX_ADDRESS_CHARS)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
-    """One run, as one of its peers announced it. Only `run` can be relied on: the manifest must have that digest."""
-
-    run: HexDigest
-    name: Annotated[str, MaxLen(200), Predicate(is_printable)]
-    author: PeerName
-    num_peers: Count
-    """Live peers as the announcer counts them."""
-    announcer: PeerName
-    protocol: Count
-    expiration: Annotated[float, Ge(0)]
-    """Seconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerRecord:
-    """The addresses of one peer of a run, its name and its version, as the peer announces them."""
-
-    run: HexDigest
-    peer: PeerName
-    addresses: Annotated[tuple[Address, ...], MaxLen(MAX_ADDRESSES)]
-    """Full addresses, all of this peer; none in client mode."""
-    nickname: Label
-    version: Label
-    """Of its package; for people."""
-    protocol: Count
-    expiration: Annotated[float, Ge(0)]
-    """Seconds since the epoch."""
-
-
-Record = TypeVar("Record", RunRecord, PeerRecord)
 
 
 class Discovery:
@@ -107,7 +61,7 @@ class Discovery:
             protocol=PROTOCOL_VERSION,
             expiration=self._wall_clock() + lifetime_seconds,
         )
-        is_stored = await self._store(_peers_key(run), record.peer, _PEER_CONTEXT, record, record.expiration)
+        is_stored = await self._store(_peers_key(run), record)
         return record if is_stored else None
 
     async def announce_run(self, run: Digest, *, name: str, author: PeerId, num_peers: int) -> bool:
@@ -121,15 +75,11 @@ class Discovery:
             protocol=PROTOCOL_VERSION,
             expiration=self._wall_clock() + RECORD_LIFETIME_SECONDS,
         )
-        return await self._store(_RUNS_KEY, run, _RUN_CONTEXT, record, record.expiration)
+        return await self._store(_RUNS_KEY, record)
 
     async def list_runs(self) -> tuple[RunRecord, ...]:
         """The announced runs, those with most peers first."""
-        records = [
-            record
-            for subkey, record in await self._read(_RUNS_KEY, RunRecord, _RUN_CONTEXT, lambda record: record.announcer)
-            if subkey == record.run
-        ]
+        records = await self._read(_RUNS_KEY, RunRecord)
         return tuple(sorted(records, key=lambda record: (-record.num_peers, record.run)))
 
     async def find_peers(self, run: Digest) -> tuple[PeerRecord, ...]:
@@ -137,22 +87,17 @@ class Discovery:
         user can be informed."""
         records = [
             record
-            for subkey, record in await self._read(_peers_key(run), PeerRecord, _PEER_CONTEXT, lambda record: record.peer)
-            if subkey == record.peer and record.run == run and record.peer != self._identity.peer_id and _leads_home(record)
+            for record in await self._read(_peers_key(run), PeerRecord)
+            if record.run == run and record.peer != self._identity.peer_id and _leads_home(record)
         ]
         return tuple(sorted(records, key=lambda record: record.peer))
 
-    async def _store(self, key: str, subkey: str, context: str, record: RunRecord | PeerRecord, expiration: float) -> bool:
-        payload = canonical.encode(record)
-        signed = gossip_pb2.SignedRecord(payload=payload, signature=self._identity.sign(context, payload))
-        value = signed.SerializeToString()
-        assert len(value) <= MAX_DHT_RECORD_BYTES
-        return bool(await self._dht.store(key, value, expiration, subkey=subkey))
+    async def _store(self, key: str, record: RunRecord | PeerRecord) -> bool:
+        value = signed(record, self._identity)
+        return bool(await self._dht.store(key, value, record.expiration, subkey=record.subkey))
 
-    async def _read(
-        self, key: str, kind: type[Record], context: str, signer: Callable[[Record], PeerId]
-    ) -> list[tuple[object, Record]]:
-        """The records under `key` that are well formed, signed by `signer(record)` and in force."""
+    async def _read(self, key: str, kind: type[Record]) -> list[Record]:
+        """The records under `key` that are well formed, signed, under their own names, and in force."""
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
                 found = await self._dht.get(key, latest=True)
@@ -163,21 +108,10 @@ class Discovery:
         now = self._wall_clock()
         records = []
         for subkey, entry in list(found.value.items())[:MAX_RECORDS]:
-            record = _checked(kind, entry.value, context, signer)
+            record = checked(kind, subkey, entry.value)
             if record is not None and now < record.expiration <= now + MAX_LIFETIME_SECONDS:
-                records.append((subkey, record))
+                records.append(record)
         return records
-
-
-def _checked(kind: type[Record], value: object, context: str, signer: Callable[[Record], PeerId]) -> Record | None:
-    if not isinstance(value, bytes) or len(value) > MAX_DHT_RECORD_BYTES:
-        return None
-    try:
-        signed = gossip_pb2.SignedRecord.FromString(value)
-        record = decode(kind, signed.payload, max_bytes=MAX_DHT_RECORD_BYTES)
-    except (DecodeError, RemoteProtocolError):
-        return None
-    return record if verify(signer(record), context, signed.payload, signed.signature) else None
 
 
 def _leads_home(record: PeerRecord) -> bool:

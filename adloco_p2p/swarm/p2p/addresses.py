@@ -21,6 +21,9 @@ Reach = Literal["relay", "public", "private", "loopback"]
 _HOST_PROTOCOLS = ("ip4", "ip6", "dns", "dns4", "dns6")
 _PORT_PROTOCOLS = ("tcp", "udp")
 _BARE_PROTOCOLS = ("quic-v1", "ws", "wss", "tls", "p2p-circuit")
+_IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+_WRAPPERS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
+"""IPv6 networks whose last 32 bits are an IPv4 address: of gateways (NAT64), and an old form."""
 _PEER_ID = re.compile(r"(12D3KooW|Qm|16Uiu2HA)[1-9A-HJ-NP-Za-km-z]{40,60}")
 _DNS_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
@@ -75,13 +78,8 @@ def reach(address: str) -> Reach:
     """From where an address can be reached, judged by its form. A DNS name counts as public."""
     if "/p2p-circuit" in address:
         return "relay"
-    parts = address.split("/")
-    if parts[1] not in ("ip4", "ip6"):
-        return "public"
-    host = ipaddress.ip_address(parts[2])
-    if host.is_loopback:
-        return "loopback"
-    return "public" if host.is_global else "private"
+    host = _host(address)
+    return "public" if host is None else _reach_of(host)
 
 
 def shareable(addresses: Sequence[str]) -> tuple[str, ...]:
@@ -95,11 +93,13 @@ def shareable(addresses: Sequence[str]) -> tuple[str, ...]:
 def leads_out(address: str, own: Sequence[str]) -> bool:
     """Whether to dial an address that anybody may have announced, given the `own` addresses of this peer. An announced address
     of this machine or its network is tried only where this peer can itself be reached in such a one: others must not choose the
-    ports that are tried here. Without addresses of its own (client mode) a peer cannot judge, and tries."""
-    if _is_never_announced(address):
-        return False
+    ports that are tried here. Without addresses of its own (client mode) a peer cannot judge, and tries. Of an address through
+    a relay that of the relay counts, which is dialled; and a name may lead anywhere, so it counts as one of this network."""
+    host = _host(address)
+    if host is not None and (host.is_link_local or host.is_multicast or host.is_unspecified):
+        return False  # not reachable from another machine
     kinds = {reach(mine) for mine in own}
-    match reach(address):
+    match "private" if host is None else _reach_of(host):
         case "loopback":
             return not kinds or "loopback" in kinds
         case "private":
@@ -108,15 +108,30 @@ def leads_out(address: str, own: Sequence[str]) -> bool:
             return True
 
 
-def _is_never_announced(address: str) -> bool:
-    """Link-local, multicast or no address at all: not reachable from another machine."""
-    parts = address.split("/")
-    if len(parts) < 3:
-        return True
-    if parts[1] not in ("ip4", "ip6"):
-        return False
-    host = ipaddress.ip_address(parts[2])
-    return host.is_link_local or host.is_multicast or host.is_unspecified
+def _host(address: str) -> _IP | None:
+    """That an address leads to first; None for a name."""
+    protocol, host = address.split("/")[1:3]
+    if protocol not in ("ip4", "ip6"):
+        return None
+    found = ipaddress.ip_address(host)
+    return found if isinstance(found, ipaddress.IPv4Address) else _unwrapped(found)
+
+
+def _unwrapped(host: ipaddress.IPv6Address) -> _IP:
+    """The IPv4 address that systems and gateways make of an IPv6 address of these kinds; of others itself."""
+    if host.ipv4_mapped is not None:
+        return host.ipv4_mapped
+    if host.sixtofour is not None:
+        return host.sixtofour
+    is_wrapped = any(host in network for network in _WRAPPERS) and int(host) > 1
+    return ipaddress.IPv4Address(int(host) & 0xFFFFFFFF) if is_wrapped else host
+
+
+def _reach_of(host: _IP) -> Literal["public", "private", "loopback"]:
+    if host.is_loopback:
+        return "loopback"
+    is_site_local = isinstance(host, ipaddress.IPv6Address) and host.is_site_local
+    return "public" if host.is_global and not is_site_local else "private"
 
 
 def _problem(text: str) -> str | None:
@@ -140,6 +155,8 @@ def _problem(text: str) -> str | None:
             return problem
     if protocols[0] not in _HOST_PROTOCOLS or len(protocols) < 2 or protocols[1] not in _PORT_PROTOCOLS:
         return "needs a host and a port"
+    if any(protocol in _HOST_PROTOCOLS for protocol in protocols[1:]):
+        return "has more than one host"
     return None
 
 
@@ -153,6 +170,8 @@ def _value_problem(protocol: str, value: str) -> str | None:
         return None if _DNS_NAME.fullmatch(value) else f"{value!r} is not a host name"
     parse = ipaddress.IPv4Address if protocol == "ip4" else ipaddress.IPv6Address
     try:
+        if "%" in value:  # a zone, behind which anything may stand
+            raise ValueError
         parse(value)
     except ValueError:
         return f"{value!r} is not an {protocol} address"

@@ -1,18 +1,27 @@
-"""The storage of this DHT node for others: few, small and short-lived records, from any sender.
+"""The storage of this DHT node for others: few, small and short-lived records, from any sender, each signed by its peer.
 
 hivemind's storage has no limits, and one plain value under a key replaces all records below it. Ours are below a key, one per
-name, so plain values are refused. Where a key is full, a record that came once makes way before one that its peer renews: a
-flood of invented names replaces itself, not the peers that stay.
+name, so plain values are refused, and so are dictionaries, whose length is their sender's choice. What stands under a name
+holds no longer than its signer wrote: otherwise junk, or an old record, would keep out the newer ones of that peer. Where a key
+is full, a record that came once makes way before one that its peer renews: a flood of invented names replaces itself, not the
+peers that stay.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
-from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+from hivemind.dht.storage import DHTLocalStorage
+from hivemind.utils.timed_storage import TimedStorage
+
+from adloco_p2p.swarm.p2p.dht_records import holds_until
+from adloco_p2p.swarm.p2p.hivemind_patches import packed_bytes
 
 MAX_KEYS = 256
 MAX_RECORDS_PER_KEY = 512
+MAX_BYTES_PER_KEY = 1 << 20
+"""Of its records: a search gets all of them in one answer, which hivemind limits to 4 MiB."""
 MAX_RECORD_BYTES = (16 << 10) + 16
 """Of the packed bytes; readers look at 16 KiB."""
 MAX_NAME_CHARS = 128
@@ -23,70 +32,89 @@ MAX_LIFETIME_SECONDS = 3600.0
 
 
 class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is not typed
-    """`now` gives the time of the DHT, in seconds."""
+    """`now` gives the time of the DHT, in seconds; `until` the time until which the record under a name holds."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], *, until: Callable[[str, bytes], float] = holds_until) -> None:
         super().__init__()
-        self._now = now
+        self._now, self._until = now, until
         self._records: dict[DHTID, dict[str, tuple[int, bool]]] = {}
         """Key -> name -> bytes of its record, and whether it was renewed; both in the order of the last writing."""
         self._num_bytes = 0
 
     def store(self, key: DHTID, value: object, expiration_time: float, subkey: object = None) -> bool:
-        """A record below a key, or several; false for a plain value."""
-        if subkey is not None:
-            return self.store_subkey(key, subkey, value, expiration_time)
-        if not isinstance(value, DictionaryDHTValue):
-            return False
-        are_stored = [self.store_subkey(key, name, item.value, item.expiration_time) for name, item in value.items()]
-        return all(are_stored)
+        """A record below a key; false for anything else."""
+        return subkey is not None and self.store_subkey(key, subkey, value, expiration_time)
 
     def store_subkey(self, key: DHTID, subkey: object, value: object, expiration_time: float) -> bool:
-        """Whether it was stored: it is small and short-lived, newer than what is here, and there is room."""
+        """Whether it was stored: it is small, short-lived, newer than what is here, and sound, and there is room."""
         if not isinstance(subkey, str) or len(subkey) > MAX_NAME_CHARS:
             return False
         if not isinstance(value, bytes) or len(value) > MAX_RECORD_BYTES:
             return False
         if not 0.0 < expiration_time - self._now() <= MAX_LIFETIME_SECONDS:  # nor a NaN
             return False
-        self._forget_expired(key)
-        if not self._make_room(key, subkey) or not super().store_subkey(key, subkey, value, expiration_time):
+        held = self.get(key)
+        present = None if held is None else held.value.get(subkey)
+        if present is not None and expiration_time <= present.expiration_time:  # hivemind would let the present one end then
             return False
+        content = packed_bytes(value)
+        if content is None or expiration_time > self._until(subkey, content):
+            return False
+        if not self._make_room(key, subkey, len(value)) or not super().store_subkey(key, subkey, value, expiration_time):
+            return False
+        _compact(self)
+        _compact(self.get(key).value)
         records = self._records.pop(key, {})
         size, _ = records.pop(subkey, (0, False))
         records[subkey] = (len(value), size > 0)
         self._records[key] = records
         self._num_bytes += len(value) - size
+        if self._num_bytes > MAX_STORED_BYTES:
+            self._forget_expired_keys()
         while self._num_bytes > MAX_STORED_BYTES:  # the stalest key, but never this one alone
             self._drop(next(iter(self._records)))
         return True
 
-    def _forget_expired(self, key: DHTID) -> None:
-        """Remove expired records below the key, and keys below which all have expired."""
-        for other in [other for other in self._records if other not in self]:
-            self._drop(other)
-        for name in [name for name in self._records.get(key, {}) if name not in self.get(key).value]:
-            self._num_bytes -= self._records[key].pop(name)[0]
-
-    def _make_room(self, key: DHTID, name: str) -> bool:
-        """For one more record, if it takes more room. False where all others are renewed."""
-        records = self._records.get(key)
-        if records is None:
+    def _make_room(self, key: DHTID, name: str, num_bytes: int) -> bool:
+        """For one more record. False where the others are renewed."""
+        if key not in self._records and len(self._records) >= MAX_KEYS:
+            self._forget_expired_keys()
             if len(self._records) >= MAX_KEYS:
                 self._drop(next(iter(self._records)))
-            return True
-        if name in records or len(records) < MAX_RECORDS_PER_KEY:
-            return True
-        once = next((other for other, (_, is_renewed) in records.items() if not is_renewed), None)
-        if once is None:
-            return False
-        self._num_bytes -= records.pop(once)[0]
-        del self.get(key).value[once]
-        return True
+        self._forget_expired(key)
+        records = self._records.get(key, {})
+        others = {other: size for other, (size, _) in records.items() if other != name}
+        num_others, taken = len(others), num_bytes + sum(others.values())
+        for other in [other for other in others if not records[other][1]]:
+            if num_others < MAX_RECORDS_PER_KEY and taken <= MAX_BYTES_PER_KEY:
+                break
+            num_others, taken = num_others - 1, taken - others[other]
+            self._num_bytes -= records.pop(other)[0]
+            del self.get(key).value[other]
+        return num_others < MAX_RECORDS_PER_KEY and taken <= MAX_BYTES_PER_KEY
+
+    def _forget_expired(self, key: DHTID) -> None:
+        """Records below the key."""
+        records, held = self._records.get(key, {}), self.get(key)
+        alive = set() if held is None else {name for name, _ in held.value.items()}
+        for name in records.keys() - alive:
+            self._num_bytes -= records.pop(name)[0]
+
+    def _forget_expired_keys(self) -> None:
+        """Keys below which all records have expired."""
+        for key in [key for key in self._records if key not in self]:
+            self._drop(key)
 
     def _drop(self, key: DHTID) -> None:
         self._num_bytes -= sum(size for size, _ in self._records.pop(key).values())
         del self[key]
+
+
+def _compact(storage: "TimedStorage[Any, Any]") -> None:
+    """hivemind keeps the end of each earlier record of a name until that time; of one that is renewed all the time without a
+    bound."""
+    if len(storage.expiration_heap) > 2 * len(storage.data) + 16:
+        storage.expiration_heap = sorted(storage.key_to_heap.values())
 
 
 def bound_storage(dht: DHTNode, now: Callable[[], float]) -> None:

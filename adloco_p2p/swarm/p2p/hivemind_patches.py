@@ -107,7 +107,12 @@ class TolerantReader(RecordValidatorBase):  # type: ignore[misc]  # hivemind is 
     def strip_value(self, record: DHTRecord) -> bytes:
         """The bytes that hivemind unpacks: the value if it is packed bytes, as ours are, else a packed nothing."""
         value: bytes = record.value
-        for marker, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):  # msgpack: bytes, with a length of so many bytes
-            if value[:1] == bytes([marker]) and int.from_bytes(value[1 : 1 + width], "big") == len(value) - 1 - width:
-                return value
-        return b"\xc0"
+        return b"\xc0" if packed_bytes(value) is None else value
+
+
+def packed_bytes(value: bytes) -> bytes | None:
+    """What a value of the DHT packs, where that is bytes, as in ours: a marker of msgpack, and a length of so many bytes."""
+    for marker, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):
+        if value[:1] == bytes([marker]) and int.from_bytes(value[1 : 1 + width], "big") == len(value) - 1 - width:
+            return value[1 + width :]
+    return None

@@ -43,6 +43,8 @@ from adloco_p2p.swarm.p2p.daemon import (
     stop_daemon,
 )
 from adloco_p2p.swarm.p2p.dht_clock import DhtClock
+from adloco_p2p.swarm.p2p.dht_nodes import bound_nodes
+from adloco_p2p.swarm.p2p.dht_requests import RequestGate
 from adloco_p2p.swarm.p2p.dht_storage import bound_storage
 from adloco_p2p.swarm.p2p.dialling import dial, dial_with_retries
 from adloco_p2p.swarm.p2p.hivemind_patches import TolerantReader, connect, daemon_process, reading_task, set_dht_clock
@@ -141,9 +143,18 @@ class SwarmNode:
             clock = DhtClock()
             set_dht_clock(clock)
             dht = await DHTNode.create(
-                p2p, client_mode=config.client_mode, record_validator=TolerantReader(), wait_timeout=DHT_TIMEOUT_SECONDS
+                p2p,
+                client_mode=config.client_mode,
+                record_validator=TolerantReader(),
+                authorizer=RequestGate(time.monotonic),
+                wait_timeout=DHT_TIMEOUT_SECONDS,
+                cache_locally=False,  # every search of ours is for the latest records
+                cache_nearest=0,
+                cache_refresh_before_expiry=0,
+                cache_on_store=False,
             )
             bound_storage(dht, clock)
+            bound_nodes(dht)
             host = cls(p2p=p2p, dht=dht, clock=clock, identity=identity, book=book, sockets=sockets, config=config)
             await host._join(given, others, join_timeout_seconds, may_begin_alone=may_begin_alone, say=say)
             undo.pop_all()

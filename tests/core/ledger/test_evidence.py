@@ -68,6 +68,23 @@ def test_a_signer_lifts_a_ban_by_evidence_and_the_same_evidence_does_not_count_a
     assert "is in the ledger already" in verdict(ledger, statements=[found])
 
 
+def test_a_lifted_ban_is_not_undone_by_other_evidence_of_what_came_before() -> None:
+    """A peer that signed twice once, by an old copy of its directory, did so under several keys: each pair is evidence."""
+    ledger, entries = seated()
+    first, other = evidence(ledger), evidence(ledger, key=Digest("d" * 64))
+    entries.append(agree(ledger, statements=[first]))
+    entries.append(agree(ledger, statements=[statement("unban", peer(1), serial=1)]))
+    entries.append(agree(ledger, joined=[invited(peer(1))]))
+    assert peer(1) in roster_of(ledger.plans[-1])
+    assert "is about a plan before a signer lifted that peer's ban" in verdict(ledger, statements=[other])
+    entries.append(agree(ledger))
+    again = evidence(ledger)
+    assert verdict(ledger, statements=[again]) == "", "what it does afterwards counts"
+    entries.append(agree(ledger, statements=[again]))
+    assert list(ledger.admissions.bans()) == [peer(1)]
+    assert verify_ledger(ticketed_ledger().plans[0], entries, decide, verify) == []
+
+
 def test_a_signer_that_evidence_bans_lifts_the_ban_by_no_statement_of_its_own() -> None:
     """Neither at once, nor through a signer that it adds; another signer lifts it."""
     ledger, _ = seated()

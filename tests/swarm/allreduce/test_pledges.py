@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import struct
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -16,8 +17,9 @@ import torch
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.hash_tree import tree_root
 from adloco_p2p.core.model.ledger_entry import Equivocation, Evidence, Pledge, inputs_digest, receipt_content
-from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.decode import decode
+from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import CODECS, codec_named
 from adloco_p2p.numerics.reduction import BadPart
@@ -25,10 +27,13 @@ from adloco_p2p.swarm.allreduce import butterfly, member_side, pledges, reducer_
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.gram_barrier import diagonal_of, encode_products
+from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose, failure
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution, root_of, sent_root
 from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 from adloco_p2p.swarm.allreduce.pledges import Commitment, CommitmentBook, Notary, ReceiptBook
+from adloco_p2p.swarm.allreduce.receipt_exchange import ReceiptExchange
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
+from adloco_p2p.swarm.transport.framed_stream import FrameKind
 from tests.swarm.averaging_peers import Peers, alike, key_of, mesh_of, sign, suspects_of
 
 SIZE = 20_003
@@ -382,10 +387,72 @@ def test_receipts_that_a_member_made_up_prove_nothing(peers: Peers) -> None:
         return canonical.encode(pledges.Pledges(pledges=(receipt,)))
 
     other = replace(held[1], content=Digest("a" * 64))
-    exchange.on_shown(peers[1].peer_id, key_of("made up"), shown(other))
+    exchange.on_shown(PeerId("the first"), key_of("made up"), shown(other))
     elsewhere = replace(other, key=key_of("elsewhere"))
     signed = replace(elsewhere, signature=sign(elsewhere.peer, elsewhere.payload))
-    exchange.on_shown(peers[1].peer_id, key_of("made up"), shown(signed))
+    exchange.on_shown(PeerId("the second"), key_of("made up"), shown(signed))
     assert peers.evidence == []
-    exchange.on_shown(peers[1].peer_id, key_of("made up"), shown(replace(other, signature=sign(other.peer, other.payload))))
+    exchange.on_shown(PeerId("the third"), key_of("made up"), shown(replace(other, signature=sign(other.peer, other.payload))))
     assert bans(peers.evidence) == {held[1].peer}
+
+
+def exchange_of(evidence: list[Evidence], verified: list[PeerId]) -> ReceiptExchange:
+    def verify(peer: PeerId, payload: bytes, signature: str) -> bool:
+        verified.append(peer)
+        return sign(peer, payload) == signature
+
+    notary = Notary(PeerId("me"), sign=lambda _: "", verify=verify, on_evidence=evidence.append)
+    return ReceiptExchange(PeerId("me"), notary, connect=lambda *_: pytest.fail("nothing is shown"))
+
+
+def receipt(spec: AllReduceSpec, content: str) -> Pledge:
+    unsigned = Pledge(
+        kind="reduction",
+        peer=spec.members[1],
+        plan=spec.plan,
+        round=spec.round,
+        key=spec.key,
+        content=Digest(content * 64),
+        signature="",
+    )
+    return replace(unsigned, signature=sign(unsigned.peer, unsigned.payload))
+
+
+def encoded(*receipts: Pledge) -> bytes:
+    return canonical.encode(pledges.Pledges(pledges=receipts))
+
+
+def test_receipts_under_keys_that_nobody_has_take_no_place_of_those_that_another_member_shows() -> None:
+    """A reducer that gave two of them would see to it that the one which came early is forgotten."""
+    evidence: list[Evidence] = []
+    exchange, spec = exchange_of(evidence, []), spec_of()
+    exchange.on_shown(PeerId("honest"), spec.key, encoded(receipt(spec, "a")))
+    for number in range(1000):
+        exchange.on_shown(PeerId("flooding"), key_of(str(number)), encoded(receipt(spec, "b")))
+    exchange.hold(spec, (receipt(spec, "b"),))
+    assert bans(evidence) == {spec.members[1]}
+
+
+def test_a_member_shows_its_receipts_of_an_average_once_and_one_of_each_reducer() -> None:
+    verified: list[PeerId] = []
+    exchange, spec = exchange_of([], verified), spec_of()
+    exchange.hold(spec, (receipt(spec, "b"),))
+    forged = [replace(receipt(spec, "a"), signature=f"{number:0128x}") for number in range(MAX_HOSTS)]
+    exchange.on_shown(PeerId("flooding"), spec.key, encoded(*forged))
+    with pytest.raises(RemoteProtocolError, match="of one average again"):
+        exchange.on_shown(PeerId("flooding"), spec.key, encoded(*forged))
+    assert len(verified) == 1
+
+
+def test_notes_about_averages_that_nobody_makes_are_logged_seldom(peers: Peers, caplog: pytest.LogCaptureFixture) -> None:
+    async def note(number: int) -> None:
+        stream = await peers[1].averager._connect(peers[0].peer_id, 10.0)
+        stream.send(FrameKind.HELLO, Hello(purpose=Purpose.ABORT, key=key_of(str(number))).encode())
+        stream.send(FrameKind.NOTE, failure("none of them", ()).encode())
+        await stream.until_closed(10.0)
+        stream.close()
+
+    with caplog.at_level(logging.INFO, logger="adloco_p2p"):
+        for number in range(20):
+            peers.run(note(number))
+    assert sum("averaging.note" in line for line in caplog.messages) == 1

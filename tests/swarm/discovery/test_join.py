@@ -10,7 +10,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery import join
 from adloco_p2p.swarm.discovery.join import DISCOVERY_SECONDS, LOOK_SECONDS, connect_to_run, find_manifest
-from adloco_p2p.swarm.discovery.run_records import PeerRecord
+from adloco_p2p.swarm.p2p.dht_records import PeerRecord
 
 RUN = Digest("ab" * 32)
 KNOWN, ANSWERS, SILENT = PeerId("known"), PeerId("answers"), PeerId("silent")

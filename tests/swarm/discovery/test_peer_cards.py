@@ -16,7 +16,7 @@ from adloco_p2p.errors import ConfigError, RemoteProtocolError, SwarmError
 from adloco_p2p.swarm.discovery import peer_cards
 from adloco_p2p.swarm.discovery.peer_cards import LOOK_SECONDS, MAX_LOOKS, PeerCards, card_of
 from adloco_p2p.swarm.discovery.reachability import ClockReading
-from adloco_p2p.swarm.discovery.run_records import PeerRecord
+from adloco_p2p.swarm.p2p.dht_records import PeerRecord
 
 RUN = Digest("ab" * 32)
 A, B, MUTE = map(PeerId, ("a", "b", "mute"))

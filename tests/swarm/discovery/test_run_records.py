@@ -3,6 +3,8 @@ import dataclasses
 import time
 
 import pytest
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DHTLocalStorage
 
 from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
 from adloco_p2p.core.model import canonical
@@ -10,7 +12,8 @@ from adloco_p2p.core.model.scalars import MAX_LABEL_CHARS, Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
-from adloco_p2p.swarm.discovery.run_records import MAX_DHT_RECORD_BYTES, Discovery, PeerRecord, RunRecord
+from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.dht_records import MAX_DHT_RECORD_BYTES, PeerRecord, RunRecord
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.v1 import gossip_pb2
 from tests.swarm.swarm_hosts import started_hosts
@@ -68,6 +71,11 @@ def _signed(identity, context, record):
     return gossip_pb2.SignedRecord(payload=payload, signature=identity.sign(context, payload)).SerializeToString()
 
 
+def planted(node, key, name, value, expiration):
+    storage, packed = node.protocol.storage, node.protocol.serializer.dumps(value)
+    assert DHTLocalStorage.store_subkey(storage, DHTID.generate(key), name, packed, expiration)
+
+
 def test_records_that_are_not_what_they_claim_are_passed_over(tmp_path):
     async def scenario():
         async with started_hosts(tmp_path, 2) as (host, reader_host):
@@ -93,12 +101,16 @@ def test_records_that_are_not_what_they_claim_are_passed_over(tmp_path):
                 "name": _signed(mallory, "peer record", dataclasses.replace(mine, nickname="evil\u202ename")),
             }
             for number, value in enumerate(bad.values()):
-                stored = await host.dht.store(key, value, record.expiration + number, subkey=f"{mallory.peer_id}{number}")
-                assert stored
+                name = f"{mallory.peer_id}{number}"
+                assert not await host.dht.store(key, value, record.expiration, subkey=name)
+                for node in (host.dht, reader_host.dht):  # a node of the adversary stores what it likes
+                    planted(node, key, name, value, record.expiration + number)
             assert await host.dht.store(key, bad["third party"], record.expiration, subkey=mallory.peer_id)
             reader = Discovery(reader_host.dht, reader_host.identity)
             assert await reader.find_peers(RUN) == (record,)
-            assert await host.dht.store(key, good, record.expiration + 50, subkey=mallory.peer_id)
+            later = dataclasses.replace(mine, expiration=record.expiration + 50)
+            value = _signed(mallory, "peer record", later)
+            assert await host.dht.store(key, value, later.expiration, subkey=mallory.peer_id)
             assert {found.peer for found in await reader.find_peers(RUN)} == {host.me, mallory.peer_id}
 
     asyncio.run(scenario())
@@ -111,7 +123,7 @@ def test_a_value_that_cannot_be_unpacked_ends_no_search(tmp_path):
             key_id = next(iter(reader_host.dht.protocol.storage.data))
             for subkey, raw in (("a", b"\xc1"), ("b", b"\xc4\x05xx"), ("c", b""), ("d", b"\xc7\x01\x50\x00")):
                 for node in (host.dht, reader_host.dht):
-                    assert node.protocol.storage.store_subkey(key_id, subkey, raw, time.time() + 600.0)
+                    assert DHTLocalStorage.store_subkey(node.protocol.storage, key_id, subkey, raw, time.time() + 600.0)
             runs = await Discovery(reader_host.dht, reader_host.identity).list_runs()
             assert [run.run for run in runs] == [RUN]
 

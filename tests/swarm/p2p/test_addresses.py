@@ -37,6 +37,8 @@ def test_an_address_comes_back_as_it_was_written(text):
         ("203.0.113.7:4001", "without /p2p/"),
         (f"/p2p/{ALICE}", "no address"),
         ("/ip4/203.0.113.7/tcp/4001/p2p/me", "not a PeerID"),
+        (f"/ip4/203.0.113.7/tcp/4001/ip4/127.0.0.1/tcp/22/p2p/{ALICE}", "more than one host"),
+        (f"/ip6/fe80::1%\x1b[2J/tcp/4001/p2p/{ALICE}", "not an ip6 address"),
         (f"/ip4/203.0.113/tcp/4001/p2p/{ALICE}", "not an ip4 address"),
         (f"/ip4/203.0.113.7/tcp/65536/p2p/{ALICE}", "not a port"),
         (f"/ip4/203.0.113.7/tcp/p2p/{ALICE}", "not a port|nothing after"),
@@ -193,6 +195,36 @@ RELAYED = f"/ip4/9.9.9.9/tcp/1/p2p/{BOB}/p2p-circuit"
 )
 def test_announced_addresses_lead_out_of_this_machine_and_its_network(own, dialled):
     own = [f"{address}/p2p/{ALICE}" for address in own]
-    never = {"/ip4/169.254.169.254/tcp/80", "/ip6/fe80::1/tcp/80", "/ip4/0.0.0.0/tcp/80", "/ip4/224.0.0.1/udp/9"}
+    never = {
+        "/ip4/169.254.169.254/tcp/80",
+        "/ip6/fe80::1/tcp/80",
+        "/ip4/0.0.0.0/tcp/80",
+        "/ip4/224.0.0.1/udp/9",
+        "/ip6/::ffff:169.254.169.254/tcp/80",  # where clouds keep a machine's secrets
+        f"/ip4/169.254.169.254/tcp/80/p2p/{BOB}/p2p-circuit",
+    }
     announced = {PUBLIC, RELAYED, PRIVATE, LOOPBACK, *never}
     assert {address for address in announced if leads_out(f"{address}/p2p/{BOB}", own)} == dialled
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"/ip4/127.0.0.1/tcp/22/p2p/{BOB}/p2p-circuit",
+        "/ip6/::ffff:127.0.0.1/tcp/22",
+        "/ip6/::127.0.0.1/tcp/22",
+        "/ip6/64:ff9b::7f00:1/tcp/22",
+        "/ip6/2002:7f00:1::/tcp/22",
+        "/ip6/::1/tcp/22",
+    ],
+)
+def test_loopback_in_any_guise_is_dialled_by_none_that_is_not_reached_there(address):
+    for own in (PUBLIC, PRIVATE, RELAYED):
+        assert not leads_out(f"{address}/p2p/{BOB}", [f"{own}/p2p/{ALICE}"])
+    assert leads_out(f"{address}/p2p/{BOB}", [f"{LOOPBACK}/p2p/{ALICE}"])
+
+
+@pytest.mark.parametrize("address", [f"{PRIVATE}/p2p/{BOB}/p2p-circuit", "/ip6/fec0::1/tcp/22", "/dns4/localhost/tcp/22"])
+def test_a_private_network_in_any_guise_is_dialled_from_within_only(address):
+    assert not leads_out(f"{address}/p2p/{BOB}", [f"{PUBLIC}/p2p/{ALICE}"])
+    assert leads_out(f"{address}/p2p/{BOB}", [f"{PRIVATE}/p2p/{ALICE}"])

@@ -1,0 +1,51 @@
+"""The other nodes of the DHT: how many this one remembers, and what it gives them unasked.
+
+To hivemind a node is the id that it gives itself, and one peer may give itself any number. Each is remembered, and when it is
+first seen it is sent all records that it should store: megabytes for a question of a hundred bytes. Here a peer is one node, and
+records spread by being announced again.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from hivemind.dht.node import DHTNode
+from hivemind.dht.routing import DHTID, RoutingTable
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.p2p import PeerID
+
+
+class BoundedRouting(RoutingTable):  # type: ignore[misc]  # hivemind is not typed
+    """One node per peer, and for each full bucket as many that wait for a place in it as it has places."""
+
+    def add_or_update_node(self, node_id: DHTID, peer_id: PeerID) -> tuple[DHTID, PeerID] | None:
+        """As hivemind's. The id of another peer's node is passed over: that one has to go first."""
+        if self.uid_to_peer_id.get(node_id, peer_id) != peer_id:
+            return None
+        earlier = self.get(peer_id=peer_id)
+        if earlier is not None and earlier != node_id:
+            self._forget(earlier)
+        to_ping: tuple[DHTID, PeerID] | None = super().add_or_update_node(node_id, peer_id)
+        waiting = self.buckets[self.get_bucket_index(node_id)].replacement_nodes
+        while len(waiting) > self.bucket_size:
+            self._forget(next(iter(waiting)))
+        return to_ping
+
+    def _forget(self, node_id: DHTID) -> None:
+        with contextlib.suppress(KeyError):  # hivemind misplaces an id on the border of two buckets
+            del self[node_id]
+
+
+def bound_nodes(dht: DHTNode) -> None:
+    """To be called before the node knows any other."""
+    protocol, table = dht.protocol, dht.protocol.routing_table
+    protocol.routing_table = BoundedRouting(table.node_id, table.bucket_size, table.depth_modulo)
+    call_store = protocol.call_store
+
+    async def call_store_asked(peer: PeerID, keys: Sequence[DHTID], values: Sequence[object], *args: Any, **kwargs: Any) -> Any:
+        """Single records only: whole dictionaries are what hivemind sends to new nodes."""
+        if any(isinstance(value, DictionaryDHTValue) for value in values):
+            return None
+        return await call_store(peer, keys, values, *args, **kwargs)
+
+    protocol.call_store = call_store_asked
