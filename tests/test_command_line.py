@@ -349,6 +349,9 @@ def test_a_usage_error_names_the_program_once_and_no_list_of_verbs(capsys: pytes
     said = capsys.readouterr().err
     assert "did you mean --workdir?" in said and said.count("\n") == 3
     with pytest.raises(SystemExit):
+        make_parser().parse_args(["join", "--set", "device=cpu"])
+    assert "did you mean --peer-set?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
         make_parser().parse_args(["join"])
     assert capsys.readouterr().err.startswith("usage: adloco-peer join ")
 
