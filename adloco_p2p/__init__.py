@@ -30,3 +30,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """For completion in a shell: names that were not used yet are among them."""
+    return sorted({*globals(), *__all__})

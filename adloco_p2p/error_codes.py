@@ -237,8 +237,8 @@ ERROR_CODES = {
     ),
     "E302": ErrorCode(
         "none of the known peers can be used",
-        "All addresses that were given or remembered are dead, blocked by a firewall, or have changed. Each is listed with"
-        " its reason.",
+        "All addresses that were given or remembered are dead, blocked by a firewall, or have changed, or the run is over and"
+        " its peers have left. Each is listed with its reason.",
         "Ask for a current join link, or name beside yours the address that `adloco-peer status` prints at any member:"
         " `--initial-peers LINK ADDRESS`; on the other machine, open the port that it listens on.",
     ),
@@ -249,8 +249,9 @@ ERROR_CODES = {
     ),
     "E304": ErrorCode(
         "no peer could give the run's configuration",
-        "The run is announced, but no peer that has it could be reached, or what they gave is not signed by its author.",
-        "Try again in a minute; if it persists, ask the author whether the join link is right.",
+        "No peer that has the run could be reached: its first peer is not up yet, or the run is over and all have left; or what"
+        " they gave is not signed by its author.",
+        "Try again in a minute; if it persists, ask the author whether the run is over and whether the join link is right.",
     ),
     "E305": ErrorCode(
         "the p2p daemon does not start",
@@ -304,6 +305,12 @@ ERROR_CODES = {
         " peers had left before this one came to the end, or it came back when none of them was there, and trained the rest"
         " alone.",
         "Ask a peer that ended the run for its export. `adloco-peer export` writes the model of this peer's last checkpoint.",
+    ),
+    "E315": ErrorCode(
+        "nobody is there to let this peer in",
+        "This peer has read the run's plans and has no seat yet, and all members of the newest plan have left or fell silent:"
+        " the run is over, or it goes on once one of them returns.",
+        "Ask the author whether the run is over. If not, start again with the same command once one of its peers runs.",
     ),
     "E351": ErrorCode(
         "the node does not answer",

@@ -349,8 +349,19 @@ def test_a_usage_error_names_the_program_once_and_no_list_of_verbs(capsys: pytes
     said = capsys.readouterr().err
     assert "did you mean --workdir?" in said and said.count("\n") == 3
     with pytest.raises(SystemExit):
+        make_parser().parse_args(["join", "--set", "device=cpu"])
+    assert "did you mean --peer-set?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
         make_parser().parse_args(["join"])
     assert capsys.readouterr().err.startswith("usage: adloco-peer join ")
+
+
+@pytest.mark.parametrize("cap", ["1", "9999", "8Mbit", "-1", "nan"])
+def test_a_cap_in_other_units_is_refused_with_those_that_are_accepted(cap: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["bandwidth", "--workdir", "me", f"--up={cap}"])
+    assert f"argument --up: {cap}: accepted are bytes per second from 10k on" in capsys.readouterr().err
+    assert make_parser().parse_args(["bandwidth", "--workdir", "me", "--up=10k", "--down=0"]).up == 10_000
 
 
 def test_a_model_that_is_not_there_is_named_by_the_setting_that_named_it(

@@ -85,7 +85,8 @@ class Parser(argparse.ArgumentParser):
         options = set(re.findall(r"--[a-z-]+", self.format_help()))
         for option in (word.partition("=")[0] for word in self._given if word.startswith("--") and word != "--"):
             if not any(known.startswith(option) for known in options):
-                near = difflib.get_close_matches(option, options, n=1)
+                longer = sorted(known for known in options if known.endswith(option[1:]))
+                near = longer or difflib.get_close_matches(option, options, n=1)
                 return f"{option}: no such option of {self.prog}" + (f"; did you mean {near[0]}?" if near else "")
         return None
 

@@ -177,7 +177,9 @@ def control(verbs: Verbs) -> None:
     watch.set_defaults(verb="control:watch")
     bandwidth = add_verb(verbs, "bandwidth", "show the caps of the running node's traffic, or change them until it ends")
     for way in ("up", "down"):
-        bandwidth.add_argument(f"--{way}", type=rate, metavar="RATE", help="bytes per second, such as 2M or 500k; 0: no cap")
+        bandwidth.add_argument(
+            f"--{way}", type=rate, metavar="RATE", help="bytes per second, such as 2M (16 Mbit/s) or 500k; 0: no cap"
+        )
     bandwidth.set_defaults(verb="control:bandwidth")
     asking = {name: add_verb(verbs, name, command.words) for name, command in COMMANDS.items()}
     for name, parser in asking.items():

@@ -3,7 +3,7 @@
 import re
 from math import ceil
 
-from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.peer_config import LEAST_CAP_BYTES_PER_SECOND, PeerConfig
 from adloco_p2p.config.plugins import packages_problems
 from adloco_p2p.config.quiet_hours import parse_range
 from adloco_p2p.config.run_config import AVERAGING_PRESETS, DataConfig, ModelConfig, RunConfig
@@ -411,6 +411,7 @@ def peer_combinations(peer: PeerConfig) -> list[str]:
     if peer.use_auto_relay and not peer.use_relay:
         problems.append("use_auto_relay: needs use_relay, which is off")
     problems += _quiet_hours(peer)
+    problems += _caps(peer)
     return problems
 
 
@@ -441,3 +442,18 @@ def _quiet_hours(peer: PeerConfig) -> list[str]:
         if quiet and not peer.quiet_hours:
             problems.append(f"quiet_{name}_bytes_per_second: nothing without quiet_hours; set them, such as 22:00-07:00")
     return problems
+
+
+def _caps(peer: PeerConfig) -> list[str]:
+    caps = {
+        "upload_bytes_per_second": peer.upload_bytes_per_second,
+        "download_bytes_per_second": peer.download_bytes_per_second,
+        "quiet_upload_bytes_per_second": peer.quiet_upload_bytes_per_second,
+        "quiet_download_bytes_per_second": peer.quiet_download_bytes_per_second,
+    }
+    accepted = f"bytes per second from {LEAST_CAP_BYTES_PER_SECOND} on, or 0 for no cap"
+    return [
+        f"{name}: {cap} leaves no room beside gossip; accepted: {accepted}"
+        for name, cap in caps.items()
+        if 0 < cap < LEAST_CAP_BYTES_PER_SECOND
+    ]

@@ -8,6 +8,10 @@ from annotated_types import Ge, Gt, Le
 from adloco_p2p.core.model.rules import NaturalInt, PositiveInt
 from adloco_p2p.core.model.scalars import Label
 
+LEAST_CAP_BYTES_PER_SECOND = 10_000
+"""A lower cap is a mistake of units: gossip passes every cap and takes some thousand bytes per second, which leaves nothing for
+the rest."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerConfig:
@@ -82,9 +86,9 @@ class PeerConfig:
     """Experiment trackers that get the metrics behind every round and the inner loss, by the names of Prometheus: files in the
     working directory, `tensorboard` and `wandb`; each needs the extra of its name."""
     upload_bytes_per_second: NaturalInt = 0
-    """Cap of all traffic out; 0: none."""
+    """Cap of all traffic out, at least 10000; 0: none."""
     download_bytes_per_second: NaturalInt = 0
-    """Cap of all traffic in; 0: none."""
+    """Cap of all traffic in, at least 10000; 0: none."""
     daily_budget_bytes: NaturalInt = 0
     """Traffic of one day, in and out together, after which the node pauses until midnight, local time; 0: no limit."""
     quiet_hours: tuple[str, ...] = ()

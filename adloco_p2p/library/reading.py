@@ -16,6 +16,7 @@ from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log, Round, Stamped
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_events_of, ledger_of
@@ -81,7 +82,7 @@ class Run:
         self.config: RunConfig = found
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}): {self.config.name}, {len(self.rounds)} rounds"
+        return f"Run({str(self.path)!r}): {self.config.name}, {plural(len({row.round for row in self.rounds}), 'round')}"
 
     @property
     def digest(self) -> str:

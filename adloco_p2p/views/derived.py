@@ -11,6 +11,7 @@ from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, PeerCard, P
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, RoundResult
+from adloco_p2p.views.slow_peer import link_words, waits_for_its_link
 from adloco_p2p.views.status import Status
 
 MAX_BINS = 12
@@ -56,14 +57,17 @@ class PeerRow:
     card: PeerCard | None = None
     """The peer's announcement about itself."""
     role: str = ""
-    """`keeper`, or how long its probation lasts, or since when it is on the bench; empty for a full member that hosts."""
+    """`keeper`, or how long its probation lasts, or why it is on the bench; empty for a full member that hosts."""
 
 
-def _role(seat: RosterLine) -> str:
+def _role(seat: RosterLine, plan: Plan | None) -> str:
     if seat.is_keeper:
         return "keeper"
     words = [f"on probation for {seat.probation} more reports"] if seat.probation else []
-    words += [f"on the bench since round {seat.waits_from}"] if seat.waits_from is not None else []
+    if plan is not None and waits_for_its_link(plan, seat.peer):
+        words.append("on the bench, for its link")
+    elif seat.waits_from is not None:
+        words.append(f"on the bench since round {seat.waits_from}")
     return ", ".join(words)
 
 
@@ -114,10 +118,12 @@ def paused_by_signer(status: Status) -> str:
 
 
 def bench_words(status: Status) -> str:
-    """Since when this peer is on the bench, why, and how many wait before it; empty where it is not there."""
+    """Why this peer is on the bench, and since when where it waits for its turn; empty where it is not there."""
     plan = status.current_plan
     if plan is None or not status.peer or status.state != "running":
         return ""
+    if waits_for_its_link(plan, status.peer):
+        return f"on the bench: {link_words(plan, status.peer)}"
     since = next((seat.waits_from for seat in plan.roster if seat.peer == status.peer), None)
     if since is None:
         return ""
@@ -538,7 +544,7 @@ def peer_rows(status: Status) -> list[PeerRow]:
                 share=shares.get(roster_entry.peer, 0.0) if shares else None,
                 last_report=roster_entry.last_report,
                 instances=_hosted(plan, roster_entry.peer),
-                role=_role(roster_entry),
+                role=_role(roster_entry, plan),
                 upload_bytes_per_second=roster_entry.upload_bytes_per_second or None,
                 card=status.peer_cards.get(roster_entry.peer),
             )

@@ -530,5 +530,6 @@ def _starting(event: telemetry.Starting, status: Status) -> Status:
 @fold.register
 def _finished(event: telemetry.Finished, status: Status) -> Status:
     activities = {instance: replace(activity, phase="done") for instance, activity in status.activities.items()}
-    warnings = {key: message for key, message in status.warnings.items() if key != ORDERS}  # they are carried out
+    over = (ORDERS, SLOW_PEER)  # carried out; nobody waits any more
+    warnings = {key: message for key, message in status.warnings.items() if key not in over}
     return replace(status, state="finished", finish=event, activities=activities, warnings=warnings)

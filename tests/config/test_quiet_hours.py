@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adloco_p2p.config.combinations import peer_combinations
+from adloco_p2p.config.load import load_peer
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.quiet_hours import parse_range, quiet_until
+from adloco_p2p.errors import ConfigError
 
 
 def at(text: str) -> datetime:
@@ -57,5 +59,15 @@ def test_what_is_no_range_is_refused_by_name(text: str) -> None:
 
 
 def test_quiet_caps_without_quiet_hours_do_nothing_and_warn() -> None:
-    (problem,) = peer_combinations(PeerConfig(quiet_upload_bytes_per_second=5))
+    (problem,) = peer_combinations(PeerConfig(quiet_upload_bytes_per_second=50_000))
     assert problem.startswith("quiet_upload_bytes_per_second: ")
+
+
+@pytest.mark.parametrize("name", ["upload", "download", "quiet_upload", "quiet_download"])
+def test_a_cap_that_leaves_nothing_beside_gossip_is_refused_with_its_unit(name: str) -> None:
+    setting = f"{name}_bytes_per_second"
+    with pytest.raises(ConfigError) as refusal:
+        load_peer(None, ["quiet_hours=[22:00-07:00]", f"{setting}=1"])
+    (problem,) = refusal.value.problems
+    assert problem.startswith(f"{setting}: 1 ") and "bytes per second from 10000 on" in problem
+    load_peer(None, ["quiet_hours=[22:00-07:00]", f"{setting}=10000"])

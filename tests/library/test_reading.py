@@ -30,6 +30,7 @@ def test_rounds_come_in_order_one_row_per_instance(directory: Path) -> None:
     run = adloco_p2p.Run(directory)
     expected = [(number, instance) for number in range(ROUNDS) for instance in synthetic.live(number)]
     assert [(row.round, row.instance) for row in run.rounds] == expected
+    assert len(expected) > ROUNDS and repr(run).endswith(f": made up, {ROUNDS} rounds")
     made = next(e for e in synthetic.events(ROUNDS) if e["event"] == "round" and (e["round"], e["instance"]) == (5, 1))
     row = next(row for row in run.rounds if (row.round, row.instance) == (5, 1))
     assert (row.loss, row.heldout_loss, row.samples) == (made["loss"], made["heldout_loss"], made["samples"])
@@ -79,3 +80,10 @@ def test_importing_the_package_and_reading_a_run_need_no_torch() -> None:
     code = "import sys, adloco_p2p\nassert len([n for n in sys.modules if n.startswith('adloco_p2p')]) == 1\nadloco_p2p.Run\n"
     check = "assert not {'torch', 'hivemind', 'transformers', 'pandas'} & sys.modules.keys(), sorted(sys.modules)"
     subprocess.run([sys.executable, "-c", code + check], check=True)
+
+
+def test_a_shell_completes_names_that_were_not_used_yet() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-c", "import adloco_p2p; print(*dir(adloco_p2p))"], capture_output=True, text=True, check=True
+    )
+    assert set(adloco_p2p.__all__) <= set(listed.stdout.split())

@@ -46,6 +46,12 @@ def test_the_slowest_uplink_is_named_with_the_remedy(speeds: dict[str, float], c
     assert words in found and bool(words) == bool(found)
 
 
+def test_nobody_waits_for_a_peer_once_the_run_is_over() -> None:
+    made = slowed({OTHERS[2]: 2e6, THIS: 9e6})
+    (finished,) = [event for event in events() if event["event"] == "finished"]
+    assert SLOW_PEER in replay(made).warnings and SLOW_PEER not in replay([*made, finished]).warnings
+
+
 def test_a_wait_that_is_short_beside_the_round_is_no_news() -> None:
     assert SLOW_PEER not in replay(slowed({OTHERS[2]: 2e6, THIS: 9e6}, expected_seconds=600.0)).warnings
 

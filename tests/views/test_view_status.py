@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.views import derived, plain
 from adloco_p2p.views.records import Life
 from adloco_p2p.views.status import MAX_INCIDENTS, MAX_PLANS, MAX_SAMPLE_TEXTS, Status
@@ -200,6 +201,24 @@ def test_a_peer_on_the_bench_reads_why(since: int, requested: int, words: str) -
     assert derived.joining(status) == derived.phase(status) == words
     (row,) = (row for row in derived.peer_rows(status) if row.is_self)
     assert row.role == f"on the bench since round {since}"
+
+
+def test_a_peer_that_waits_for_its_link_reads_that() -> None:
+    """Not that the run has no room; when its link is tried the view shows its work again."""
+    made = benched(3, hosts=("a", "b"), requested=64)
+    for event in made[1:]:
+        event["reason"] = (
+            f"4 of 4 peers reported; {THIS} is benched, and tried every 32 rounds (its link needs 21.6 s at 2 MB/s)"
+        )
+        event["roster"] = [{**seat, "upload_bytes_per_second": 2e6, "waits_from": None} for seat in event["roster"]]
+    status = replay(made)
+    words = "on the bench: 16 Mbit/s up would hold the others up; its link is tried every 32 rounds"
+    assert derived.joining(status) == derived.phase(status) == words
+    (row,) = (row for row in derived.peer_rows(status) if row.is_self)
+    assert row.role == "on the bench, for its link"
+    share = replace(status.plans[0].instances[0].hosts[0], peer=PeerId(THIS))
+    tried = [replace(plan, instances=(replace(plan.instances[0], hosts=(share,)),)) for plan in status.plans]
+    assert derived.bench_words(replace(status, plans=tuple(tried))) == ""
 
 
 def joiner(*, seated_from: int, working_from: int) -> list[Made]:

@@ -32,6 +32,11 @@ from adloco_p2p.core.peer.state import PeerState
 HANDOVER_SECONDS = 600.0
 """A peer that ends waits this long at most for others to fetch the state that no other peer has."""
 
+NEWCOMER_SECONDS = 300.0
+"""A newcomer waits this long for a member that lets it in, where all members that it knows of are gone."""
+NOBODY_THERE = "E315"
+"""No member of the run is left that could let this peer in."""
+
 NOT_THE_MODEL = "E314"
 """The run is over, and this peer does not have its model."""
 NO_FINAL_MODEL = "no peer could give this one the final model"
@@ -117,11 +122,15 @@ class Lifecycle:
         self._before_waiting = self.stage
         self._is_exchanging: bool | None = None
         """Whether the final state of the others is on its way; None: this peer has not asked for it."""
+        self._alone: tuple[int, float] | None = None
+        """Of a newcomer without a member: its newest round, and since when."""
         self._handover_until = 0.0
         """While handing over: successors have until this instant to fetch what only this peer has."""
 
     @property
     def next_deadline(self) -> float | None:
+        if self._alone is not None:
+            return self._alone[1] + NEWCOMER_SECONDS
         return self._handover_until if self.is_donor else self._completion.next_deadline
 
     @property
@@ -268,7 +277,10 @@ class Lifecycle:
     # --- what has become possible ------------------------------------------------------------------------------------
 
     def end(self, now: float) -> list[Effect]:
-        """Pause or stop where that was asked and nothing is under way; stop where the others have ended the run."""
+        """Pause or stop where that was asked and nothing is under way; stop where the others have ended the run or are gone."""
+        if self._is_left_alone(now):
+            reason = f"no member of the run was there for {NEWCOMER_SECONDS:.0f} s"
+            return self._stop(Stop(reason=reason, is_finished=False, error=NOBODY_THERE), now)
         if self._is_busy(now):
             return []
         if self._fetching.has_given_up:
@@ -291,6 +303,16 @@ class Lifecycle:
         is_saved = self._checkpoints.newest == boundary
         reason = f"stopped before round {boundary}" if is_saved else LAST_CHECKPOINT
         return effects + self._stop(Stop(reason=reason, is_finished=False), now)
+
+    def _is_left_alone(self, now: float) -> bool:
+        """A newcomer without a seat or a state, for whom nothing happened since all members of its newest plan went."""
+        newest = self._book.newest
+        is_seated = any(entry.peer == self._state.me for entry in newest.roster)
+        if is_seated or self._state.held or self._book.has_others(newest, self._state.gone):
+            self._alone = None
+        elif self._alone is None or self._alone[0] != newest.round:
+            self._alone = newest.round, now
+        return self._alone is not None and now >= self._alone[1] + NEWCOMER_SECONDS
 
     def _is_busy(self, now: float) -> bool:
         """The last votes of hosts that are gone may still bring the average of a round."""

@@ -74,6 +74,10 @@ class SignedManifest:
             raise RemoteProtocolError("not a signed manifest") from None
 
 
+_NOT_SERVED = "protocols not supported"
+"""libp2p's answer for a peer that is there and serves no run."""
+
+
 async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> SignedManifest:
     """The manifest of `run` from the first of `peers` that has it. Its digest and signature are verified; raises SwarmError."""
     problems = []
@@ -86,7 +90,10 @@ async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> Sign
             manifest = SignedManifest.from_proto(reply.manifest)
             manifest.verified(run)
         except (RemoteProtocolError, *NETWORK_ERRORS) as error:
-            problems.append(f"  {peer}: {error or 'no answer'}")
+            is_elsewhere = _NOT_SERVED in str(error)
+            problems.append(
+                f"  {peer}: {'a bootstrap, or a node that is still starting' if is_elsewhere else error or 'no answer'}"
+            )
         else:
             return manifest
     raise SwarmError(

@@ -20,6 +20,8 @@ DIAL_TIMEOUT_SECONDS = 10.0
 """For one attempt to reach one peer."""
 PAUSES_SECONDS = (0.5, 6.0)
 """Before the second and the third attempt, and up to half as long again: libp2p refuses for five seconds and a little more."""
+_BACKOFF = "dial backoff"
+"""What libp2p answers in place of a dial, for an address that failed a moment ago: not why it failed."""
 _P2P = b"\xa5\x03"
 """The code of /p2p/ in a binary multiaddress."""
 
@@ -47,13 +49,12 @@ async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str |
 async def dial_with_retries(
     p2p: P2P, addresses: Iterable[PeerAddress], *, draw: Callable[[], float] = random.random
 ) -> dict[PeerId, str | None]:
-    """As `dial`, but a peer that was not reached is tried again. The reason that is kept is the first: later ones may only
-    state that libp2p refuses to dial again so soon."""
+    """As `dial`, but a peer that was not reached is tried again. The reason that is kept is the first."""
     wanted = tuple(addresses)
     problems: dict[PeerId, str | None] = {}
     for pause_seconds in (*PAUSES_SECONDS, None):
         for peer, problem in (await dial(p2p, wanted)).items():
-            problems[peer] = None if problem is None else problems.get(peer) or problem
+            problems[peer] = None if problem is None else first_reason(problems.get(peer), problem)
         wanted = tuple(address for address in wanted if problems[address.peer] is not None)
         if not wanted or pause_seconds is None:
             break
@@ -61,10 +62,17 @@ async def dial_with_retries(
     return problems
 
 
+def first_reason(earlier: str | None, problem: str) -> str:
+    """Of two problems with one peer the one that states why: the earlier, unless it is only that libp2p did not dial."""
+    return problem if earlier is None or _BACKOFF in earlier else earlier
+
+
 def _last_words(message: str) -> str:
-    """The cause, out of libp2p's message about every single attempt."""
+    """The cause, out of libp2p's message: a line that states that all dials failed, and one about every address."""
     lines = [line.strip(" *") for line in message.splitlines() if line.strip()]
-    return lines[-1][-200:] if lines else "refused"
+    causes = lines[1:] or lines or ["refused"]
+    not_dialled = f"it failed a moment ago, and libp2p does not dial again so soon ({_BACKOFF})"
+    return next((line[-200:] for line in reversed(causes) if _BACKOFF not in line), not_dialled)
 
 
 def dialable(transport: str) -> Multiaddr:

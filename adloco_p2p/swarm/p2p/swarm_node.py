@@ -46,7 +46,7 @@ from adloco_p2p.swarm.p2p.dht_clock import DhtClock
 from adloco_p2p.swarm.p2p.dht_nodes import bound_nodes
 from adloco_p2p.swarm.p2p.dht_requests import RequestGate
 from adloco_p2p.swarm.p2p.dht_storage import bound_storage
-from adloco_p2p.swarm.p2p.dialling import dial, dial_with_retries
+from adloco_p2p.swarm.p2p.dialling import dial, dial_with_retries, first_reason
 from adloco_p2p.swarm.p2p.hivemind_patches import TolerantReader, connect, daemon_process, reading_task, set_dht_clock
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config
@@ -272,8 +272,7 @@ class SwarmNode:
         is_first = True
         while others:
             dialled = await dial(self.p2p, others)
-            # libp2p refuses to dial a peer again for some seconds; then the earlier reason is the useful one
-            problems = {peer: problems.get(peer, problem) for peer, problem in dialled.items() if problem is not None}
+            problems = {peer: first_reason(problems.get(peer), why) for peer, why in dialled.items() if why is not None}
             reached = [peer for peer in dialled if peer not in problems]
             problems |= await self._enter_dht(reached)
             members = [peer for peer in reached if peer not in problems]

@@ -110,7 +110,7 @@ function duration(seconds) {
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-// Rounds have no halves: a tick between two of them gets no text.
+// Rounds and samples have no halves: a tick between two of them gets no text.
 function whole(number) {
   return Number.isInteger(number) ? count(number) : "";
 }
@@ -345,7 +345,7 @@ function drawBatch(run) {
   if (!ys.length) return waiting("batch", "no round has been reported yet");
   const holder = at("batch");
   const chart = frame(holder, {
-    height: 240, left: 44, xs: all.map((point) => point.round), ys, isLogarithmic: true, xText: whole, yText: count, label: "batch of every instance",
+    height: 240, left: 44, xs: all.map((point) => point.round), ys, isLogarithmic: true, xText: whole, yText: whole, label: "batch of every instance",
   });
   for (const instance of run.instances) {
     const points = instance.points.filter((point) => point.requested > 0 && point.effective > 0);
@@ -486,7 +486,7 @@ function meter(share) {
 // After the node of this machine has ended, its page has no signs of life of the others.
 function stateWords(peer) {
   const state = peer.state === "seated" ? (view.run.now.is_finished ? "finished" : "not known") : peer.state;
-  return peer.role ? `${state}, ${peer.role}` : state;
+  return peer.role && state !== "finished" ? `${state}, ${peer.role}` : state;
 }
 
 function drawPeers(run) {

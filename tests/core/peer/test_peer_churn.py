@@ -21,6 +21,7 @@ from adloco_p2p.core.model.events import (
     FetchState,
     InnerFinished,
     Outcome,
+    PeerBack,
     PeerGone,
     Persist,
     Received,
@@ -44,7 +45,7 @@ from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import FastForwarded, Finished
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, PENDING_SECONDS, RESEND_SECONDS, CompletionBarrier
-from adloco_p2p.core.peer.lifecycle import Stage
+from adloco_p2p.core.peer.lifecycle import NEWCOMER_SECONDS, NOBODY_THERE, Stage
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.decode import decode
@@ -123,6 +124,31 @@ def test_a_newcomer_that_waits_to_be_admitted_can_be_stopped() -> None:
     peer.handle(Started(durable=Durable(round=0, plans=(plan,)), capacity=CAPACITY), 0.0)
     peer.handle(TransitionApplied(round=0), 0.0)
     assert isinstance(peer.handle(Commanded(command="drain"), 1.0)[-1], Stop)
+
+
+def test_a_newcomer_waits_for_members_that_are_gone_within_a_limit() -> None:
+    """It begins anew where a member returns, or a plan comes; a member waits without a limit."""
+    plan, agreement = genesis(RUN, [(PEER0, CAPACITY)], rules()), Scripted()
+    peer = Peer(me=PEER1, cadence=_cadence(), agreement=agreement)
+    peer.handle(Started(durable=Durable(round=0, plans=(plan,)), capacity=CAPACITY), 0.0)
+    peer.handle(TransitionApplied(round=0), 0.0)
+    assert peer.next_deadline is None
+    peer.handle(PeerGone(peer=PEER0), 1.0)
+    assert peer.next_deadline == 1.0 + NEWCOMER_SECONDS
+    peer.handle(PeerBack(peer=PEER0), 200.0)
+    assert peer.next_deadline is None
+    peer.handle(PeerGone(peer=PEER0), 210.0)
+    agreement.outcomes = [Decided(plan=next_plan(plan, (), rules()))]
+    peer.handle(Received(sender=PEER0, message=NEWS), 300.0)
+    assert peer.next_deadline == 300.0 + NEWCOMER_SECONDS
+    assert not any(isinstance(effect, Stop) for effect in peer.handle(Ticked(), 299.9 + NEWCOMER_SECONDS))
+    stop = peer.handle(Ticked(), 300.0 + NEWCOMER_SECONDS)[-1]
+    assert isinstance(stop, Stop) and stop.error == NOBODY_THERE and not stop.is_finished
+    member = Peer(me=PEER0, cadence=_cadence(), agreement=Scripted())
+    both = genesis(RUN, [(PEER0, CAPACITY), (PEER1, CAPACITY)], rules())
+    member.handle(Started(durable=Durable(round=0, plans=(both,)), capacity=CAPACITY), 0.0)
+    member.handle(PeerGone(peer=PEER1), 1.0)
+    assert not any(isinstance(effect, Stop) for effect in member.handle(Ticked(), 1.0 + NEWCOMER_SECONDS))
 
 
 def test_a_peer_that_only_receives_and_drains_saves_its_state_when_the_last_votes_had_their_time() -> None:

@@ -47,6 +47,15 @@ def test_three_attempts_and_the_first_reason_is_shown(monkeypatch):
     assert calls == [ALICE] * 3
 
 
+def test_a_reason_wins_over_a_dial_that_libp2p_left_out(monkeypatch):
+    """Of one attempt at several addresses, and of several attempts, whichever comes first."""
+    two = "dial backoff\n  * [/ip4/127.0.0.2/tcp/1] no route\n  * [/ip4/127.0.0.3/tcp/1] dial backoff"
+    problems, _ = _dial(monkeypatch, {ALICE: ["dial backoff", "connection refused", "no route"], BOB: [two] * 3})
+    assert problems == {ALICE: "[/ip4/127.0.0.1/tcp/1] connection refused", BOB: "[/ip4/127.0.0.2/tcp/1] no route"}
+    problems, _ = _dial(monkeypatch, {ALICE: ["dial backoff"] * 3})
+    assert problems == {ALICE: "it failed a moment ago, and libp2p does not dial again so soon (dial backoff)"}
+
+
 def test_a_relay_is_written_as_the_daemon_reads_it():
     """By hand, after the multiaddr table: ip4 is 04, tcp 06, p2p a503 with its length, p2p-circuit a202."""
     relay = PeerID.from_base58(BOB).to_bytes()
