@@ -56,9 +56,9 @@ class EntryDonors:
     def choose(self, have: Head, known: Container[Digest], *, without: Collection[PeerId], now: float) -> PeerId | None:
         """The peer to ask now; none while an answer is awaited, or where nobody is far ahead of what is here and rested.
 
-        It is the one whose last answer took the least time. A peer that was never asked comes before all others, but not after
-        one that failed: so new names, of which there may be any number, take every second turn at most. `known`: plans of the
-        own ledger."""
+        It is the one whose last answer took the least time. One that was never asked comes before those that took more than a
+        period, but not after one that failed: so new names, of which there may be any number, take every second turn at most.
+        `known`: plans of the own ledger."""
         if self._under_way is not None:
             donor, asked_at = self._under_way
             if now - asked_at < self._patience:
@@ -75,7 +75,7 @@ class EntryDonors:
         ]
         if not rested:
             return None
-        unasked = self._patience if self._has_failed else 0.0
+        unasked = self._patience if self._has_failed else self._period_seconds
         chosen = min(rested, key=lambda peer: (self._took.get(peer, unasked), self._asked.get(peer, -inf)))
         remember(self._asked, chosen, now)
         self._under_way = chosen, now
