@@ -7,7 +7,7 @@ import time
 import tracemalloc
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
@@ -85,7 +85,13 @@ class LargeSwarm:
         return self.ledger.entries
 
     def agreement(
-        self, me: PeerId, *, knows_all: bool, identity: Identity | None = None, verify: Verify = is_signed
+        self,
+        me: PeerId,
+        *,
+        knows_all: bool,
+        identity: Identity | None = None,
+        verify: Verify = is_signed,
+        draw: Callable[[], float] = lambda: 0.5,
     ) -> GossipAgreement:
         """A peer's, that has the whole ledger in its journal, or none of it. `identity`: of one that is no host."""
         own = identity or self.identities[me]
@@ -99,7 +105,7 @@ class LargeSwarm:
             decide=decide_by(self.rules),
             sign=lambda payload: signature(own, payload),
             verify=verify,
-            draw=lambda: 0.5,
+            draw=draw,
             timing=Timing(),
         )
         made.start((self.genesis,), (), 0.0)

@@ -25,6 +25,7 @@ from adloco_p2p.core.agreement.acceptor import Acceptor
 from adloco_p2p.core.agreement.ballot_timer import BallotTimer
 from adloco_p2p.core.agreement.dissemination import dissemination
 from adloco_p2p.core.agreement.emergency import EmergencyCheck
+from adloco_p2p.core.agreement.entry_donors import is_far
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.ledger_sync import LedgerExchange
 from adloco_p2p.core.agreement.lone_lives import LoneLives
@@ -172,6 +173,7 @@ class Consensus:
         return self._flush(now)
 
     def tick(self, now: float) -> list[Outcome]:
+        self._context.emit(*self._exchange.pull_next(self.ledger, now=now))
         return self._flush(now)
 
     def state(self, statement: Decree) -> str:
@@ -408,7 +410,9 @@ class Consensus:
             if is_member:
                 self._pull_missing(sender, message.have, now)
         elif message.head.digest in self.ledger.position:
-            if not self._send_settled(sender, (message.head.digest,)):
+            if is_far(head, message.head):  # it asks one peer at a time, and the answers of several would be the same
+                self._context.emit(Send(peer=sender, message=self.members.heartbeat(now)))
+            elif not self._send_settled(sender, (message.head.digest,)):
                 self._context.emit(*self._exchange.serve(self.ledger, sender, after=message.head.digest, now=now))
         else:
             self._context.emit(*self._exchange.announced(self, sender, message.head, now=now))

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import Protocol, TypeVar
+from typing import Protocol
 
+from adloco_p2p.core.agreement.entry_donors import EntryDonors, is_far, remember
 from adloco_p2p.core.ledger.fork_choice import CandidateChain, outranks, verdict
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
@@ -11,14 +12,12 @@ from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import MAX_ENTRIES, Head, LedgerEntry, Verify
 from adloco_p2p.core.model.messages import MAX_LOCATOR, Entries, PullEntries
 from adloco_p2p.core.model.plan import Decide, roster_of
-from adloco_p2p.core.model.scalars import MAX_ROSTER, Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, PeerId
 
 ENTRIES_BYTES = 1 << 20
 """Canonical bytes of the ledger entries in one message, or it is one entry."""
 STRANGERS_PER_PERIOD = 8
 """Peers outside the roster, all together, that get entries in one period of gossip; members are served beside them."""
-MAX_REMEMBERED = 2 * MAX_ROSTER
-"""Peers for which the instant is kept at which they were served, or asked; the oldest are forgotten."""
 ROUNDS_VERIFIED_WHOLE = 32
 """The last rounds of the longest ledger that a peer named. In them the signatures of reports are checked, too."""
 PERIODS_OF_REJECTION = 10
@@ -26,9 +25,6 @@ PERIODS_OF_REJECTION = 10
 that side may hold a certificate with more votes."""
 PERIODS_OF_COLLECTING = 10
 """Another history to which nothing was added for this many periods is dropped: its holders may be gone."""
-
-
-_Item = TypeVar("_Item")
 
 
 class LedgerOwner(Protocol):
@@ -60,8 +56,7 @@ class LedgerExchange:
         """The instants at which a history of a peer lost against ours by the votes; the latest at the end."""
         self._collected_at = -inf
         """When something was added to the other history."""
-        self._announced: dict[PeerId, Head] = {}
-        """The ends of longer and of other histories, as their holders named them; the latest at the end."""
+        self._donors = EntryDonors(period_seconds=period_seconds)
 
     @property
     def is_collecting(self) -> bool:
@@ -84,7 +79,7 @@ class LedgerExchange:
         is_member = peer in roster_of(ledger.plans[-1])
         if after == ledger.digests[-1] or not self._may_serve(peer, now, is_member=is_member):
             return []
-        _remember(self._served, peer, now)
+        remember(self._served, peer, now)
         if not is_member:
             self._strangers_served = [*self._strangers_since(now), now]
         return [Send(peer=peer, message=Entries(entries=_next_entries(ledger, after)))]
@@ -102,32 +97,60 @@ class LedgerExchange:
     def announced(self, owner: LedgerOwner, peer: PeerId, head: Head, *, now: float) -> list[Send]:
         """A peer names the end of its ledger, which ours does not have: pull it. Whether it outranks ours is known when the two
         have been compared."""
-        _remember(self._announced, peer, head)
+        self._donors.note_end(peer, head)
         collected = self._other.ledger
         if collected is not None and collected.digests[-1] == head.digest:
             self._compare(owner, collected, peer, now)
             return []
-        if now - self._rejected.get(peer, -inf) < PERIODS_OF_REJECTION * self._period_seconds:
-            return []
-        return [self.pull(owner.ledger, peer)]
+        if self._is_far_ahead(peer, owner.ledger):
+            return self.pull_next(owner.ledger, now=now)
+        is_pulled = not self._was_rejected(peer, now) and self._donors.takes_near(head.digest, now)
+        return [self.pull(owner.ledger, peer)] if is_pulled else []
+
+    def pull_next(self, ledger: Ledger, *, now: float) -> list[Send]:
+        """Where ours is far behind: ask the next donor, unless the answer of one is awaited."""
+        rejected = frozenset(peer for peer in self._rejected if self._was_rejected(peer, now))
+        donor = self._donors.choose(ledger.head, ledger.position, without=rejected, now=now)
+        return [self.pull(ledger, donor)] if donor is not None else []
+
+    def _is_far_ahead(self, peer: PeerId, ledger: Ledger) -> bool:
+        end = self._donors.ends.get(peer)
+        return end is not None and is_far(end, ledger.head)
+
+    def _was_rejected(self, peer: PeerId, now: float) -> bool:
+        return now - self._rejected.get(peer, -inf) < PERIODS_OF_REJECTION * self._period_seconds
 
     def pull(self, ledger: Ledger, peer: PeerId) -> Send:
         return Send(peer=peer, message=PullEntries(locator=(*self._other.tip, *ledger.locator())[:MAX_LOCATOR]))
 
     def ask_for_help(self, ledger: Ledger, peer: PeerId, *, now: float) -> list[Send]:
         """Pull from a peer that works on the successor of a plan that is unknown here."""
+        if self._is_far_ahead(peer, ledger):
+            return self.pull_next(ledger, now=now)
         if now - self._asked.get(peer, -inf) < self._period_seconds / 4:
             return []
-        _remember(self._asked, peer, now)
+        remember(self._asked, peer, now)
         return [self.pull(ledger, peer)]
 
     def follow(self, owner: LedgerOwner, sender: PeerId, entries: Sequence[LedgerEntry], *, now: float) -> list[Send]:
         """Hand the owner what continues its ledger; collect another history until it outranks the ledger, then hand it that,
         or drop it where the electors prefer ours.
-        The sender is asked for more where these entries were of use."""
+        More is asked for where these entries were of use: of the sender, or of the next donor where the sender is far ahead."""
         if now - self._collected_at > PERIODS_OF_COLLECTING * self._period_seconds:
             self.forget_other()
-        before, tip = owner.ledger.head, self._other.tip
+        before = owner.ledger.head
+        are_sound = self._take(owner, sender, entries, now)
+        is_of_use = are_sound and (self.is_collecting or owner.ledger.head != before)
+        self._donors.note_answer(sender, now, is_of_use=is_of_use)
+        if not is_of_use:
+            return []  # pulled again when a heartbeat names it again
+        if self._is_far_ahead(sender, owner.ledger) and not self.is_collecting:
+            return self.pull_next(owner.ledger, now=now)
+        return [self.pull(owner.ledger, sender)]
+
+    def _take(self, owner: LedgerOwner, sender: PeerId, entries: Sequence[LedgerEntry], now: float) -> bool:
+        """Whether all of them were new parts of a history that is followed, or known."""
+        tip = self._other.tip
         for entry in entries:
             if entry.value.plan in owner.ledger.position:
                 continue
@@ -135,26 +158,25 @@ class LedgerExchange:
             if self._other.tip != tip:
                 tip, self._collected_at = self._other.tip, now
             if continued is None:
-                return []
+                return False
             if continued is owner.ledger:
                 if not owner.follow_entry(entry, now):
-                    return []  # pulled again when a heartbeat names it again
+                    return False
             elif not self._compare(owner, continued, sender, now):
-                return []
-        is_of_use = self.is_collecting or owner.ledger.head != before
-        return [self.pull(owner.ledger, sender)] if is_of_use else []
+                return False
+        return True
 
     def _compare(self, owner: LedgerOwner, other: Ledger, sender: PeerId, now: float) -> bool:
         """Hand the owner another history that outranks its own and is as long, or ends here: what wins by votes is taken up at
         its end, not round by round. False where it has lost: the electors prefer ours, or it ends here and does not outrank it,
         by the word of the sender, for which nothing is dropped that others may add to."""
-        own, end = owner.ledger, self._announced.get(sender)
+        own, end = owner.ledger, self._donors.ends.get(sender)
         is_end, wins = end is not None and end.digest == other.head.digest, outranks(other, own)
         has_lost = not wins and verdict(own, other) == "own"
         if has_lost:
             self.forget_other()
         if has_lost or (is_end and not wins):
-            _remember(self._rejected, sender, now)
+            remember(self._rejected, sender, now)
             return False
         if wins and (is_end or other.head.rank > own.head.rank):
             self.forget_other()
@@ -171,8 +193,7 @@ class LedgerExchange:
     def _is_old(self, entry: LedgerEntry) -> bool:
         """Whether a ledger goes on for long after the entry, as its holder named its end. A lie about that is of no use
         without the votes of a majority of the electors for the entry itself."""
-        furthest = max((head.round for head in self._announced.values()), default=0)
-        return furthest >= entry.value.round + ROUNDS_VERIFIED_WHOLE
+        return self._donors.furthest_round >= entry.value.round + ROUNDS_VERIFIED_WHOLE
 
 
 def _next_entries(ledger: Ledger, after: Digest) -> tuple[LedgerEntry, ...]:
@@ -185,10 +206,3 @@ def _next_entries(ledger: Ledger, after: Digest) -> tuple[LedgerEntry, ...]:
             break
         chosen.append(entry)
     return tuple(chosen)
-
-
-def _remember(known: dict[PeerId, _Item], peer: PeerId, item: _Item) -> None:
-    known.pop(peer, None)
-    known[peer] = item
-    if len(known) > MAX_REMEMBERED:
-        known.pop(next(iter(known)))

@@ -33,6 +33,8 @@ LEASES_REMEMBERED = 8
 """A join request counts for one lease and is remembered for so many, so that copies of it that arrive later are no news."""
 PASSIVE_FANOUT = 2
 """A passive member sends its heartbeat to this many others per period."""
+BEATS_FOR_OTHERS = 8
+"""All members together send each peer that does not count at most about so many heartbeats per period."""
 ROSTERS_KEPT = 8
 """Rosters whose heartbeat vectors are understood, the newest ones."""
 
@@ -290,7 +292,8 @@ class Membership:
         counted = frozenset(live)
         not_live = [peer for peer in self.known if peer not in counted and peer != self.me]
         elsewhere = [peer for peer in not_live if not live or peer not in self._leaves]
-        targets = self._sample(live, self.timing.fanout) + self._sample_in_turn(elsewhere, 1 if live else self.timing.fanout)
+        num_elsewhere = int(self._is_turn_elsewhere(len(live), len(elsewhere))) if live else self.timing.fanout
+        targets = self._sample(live, self.timing.fanout) + self._sample_in_turn(elsewhere, num_elsewhere)
         effects: list[Effect] = [Send(peer=peer, message=message) for peer in targets]
         suspects = [peer for peer in live if self.is_suspect(peer, now)]
         others = [peer for peer in live if not self.is_suspect(peer, now)] if suspects else []
@@ -299,6 +302,14 @@ class Membership:
             relays = self._sample(others, self.timing.num_ping_relays)
             effects += [Send(peer=relay, message=Ping(target=suspect, is_relayed=True)) for relay in relays]
         return effects
+
+    def _is_turn_elsewhere(self, num_live: int, num_elsewhere: int) -> bool:
+        """Whether this member sends a heartbeat to a peer that does not count here, in this period: each, but where there are
+        many members and few such peers they take turns, or the link of a newcomer would be full of heartbeats."""
+        if self.me not in self._members or not num_elsewhere:
+            return True
+        num_turns = ceil((num_live + 1) / (BEATS_FOR_OTHERS * num_elsewhere))
+        return (self._beat + self._roster.index(self.me)) % num_turns == 0
 
     def heartbeat(self, now: float, *, about: PeerId | None = None) -> Heartbeat:
         """`about`: a member whose newest incarnation is passed on for certain."""

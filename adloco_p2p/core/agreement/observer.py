@@ -62,14 +62,15 @@ class Observer:
                 self._contacts.setdefault(peer)
 
     def tick(self, now: float) -> list[Send]:
-        """The pings of the period."""
+        """The pings of the period, and a question for entries where the last one was not answered."""
         if now < self._next_pings:
             return []
         self._next_pings = now + PERIOD_SECONDS
         known = list(dict.fromkeys([*roster_of(self.ledger.plans[-1]), *self._contacts]))
         pinged = [known[(self._turn + index) % len(known)] for index in range(min(NUM_PINGED, len(known)))]
         self._turn = (self._turn + len(pinged)) % max(1, len(known))
-        return [Send(peer=peer, message=Ping(target=peer, is_relayed=False)) for peer in pinged]
+        pings = [Send(peer=peer, message=Ping(target=peer, is_relayed=False)) for peer in pinged]
+        return [*pings, *self._exchange.pull_next(self.ledger, now=now)]
 
     def receive(self, sender: PeerId, message: WireMessage, now: float) -> list[Send]:
         """Kinds of messages that an observer has no use for are passed over."""

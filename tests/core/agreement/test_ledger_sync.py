@@ -1,9 +1,12 @@
 """Entries for others: once per peer and period, members before strangers, as many bytes as a message should have."""
 
+from dataclasses import replace
+
 import pytest
 
 from adloco_p2p.core.agreement import ledger_sync
-from adloco_p2p.core.agreement.ledger_sync import MAX_REMEMBERED, STRANGERS_PER_PERIOD, LedgerExchange
+from adloco_p2p.core.agreement.entry_donors import MAX_REMEMBERED, NEAR_ROUNDS
+from adloco_p2p.core.agreement.ledger_sync import STRANGERS_PER_PERIOD, LedgerExchange
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, Certificate
@@ -102,3 +105,49 @@ def test_who_was_served_is_remembered_of_so_many() -> None:
 def test_a_peer_that_knows_nothing_of_us_gets_nothing() -> None:
     ledger, by = ledger_of(2), exchange()
     assert by.answer(ledger, MEMBER, PullEntries(locator=(Digest("0" * 64),)), now=0.0) == []
+
+
+class Newcomer:
+    """Owns a ledger that follows everything."""
+
+    def __init__(self, first: Ledger) -> None:
+        self.ledger = Ledger(first.plans[0], recall=dict[Digest, LedgerEntry]().__getitem__)
+
+    def follow_entry(self, entry: LedgerEntry, now: float) -> bool:
+        self.ledger.append(entry)
+        return True
+
+    def follow_reorg(self, other: Ledger, now: float) -> None:
+        raise AssertionError("there is one history")
+
+
+def test_of_five_that_are_far_ahead_one_is_asked_and_another_when_it_is_silent() -> None:
+    ledger = ledger_of(8)
+    newcomer, by = Newcomer(ledger), exchange()
+    sends = [by.announced(newcomer, peer(index), ledger.head, now=index / 10) for index in range(5)]
+    assert [len(each) for each in sends] == [1, 0, 0, 0, 0] and sends[0][0].peer == peer(0)
+    assert by.pull_next(newcomer.ledger, now=1.0) == []
+    (second,) = by.pull_next(newcomer.ledger, now=2.5)
+    assert second.peer == peer(1)
+
+
+def test_of_many_that_are_a_little_ahead_some_are_asked_and_a_false_end_takes_no_ones_place() -> None:
+    ledger = ledger_of(NEAR_ROUNDS)
+    newcomer, by = Newcomer(ledger), exchange()
+    false = replace(ledger.head, digest=Digest("e" * 64))
+    assert by.announced(newcomer, peer(99), false, now=0.0)
+    pulled = [number for number in range(20) if by.announced(newcomer, peer(number), ledger.head, now=number / 20)]
+    assert pulled == [0, 10]
+
+
+def test_once_an_answer_is_there_the_next_donor_is_asked_for_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_sync.CandidateChain, "is_wrong", lambda *_, **__: False)  # nobody checks these votes
+    ledger = ledger_of(8)
+    newcomer, by = Newcomer(ledger), exchange()
+    for index in range(2):
+        by.announced(newcomer, peer(index), ledger.head, now=0.0)
+    (more,) = by.follow(newcomer, peer(0), ledger.entries[:3], now=0.5)
+    assert more.peer == peer(1) and isinstance(more.message, PullEntries)
+    assert more.message.locator[0] == ledger.digests[3]
+    assert by.ask_for_help(newcomer.ledger, peer(0), now=0.6) == [], "the answer of the other one is awaited"
+    assert by.follow(newcomer, peer(1), ledger.entries[:3], now=0.7) == [], "nothing new: it waits for the next period"

@@ -18,6 +18,7 @@ from tests.core.core_values import RUN, capacity, peer
 
 ROSTER = Digest("c" * 64)
 TIMING = Timing()
+NEWCOMER = PeerId("newcomer")
 A, B, C, D = (peer(index) for index in range(4))
 
 
@@ -254,3 +255,18 @@ def test_messages_per_period_do_not_grow_with_the_roster() -> None:
         made = member(A, roster=[peer(index) for index in range(count)])
         sizes.append(len(made.tick(1.0)))
     assert sizes == [TIMING.fanout] * 3
+
+
+@pytest.mark.parametrize(("num_members", "per_period"), [(4, 3), (8, 7), (200, 8)])
+def test_a_newcomer_gets_a_few_heartbeats_per_period_however_many_members_there_are(num_members: int, per_period: int) -> None:
+    roster = [peer(index) for index in range(num_members)]
+    members = [member(name, roster=roster) for name in roster[1:]]
+    for made in members:
+        made.known.remember(roster[0])
+        made.known.remember(NEWCOMER)
+    periods, num_received = 50, 0
+    for now in range(1, periods + 1):
+        for made in members:
+            made._renewed.update(dict.fromkeys(roster, float(now)))
+            num_received += sum(isinstance(each, Send) and each.peer == NEWCOMER for each in made.tick(float(now)))
+    assert 0.95 * per_period <= num_received / periods <= per_period

@@ -576,3 +576,16 @@ def test_after_another_history_won_none_gets_the_certificate_of_the_lost_one() -
     swarm.take(ahead, each.receive(late, PullEntries(locator=(common,)), now))
     (entries,) = said(swarm, Entries)
     assert entries.entries == (won.entries[-1],) and not said(swarm, Final)
+
+
+def test_one_that_is_far_behind_gets_the_end_of_the_ledger_and_pulls_from_one() -> None:
+    swarm = played(4, rounds=4)
+    late = agreement(STRANGER, swarm.genesis)
+    late.start((), (), NOW)
+    beat = late.members.heartbeat(NOW)
+    for name, each in swarm.peers.items():
+        swarm.take(name, each.receive(STRANGER, beat, swarm.now))
+    answers = [(sender, message) for sender, to, message in swarm.mail if to == STRANGER]
+    assert [sender for sender, _ in answers] == list(swarm.peers) and not said(swarm, Entries)
+    pulls = [late.receive(sender, message, NOW) for sender, message in answers]
+    assert [len(each) for each in pulls] == [1, 0, 0, 0]
