@@ -6,6 +6,7 @@ history wins meanwhile, the model is not that of the run, and the peer goes on.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from math import isfinite
 
@@ -14,10 +15,11 @@ from adloco_p2p.core.model.events import (
     Commanded,
     Effect,
     Outcome,
+    Send,
     StateServed,
     Stop,
 )
-from adloco_p2p.core.model.messages import RunComplete
+from adloco_p2p.core.model.messages import AverageDigest, RunComplete
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.peer.agreement_port import Agreement
@@ -243,8 +245,6 @@ class Lifecycle:
         # The device may hold merged or half applied state, which belongs to no boundary that a restart could begin from.
         is_between = self._state.opening is not None or plan is None or bool(plan.merges)
         is_between = is_between or any(outer.is_applying for outer in self._state.rounds)
-        for outer in self._state.rounds:
-            effects += outer.withdraw() if self._state.is_sole_maker(outer) else []
         effects += self._state.abandon_rounds()
         for boundary in range(self._state.opened + 1, min([self._state.opened, *self._state.held.values()]) - 1, -1):
             if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
@@ -340,17 +340,36 @@ class Lifecycle:
         """Leave the roster, so that the others do not wait for this peer, and stay."""
         self._enter(Stage.PAUSED)
         log = telemetry.Paused(round=self._state.opened + 1)
-        return [*self._outcomes(self._agreement.leave(now), now), log]
+        return [*self._withdraw(), *self._outcomes(self._agreement.leave(now), now), log]
 
     def _stop(self, stop: Stop, now: float) -> list[Effect]:
         self._enter(Stage.STOPPED)
-        return [*self._outcomes(self._agreement.leave(now), now), stop]
+        return [*self._withdraw(), *self._outcomes(self._agreement.leave(now), now), stop]
+
+    def _withdraw(self) -> list[Effect]:
+        """Void votes on averages of known rounds, where those that stay could not know otherwise whether one was committed.
+        Elsewhere it casts none: it may come back and train the round, as it cannot where it has voted."""
+        effects: list[Effect] = []
+        for number, plan in sorted(self._book.plans.items()):
+            for instance in self._book.mine(plan):
+                if self._state.is_doubtful_without(plan, instance):
+                    effects += self._vote_void(instance, number)
+        return effects
+
+    def _vote_void(self, instance: InstanceId, number: int) -> list[Effect]:
+        digest = self._book.digests[number]
+        if self._agreement.kept_vote(digest, instance) is not None:
+            return []
+        void = AverageDigest.void(instance, number)
+        vote = replace(void, signature=self._agreement.sign(void.payload(digest, self._state.me)))
+        others = self._book.successors(instance, number, self._state.gone)
+        return [*self._agreement.keep_vote(digest, vote), *(Send(peer=peer, message=vote) for peer in others)]
 
     def fail(self, now: float) -> list[Effect]:
         """The process ends by an error of its own. What is under way goes no further; the others wait for it no longer."""
         if self.is_stopped:
             return []
-        # A sole maker withdraws from no round here: a vote is written before it is sent, and the error may be a full disk.
+        # It withdraws from no average: a vote is written before it is sent, and the error may be a full disk.
         self._enter(Stage.STOPPED)
         return self._outcomes(self._agreement.leave(now), now)
 
@@ -412,7 +431,6 @@ class Lifecycle:
         run fetches it, once. One that does not get it, or of whose state nothing shows that it is that of the run, ends with
         an error."""
         plan, gone = self._book.newest, self._state.gone
-        mine = self._book.mine(plan)
         if not self._completion.is_over(now, gone):
             return []
         run = self._completion.final_state(voters_of(self._book, plan))

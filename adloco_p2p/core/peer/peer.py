@@ -241,6 +241,7 @@ class Peer:
         if isinstance(message, (AverageDigest, AttemptFailed, AttemptStart)):
             outer = self._state.round_of(message.round, message.instance)
             if outer is None:
+                self._state.keep_early(event.sender, message)
                 return self._fetching.decline(event.sender, message)
             effects = self._state.stamped(outer.received(event.sender, message, now))
             self._has_news = bool(effects)  # a step to another phase is logged
@@ -414,6 +415,8 @@ class Peer:
         progress_end = progress_after(plan, work_at(self.cadence.work, plan.course, number))
         effects = outer.start(now, progress_end=progress_end, is_ahead=is_ahead)
         outer.hosts.gone = self._state.gone
+        for peer, vote in hosted.early_votes.get(number, {}).items():
+            effects += outer.received(peer, vote, now)
         return self._state.stamped(effects)
 
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:

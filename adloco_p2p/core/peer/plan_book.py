@@ -168,7 +168,7 @@ class PlanBook:
         heirs = [peer for peer in self.heirs(instance, number, gone) if peer not in keepers]
         known = (states for (round, of), states in self._states.items() if of == instance and round < after)
         had = {peer for states in known for peer in states}
-        have = {*served, *self._states.get((after, instance), {}), *had.intersection(self._planned(instance, after))}
+        have = {*served, *self._states.get((after, instance), {}), *had.intersection(self.planned(instance, after))}
         return is_majority(len(have.intersection(heirs)), len(heirs))
 
     def is_kept(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
@@ -207,7 +207,7 @@ class PlanBook:
         may have reported before it learned of the agreed one and took it: then nobody has what it reported.
         """
         plan, states = self.plans.get(number), self._states.get((number, instance), {})
-        planned = self._planned(instance, number)
+        planned = self.planned(instance, number)
         planned = [peer for peer in planned if peer not in gone] or planned
         is_unreported = not any(peer in states for peer in planned)
         if plan is not None and is_unreported and self._have_none(planned, instance, number, gone):
@@ -229,7 +229,7 @@ class PlanBook:
 
     def is_of_majority(self, instance: InstanceId, number: int, state: Digest) -> bool:
         """More than half of the planned hosts, dead or alive, reported this state after the round."""
-        planned, states = self._planned(instance, number), self._states.get((number, instance), {})
+        planned, states = self.planned(instance, number), self._states.get((number, instance), {})
         return is_majority(sum(states.get(peer) == state for peer in planned), len(planned))
 
     @staticmethod
@@ -312,7 +312,7 @@ class PlanBook:
             if number >= since
         )
 
-    def _planned(self, instance: InstanceId, number: int) -> list[PeerId]:
+    def planned(self, instance: InstanceId, number: int) -> list[PeerId]:
         """Hosts that were to contribute to the average of that round."""
         plan = self.plans.get(number)
         items = plan.instances if plan is not None else ()
