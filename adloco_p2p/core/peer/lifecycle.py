@@ -119,6 +119,8 @@ class Lifecycle:
         self._before_waiting = self.stage
         self._is_exchanging: bool | None = None
         """Whether the final state of the others is on its way; None: this peer has not asked for it."""
+        self._is_saved = False
+        """The checkpoint of the run's end is written."""
         self._handover_until = 0.0
         """While handing over: successors have until this instant to fetch what only this peer has."""
 
@@ -255,8 +257,8 @@ class Lifecycle:
         """Before the others had their time. What is saved as finished is the model of the run."""
         if self._is_apart():
             return self._stop(Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL), now)
-        if self._is_agreed(self._book.mine(self._book.newest)):
-            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+        if self._is_agreed(self._book.newest):
+            return self._complete(self._book.newest, now)
         return self._stop(Stop(reason=NOT_COMPARED, is_finished=False), now)
 
     def give_up(self, reason: str, now: float) -> list[Effect]:
@@ -391,10 +393,9 @@ class Lifecycle:
         loss = final.heldout_loss if final is not None else None
         if loss is not None and not isfinite(loss):
             return self.give_up(f"training has diverged: the held-out loss after round {plan.round} is not finite", now)
-        is_agreed = self._is_agreed(mine)
-        effects: list[Effect] = []
-        if is_agreed:
-            effects = self._save_final(plan, now, is_finished=not self._is_apart())
+        is_agreed = self._is_agreed(plan)
+        self._is_saved = is_agreed and not self._is_apart()
+        effects = self._save_final(plan, now, is_finished=self._is_saved) if is_agreed else []
         totals = canonical.to_plain(self._checkpoints.totals(now))
         losses = final.heldout_losses if final is not None else ()
         log = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
@@ -405,9 +406,18 @@ class Lifecycle:
         sent = self._completion.begin(plan=digest, state=state, is_agreed=is_agreed, roster=roster, now=now)
         return [*effects, log, *sent]
 
-    def _is_agreed(self, instances: Sequence[InstanceId]) -> bool:
-        """A majority agreed on every step to the states of these instances here."""
-        return all(self._state.known(instance).doubtful_from is None for instance in instances)
+    def _is_agreed(self, plan: RoundPlan) -> bool:
+        """A majority agreed on every step to this peer's states after the last plan, or has reported them since."""
+        is_own = self._is_exchanging is None
+        return all(
+            self._state.known(instance).doubtful_from is None or (is_own and self._state.is_reported(plan, instance))
+            for instance in self._book.mine(plan)
+        )
+
+    def _complete(self, plan: RoundPlan, now: float) -> list[Effect]:
+        """With the model of the run, which is saved as that."""
+        saves = [] if self._is_saved else self._save_final(plan, now)
+        return [*saves, *self._stop(Stop(reason="the run is complete", is_finished=True), now)]
 
     def _is_apart(self) -> bool:
         """Most of those that decided may have ended the run without this peer, and those that are here."""
@@ -434,19 +444,17 @@ class Lifecycle:
         if not self._completion.is_over(now, gone):
             return []
         run = self._completion.final_state(voters_of(self._book, plan))
-        final, is_agreed = self._state.final, self._is_agreed(mine)
+        final, is_agreed = self._state.final, self._is_agreed(plan)
         has_it = run is None or final is None or run.digest == final.state_digest
         if run is not None and not has_it and (run.is_of_most or not is_agreed) and self._is_exchanging is None:
-            return self._exchange(run, mine)
+            return self._exchange(run, self._book.mine(plan))
         if has_it and not self._completion.may_go(now, gone):
             return []
         if self._is_apart():
             return self._stop(Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL), now)
         is_sure = run is None or not (run.is_disputed or (run.is_agreed and not has_it))
-        if is_agreed and is_sure:
-            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
-        if has_it and run is not None and run.is_agreed:
-            return [*self._save_final(plan, now), *self._stop(Stop(reason="the run is complete", is_finished=True), now)]
+        if (is_agreed and is_sure) or (has_it and run is not None and run.is_agreed):
+            return self._complete(plan, now)
         if not self._completion.is_last_word(now):
             return []
         saves = self._save_final(plan, now, is_finished=False) if is_agreed else []

@@ -10,10 +10,12 @@ from adloco_p2p.core.model.events import (
     Durable,
     Effect,
     Evaluated,
+    PeerGone,
     SaveCheckpoint,
     Send,
     Started,
     Stop,
+    Ticked,
     TransitionApplied,
 )
 from adloco_p2p.core.model.messages import FinalClaim, RunComplete
@@ -26,7 +28,7 @@ from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.identities import RUN, name_of, sign, verify
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, PEER3, rules
-from tests.core.peer.test_peer_churn import INSTANCE, LAST, Scripted, _cadence
+from tests.core.peer.test_peer_churn import INSTANCE, LAST, Scripted, _cadence, _report
 
 ONE, OTHER, THIRD = (hashed(text) for text in ("one state", "another", "a third"))
 ALL = (PEER0, PEER1, PEER2, PEER3)
@@ -300,6 +302,26 @@ def test_a_peer_that_is_stopped_while_it_waits_is_finished_only_with_the_model_o
     assert any(isinstance(effect, SaveCheckpoint) for effect in effects) is not is_doubtful
     effects = peer.handle(Commanded(command=command, reason="the user"), 2.0)  # type: ignore[arg-type]
     assert [effect.is_finished for effect in effects if isinstance(effect, Stop)] == [not is_doubtful]
+
+
+@pytest.mark.parametrize(("others", "is_finished"), [((PEER1,), True), ((), False)])
+def test_what_most_hosts_report_after_the_last_plan_is_the_model_of_the_run(
+    others: tuple[PeerId, ...], *, is_finished: bool
+) -> None:
+    """They trained the last round longer than this peer, which was in doubt about it, and left with its state before they could
+    claim it. No plan follows that would name the state."""
+    peer = _at_the_end(is_doubtful=True)
+    plan = peer._book.plans[1]
+    own, *reports = [_report(host, plan, "the last state") for host in (PEER0, *others)]
+    peer._state.own_reports[1] = own
+    peer._book.note_states(own)
+    peer.handle(Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0, state_digest=ONE), 1.0)
+    for report in reports:
+        peer._book.note_states(report)
+    effects = [effect for other in ALL[1:3] for effect in peer.handle(PeerGone(peer=other), 2.0)]
+    effects += [effect for now in range(40) for effect in peer.handle(Ticked(), float(now))]
+    assert [effect.durable.is_finished for effect in effects if isinstance(effect, SaveCheckpoint)] == [True] * is_finished
+    assert [effect.is_finished for effect in effects if isinstance(effect, Stop)] == [is_finished]
 
 
 def _at_the_end(*, is_doubtful: bool) -> Peer:
