@@ -160,6 +160,8 @@ DOUBTFUL_SEEDS = {
     40: "of three hosts of the next round two left in this one, at once",
     52: "the same, one of them in a retry with the third",
     114: "the same, after they had drained",
+    77: "the vote of one that had left was lost on its way to one host",
+    84: "one host knew, told nobody, and left",
 }
 """Of the same world with bytes measured, as `simulate` plays it: all ended in doubt about a round that nobody had begun."""
 

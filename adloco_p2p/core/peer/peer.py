@@ -361,7 +361,8 @@ class Peer:
         effects: list[Effect] = []
         for outer in self._state.rounds:
             is_deserted = self._state.is_deserted(outer)
-            if outer.is_given_up(now, is_deserted=is_deserted) and not self._lifecycle.have_others_ended():
+            is_too_late = outer.share.contributes(outer.round) and self._lifecycle.have_others_ended()
+            if outer.is_given_up(now, is_deserted=is_deserted) and not is_too_late:
                 hosted = self._state.instance(outer.instance)
                 effects += outer.abandon()
                 del hosted.rounds[outer.round]

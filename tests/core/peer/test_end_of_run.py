@@ -5,12 +5,15 @@ from functools import partial
 
 import pytest
 
+from adloco_p2p.core.averaging.round_state import LAST_VOTES_SECONDS
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import (
     Commanded,
     Durable,
     Effect,
     Evaluated,
     PeerGone,
+    Received,
     SaveCheckpoint,
     Send,
     Started,
@@ -19,6 +22,7 @@ from adloco_p2p.core.model.events import (
     TransitionApplied,
 )
 from adloco_p2p.core.model.messages import FinalClaim, RunComplete
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, RESEND_SECONDS, SETTLED_SECONDS, CompletionBarrier
 from adloco_p2p.core.peer.lifecycle import voters_of
@@ -312,7 +316,7 @@ def test_what_most_hosts_report_after_the_last_plan_is_the_model_of_the_run(
     claim it. No plan follows that would name the state."""
     peer = _at_the_end(is_doubtful=True)
     plan = peer._book.plans[1]
-    own, *reports = [_report(host, plan, "the last state") for host in (PEER0, *others)]
+    own, *reports = [in_doubt(_report(host, plan, "the last state")) for host in (PEER0, *others)]
     peer._state.own_reports[1] = own
     peer._book.note_states(own)
     peer.handle(Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0, state_digest=ONE), 1.0)
@@ -322,6 +326,30 @@ def test_what_most_hosts_report_after_the_last_plan_is_the_model_of_the_run(
     effects += [effect for now in range(40) for effect in peer.handle(Ticked(), float(now))]
     assert [effect.durable.is_finished for effect in effects if isinstance(effect, SaveCheckpoint)] == [True] * is_finished
     assert [effect.is_finished for effect in effects if isinstance(effect, Stop)] == [is_finished]
+
+
+def test_a_peer_that_waits_for_an_average_that_nobody_made_ends_the_run_with_the_others() -> None:
+    """The one that was to make it has left, and the others have gone on without it. It waited until they had gone, too."""
+    whole = rules(rounds=2)
+    plans = [genesis(RUN, [(peer, CAPACITY) for peer in ALL[:3]], whole)]
+    second = next_plan(plans[0], (), whole)
+    shares = second.instances[0].hosts
+    hosts = tuple(share if share.peer == PEER1 else replace(share, inner_steps=0) for share in shares)
+    second = replace(second, instances=(replace(second.instances[0], hosts=hosts),))
+    plans += [second, last := next_plan(second, (), whole)]
+    agreement = Scripted()
+    peer = Peer(me=PEER0, cadence=replace(_cadence(), work=whole.work), agreement=agreement)
+    peer.handle(Started(durable=Durable(round=1, plans=tuple(plans), held=(INSTANCE,)), capacity=CAPACITY), 0.0)
+    peer.handle(TransitionApplied(round=1), 0.5)
+    peer.handle(PeerGone(peer=PEER1), 1.0)
+    peer.handle(Received(sender=PEER2, message=claim(ONE, plan=canonical.digest(last)).message(PEER2)), 1.0)
+    assert 1 not in [report.round for report in agreement.submitted]
+    peer.handle(Ticked(), 1.0 + LAST_VOTES_SECONDS)
+    assert 1 in [report.round for report in agreement.submitted]
+
+
+def in_doubt(report: Report) -> Report:
+    return replace(report, instances=tuple(replace(item, is_doubtful=True) for item in report.instances))
 
 
 def _at_the_end(*, is_doubtful: bool) -> Peer:
