@@ -146,11 +146,23 @@ HARSH_SEEDS = {
 }
 
 
-@pytest.mark.parametrize("seed", HARSH_SEEDS, ids=str)
-def test_states_outlive_those_that_trained_them(seed: int) -> None:
+DOUBTFUL_SEEDS = {
+    40: "of three hosts of the next round two left in this one, at once",
+    52: "the same, one of them in a retry with the third",
+    114: "the same, after they had drained",
+    77: "the vote of one that had left was lost on its way to one host",
+    84: "one host knew, told nobody, and left",
+}
+"""Of the same world with bytes measured, as `simulate` plays it: all ended in doubt about a round that nobody had begun."""
+
+
+@pytest.mark.parametrize(
+    ("seed", "measures_bytes"), [*((seed, False) for seed in HARSH_SEEDS), *((seed, True) for seed in DOUBTFUL_SEEDS)]
+)
+def test_states_outlive_those_that_trained_them(seed: int, *, measures_bytes: bool) -> None:
     """Every half minute half of the swarm leaves, and as many join. Each seed once failed for its own reason."""
     faults = Faults(loss=0.1, churn=1.0, partition_at=10.0, partition_seconds=20.0, faults_end_at=80.0)
-    result = run_seed(seed, peers=6, rounds=6, faults=faults, round_seconds=10.0, measures_bytes=False)
+    result = run_seed(seed, peers=6, rounds=6, faults=faults, round_seconds=10.0, measures_bytes=measures_bytes)
     assert result.violation is None
 
 

@@ -304,7 +304,6 @@ class Consensus:
         self._lone_lives.note(entry, self.ledger.plans[-1])
         self.ledger.append(entry)
         self._settled, self._served = entry, {}
-        self._exchange.forget_other()
         self._open_slot(now)
         self._context.emit(decided_by(entry))
 

@@ -1,5 +1,7 @@
 """From this host's vote to a committed average, or to a void round: the votes of the others, and which average to have."""
 
+from dataclasses import replace
+
 from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, pause_seconds
 from adloco_p2p.core.averaging.attempt_phase import AttemptPhase
 from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally
@@ -8,7 +10,7 @@ from adloco_p2p.core.averaging.round_state import RoundState
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.averages import RepairAverage
 from adloco_p2p.core.model.events import ApplyOuter, AverageFailed, CarryOver, Effect, Send
-from adloco_p2p.core.model.messages import NO_AVERAGE, AverageDigest
+from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 REPAIR_SECONDS = 60.0
@@ -40,15 +42,13 @@ class CommitPhase:
         return self.wait(now) if self._at.votes.have_own else self.vote_void(now)  # it voted before it was restarted
 
     def vote(self, now: float, *, attempt: int, contributors: tuple[PeerId, ...], digest: Digest) -> list[Effect]:
-        cast = self._cast(attempt=attempt, contributors=contributors, digest=digest)
-        return [*self._enter(now), *cast, *self.seek(now)]
+        at = self._at
+        made = AverageDigest(instance=at.instance, round=at.round, attempt=attempt, contributors=contributors, digest=digest)
+        return [*self._enter(now), *self._cast(made), *self.seek(now)]
 
     def vote_void(self, now: float) -> list[Effect]:
         """This host can be in no average of a majority."""
-        return self.vote(now, attempt=0, contributors=(), digest=NO_AVERAGE)
-
-    def cast_void(self) -> list[Effect]:
-        return self._cast(attempt=0, contributors=(), digest=NO_AVERAGE)
+        return [*self._enter(now), *self._cast_void(), *self.seek(now)]
 
     def wait(self, now: float) -> list[Effect]:
         """For the votes of the others, with a vote of this host or with an average that they made."""
@@ -59,11 +59,12 @@ class CommitPhase:
         self._at.next_deadline = now + RESEND_SECONDS
         return effects
 
-    def _cast(self, *, attempt: int, contributors: tuple[PeerId, ...], digest: Digest) -> list[Effect]:
+    def _cast(self, vote: AverageDigest) -> list[Effect]:
         """This host's one vote of the round, written down before it is sent."""
-        at = self._at
-        vote = AverageDigest(instance=at.instance, round=at.round, attempt=attempt, contributors=contributors, digest=digest)
-        return [*at.votes.cast(vote), *at.send_all(at.votes.own)]
+        return [*self._at.votes.cast(vote), *self._at.send_all(self._at.votes.own)]
+
+    def _cast_void(self) -> list[Effect]:
+        return self._cast(AverageDigest.void(self._at.instance, self._at.round))
 
     def resend(self, now: float) -> list[Effect]:
         """No commit yet: every donor may be asked again, and the others get this host's vote again."""
@@ -104,9 +105,7 @@ class CommitPhase:
         at = self._at
         answer = at.votes.answer(at.votes.held if at.is_past and not at.is_void else None)
         if answer is None:  # a void round that this host only followed: it will not vote, which others may wait for
-            answer = AverageDigest(
-                instance=at.instance, round=at.round, attempt=0, contributors=(), digest=NO_AVERAGE, is_answer=True
-            )
+            answer = replace(AverageDigest.void(at.instance, at.round), is_answer=True)
         return [Send(peer=receiver, message=answer)]
 
     def _relay_vote(self, voter: PeerId) -> list[Effect]:
@@ -177,7 +176,7 @@ class CommitPhase:
         effects: list[Effect] = list(at.abandon())
         at.is_void, at.next_deadline = True, None
         if at.is_contributor and not at.votes.have_own:
-            effects += self.cast_void()
+            effects += self._cast_void()
         log = telemetry.RoundVoid(round=at.round, instance=at.instance, voters=at.votes.voters)
         return [*effects, log, *at.enter(Phase.APPLYING, now), CarryOver(instance=at.instance, round=at.round)]
 

@@ -110,9 +110,10 @@ class CommitVotes:
 
     def answer(self, applied: Choice | None) -> AverageDigest | None:
         """For a host that asks: the votes for the average that was applied here, which prove that it is committed, whether this
-        host's own is among them or not. Where none was, its own vote, if there is one."""
-        own = self._votes.get(self._me)
-        vote = next((vote for vote in self._countable.values() if choice_of(vote) == applied), own)
+        host's own is among them or not. Where none was, its own vote, or else the void votes that are here: their authors may
+        be gone."""
+        own, votes = self._votes.get(self._me), self._countable.values()
+        vote = next((vote for vote in votes if choice_of(vote) == applied), own) or next((v for v in votes if v.is_void), None)
         if vote is None:
             return None
         signature = own.signature if own is not None and choice_of(own) == choice_of(vote) else ""

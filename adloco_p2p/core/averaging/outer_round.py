@@ -133,12 +133,6 @@ class OuterRound(RoundState):
         effects += self._attempt.end_lost(now)
         return [*effects, *self._commit.seek(now)]
 
-    def withdraw(self) -> list[Effect]:
-        """This host leaves in the middle of the round, and contributes to no average of it. Those that only receive it could
-        not know otherwise whether one was committed here. Where it comes back the round is void for it."""
-        is_open = self.is_contributor and not (self.has_voted or self.is_past)
-        return self._commit.cast_void() if is_open else []
-
     # --- attempts and repairs ----------------------------------------------------------------------------------------
 
     def average_finished(self, event: AverageFinished, now: float) -> list[Effect]:

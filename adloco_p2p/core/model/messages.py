@@ -254,6 +254,10 @@ class AverageDigest:
     backers: Annotated[tuple[tuple[PeerId, Signature], ...], MaxLen(MAX_HOSTS)] = ()
     """Votes of others for the same average, that the sender passes on."""
 
+    @classmethod
+    def void(cls, instance: InstanceId, round: int) -> "AverageDigest":
+        return cls(instance=instance, round=round, attempt=0, contributors=(), digest=NO_AVERAGE)
+
     @property
     def is_void(self) -> bool:
         return not self.contributors

@@ -6,7 +6,7 @@ from dataclasses import replace
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.events import DiscardRound, Effect, FetchFailed, FetchState, Send, StateFetched
-from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest
+from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.completion import PENDING_SECONDS
@@ -336,9 +336,8 @@ class Fetching:
         hosts = [share.peer for item in plan.instances if item.instance == message.instance for share in item.hosts]
         if (isinstance(message, AverageDigest) and message.is_answer) or sender not in hosts or self._state.me not in hosts:
             return []
-        vote = self._kept_vote(self._book.digests[message.round], message.instance) or AverageDigest(
-            instance=message.instance, round=message.round, attempt=0, contributors=(), digest=NO_AVERAGE
-        )
+        kept = self._kept_vote(self._book.digests[message.round], message.instance)
+        vote = kept or AverageDigest.void(message.instance, message.round)
         return [Send(peer=sender, message=replace(vote, is_answer=True, is_held=vote.is_void))]
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.complaints import PartNotShown
+from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
@@ -42,6 +43,8 @@ class HostedInstance:
     """Rounds in which other hosts do not wait for this one: it asked them not to."""
     untrained: set[int] = field(default_factory=set)
     """Rounds that others were to train, and all of them are gone: the state here went through them as it was."""
+    early_votes: dict[int, dict[PeerId, AverageDigest]] = field(default_factory=dict)
+    """Round -> void votes of its contributors that came before it began here: one that has left sends its vote once."""
     saved: set[int] = field(default_factory=set)
     """Boundaries at which it was saved, for a checkpoint that is not complete yet."""
     served: set[tuple[int, PeerId]] = field(default_factory=set)
@@ -103,6 +106,7 @@ class HostedInstance:
         """Forget all other rounds, and the boundaries that are not between them: boundary n lies before round n."""
         boundaries = range(rounds.start, rounds.stop + 1)
         self.rounds = {number: outer for number, outer in self.rounds.items() if number in rounds}
+        self.early_votes = {number: votes for number, votes in self.early_votes.items() if number in rounds}
         self.declined = {number for number in self.declined if number in rounds}
         self.untrained = {number for number in self.untrained if number in rounds}
         self.saved = {boundary for boundary in self.saved if boundary in boundaries}

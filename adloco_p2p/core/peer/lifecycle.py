@@ -6,6 +6,7 @@ history wins meanwhile, the model is not that of the run, and the peer goes on.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from math import isfinite
 
@@ -14,10 +15,11 @@ from adloco_p2p.core.model.events import (
     Commanded,
     Effect,
     Outcome,
+    Send,
     StateServed,
     Stop,
 )
-from adloco_p2p.core.model.messages import RunComplete
+from adloco_p2p.core.model.messages import AverageDigest, RunComplete
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.peer.agreement_port import Agreement
@@ -124,6 +126,8 @@ class Lifecycle:
         """Whether the final state of the others is on its way; None: this peer has not asked for it."""
         self._alone: tuple[int, float] | None = None
         """Of a newcomer without a member: its newest round, and since when."""
+        self._is_saved = False
+        """The checkpoint of the run's end is written."""
         self._handover_until = 0.0
         """While handing over: successors have until this instant to fetch what only this peer has."""
 
@@ -252,8 +256,6 @@ class Lifecycle:
         # The device may hold merged or half applied state, which belongs to no boundary that a restart could begin from.
         is_between = self._state.opening is not None or plan is None or bool(plan.merges)
         is_between = is_between or any(outer.is_applying for outer in self._state.rounds)
-        for outer in self._state.rounds:
-            effects += outer.withdraw() if self._state.is_sole_maker(outer) else []
         effects += self._state.abandon_rounds()
         for boundary in range(self._state.opened + 1, min([self._state.opened, *self._state.held.values()]) - 1, -1):
             if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
@@ -264,8 +266,8 @@ class Lifecycle:
         """Before the others had their time. What is saved as finished is the model of the run."""
         if self._is_apart():
             return self._stop(Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL), now)
-        if self._is_agreed(self._book.mine(self._book.newest)):
-            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+        if self._is_agreed(self._book.newest):
+            return self._complete(self._book.newest, now)
         return self._stop(Stop(reason=NOT_COMPARED, is_finished=False), now)
 
     def give_up(self, reason: str, now: float) -> list[Effect]:
@@ -362,17 +364,36 @@ class Lifecycle:
         """Leave the roster, so that the others do not wait for this peer, and stay."""
         self._enter(Stage.PAUSED)
         log = telemetry.Paused(round=self._state.opened + 1)
-        return [*self._outcomes(self._agreement.leave(now), now), log]
+        return [*self._withdraw(), *self._outcomes(self._agreement.leave(now), now), log]
 
     def _stop(self, stop: Stop, now: float) -> list[Effect]:
         self._enter(Stage.STOPPED)
-        return [*self._outcomes(self._agreement.leave(now), now), stop]
+        return [*self._withdraw(), *self._outcomes(self._agreement.leave(now), now), stop]
+
+    def _withdraw(self) -> list[Effect]:
+        """Void votes on averages of known rounds, where those that stay could not know otherwise whether one was committed.
+        Elsewhere it casts none: it may come back and train the round, as it cannot where it has voted."""
+        effects: list[Effect] = []
+        for number, plan in sorted(self._book.plans.items()):
+            for instance in self._book.mine(plan):
+                if self._state.is_doubtful_without(plan, instance):
+                    effects += self._vote_void(instance, number)
+        return effects
+
+    def _vote_void(self, instance: InstanceId, number: int) -> list[Effect]:
+        digest = self._book.digests[number]
+        if self._agreement.kept_vote(digest, instance) is not None:
+            return []
+        void = AverageDigest.void(instance, number)
+        vote = replace(void, signature=self._agreement.sign(void.payload(digest, self._state.me)))
+        others = self._book.successors(instance, number, self._state.gone)
+        return [*self._agreement.keep_vote(digest, vote), *(Send(peer=peer, message=vote) for peer in others)]
 
     def fail(self, now: float) -> list[Effect]:
         """The process ends by an error of its own. What is under way goes no further; the others wait for it no longer."""
         if self.is_stopped:
             return []
-        # A sole maker withdraws from no round here: a vote is written before it is sent, and the error may be a full disk.
+        # It withdraws from no average: a vote is written before it is sent, and the error may be a full disk.
         self._enter(Stage.STOPPED)
         return self._outcomes(self._agreement.leave(now), now)
 
@@ -394,10 +415,9 @@ class Lifecycle:
         loss = final.heldout_loss if final is not None else None
         if loss is not None and not isfinite(loss):
             return self.give_up(f"training has diverged: the held-out loss after round {plan.round} is not finite", now)
-        is_agreed = self._is_agreed(mine)
-        effects: list[Effect] = []
-        if is_agreed:
-            effects = self._save_final(plan, now, is_finished=not self._is_apart())
+        is_agreed = self._is_agreed(plan)
+        self._is_saved = is_agreed and not self._is_apart()
+        effects = self._save_final(plan, now, is_finished=self._is_saved) if is_agreed else []
         totals = canonical.to_plain(self._checkpoints.totals(now))
         losses = final.heldout_losses if final is not None else ()
         log = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
@@ -408,9 +428,18 @@ class Lifecycle:
         sent = self._completion.begin(plan=digest, state=state, is_agreed=is_agreed, roster=roster, now=now)
         return [*effects, log, *sent]
 
-    def _is_agreed(self, instances: Sequence[InstanceId]) -> bool:
-        """A majority agreed on every step to the states of these instances here."""
-        return all(self._state.known(instance).doubtful_from is None for instance in instances)
+    def _is_agreed(self, plan: RoundPlan) -> bool:
+        """A majority agreed on every step to this peer's states after the last plan, or has reported them since."""
+        is_own = self._is_exchanging is None
+        return all(
+            self._state.known(instance).doubtful_from is None or (is_own and self._state.is_confirmed(plan, instance))
+            for instance in self._book.mine(plan)
+        )
+
+    def _complete(self, plan: RoundPlan, now: float) -> list[Effect]:
+        """With the model of the run, which is saved as that."""
+        saves = [] if self._is_saved else self._save_final(plan, now)
+        return [*saves, *self._stop(Stop(reason="the run is complete", is_finished=True), now)]
 
     def _is_apart(self) -> bool:
         """Most of those that decided may have ended the run without this peer, and those that are here."""
@@ -434,23 +463,20 @@ class Lifecycle:
         run fetches it, once. One that does not get it, or of whose state nothing shows that it is that of the run, ends with
         an error."""
         plan, gone = self._book.newest, self._state.gone
-        mine = self._book.mine(plan)
         if not self._completion.is_over(now, gone):
             return []
         run = self._completion.final_state(voters_of(self._book, plan))
-        final, is_agreed = self._state.final, self._is_agreed(mine)
+        final, is_agreed = self._state.final, self._is_agreed(plan)
         has_it = run is None or final is None or run.digest == final.state_digest
         if run is not None and not has_it and (run.is_of_most or not is_agreed) and self._is_exchanging is None:
-            return self._exchange(run, mine)
+            return self._exchange(run, self._book.mine(plan))
         if has_it and not self._completion.may_go(now, gone):
             return []
         if self._is_apart():
             return self._stop(Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL), now)
         is_sure = run is None or not (run.is_disputed or (run.is_agreed and not has_it))
-        if is_agreed and is_sure:
-            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
-        if has_it and run is not None and run.is_agreed:
-            return [*self._save_final(plan, now), *self._stop(Stop(reason="the run is complete", is_finished=True), now)]
+        if (is_agreed and is_sure) or (has_it and run is not None and run.is_agreed):
+            return self._complete(plan, now)
         if not self._completion.is_last_word(now):
             return []
         saves = self._save_final(plan, now, is_finished=False) if is_agreed else []

@@ -241,6 +241,7 @@ class Peer:
         if isinstance(message, (AverageDigest, AttemptFailed, AttemptStart)):
             outer = self._state.round_of(message.round, message.instance)
             if outer is None:
+                self._state.keep_early(event.sender, message)
                 return self._fetching.decline(event.sender, message)
             effects = self._state.stamped(outer.received(event.sender, message, now))
             self._has_news = bool(effects)  # a step to another phase is logged
@@ -360,7 +361,8 @@ class Peer:
         effects: list[Effect] = []
         for outer in self._state.rounds:
             is_deserted = self._state.is_deserted(outer)
-            if outer.is_given_up(now, is_deserted=is_deserted) and not self._lifecycle.have_others_ended():
+            is_too_late = outer.share.contributes(outer.round) and self._lifecycle.have_others_ended()
+            if outer.is_given_up(now, is_deserted=is_deserted) and not is_too_late:
                 hosted = self._state.instance(outer.instance)
                 effects += outer.abandon()
                 del hosted.rounds[outer.round]
@@ -414,6 +416,8 @@ class Peer:
         progress_end = progress_after(plan, work_at(self.cadence.work, plan.course, number))
         effects = outer.start(now, progress_end=progress_end, is_ahead=is_ahead)
         outer.hosts.gone = self._state.gone
+        for peer, vote in hosted.early_votes.get(number, {}).items():
+            effects += outer.received(peer, vote, now)
         return self._state.stamped(effects)
 
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:

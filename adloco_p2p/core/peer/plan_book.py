@@ -34,7 +34,7 @@ class Outlook:
     may_come: bool
     """A host has it, or may still come to have it."""
     is_agreed: bool
-    """A plan names the state, or a majority of the planned hosts, dead or alive, reported it."""
+    """A plan names the state, or the reports show it; see `PlanBook.is_agreed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,8 @@ class PlanBook:
         self.digests: dict[int, Digest] = {}
         self._states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
         """(Round, instance) -> the state after the round, as each peer reported it."""
+        self._agreed: dict[tuple[int, InstanceId, Digest], None] = {}
+        """Of these states those that a peer reported without doubt."""
         self._reporters: dict[int, dict[PeerId, None]] = {}
         """Round -> peers that reported it."""
         self.final: FinalState | None = None
@@ -85,6 +87,8 @@ class PlanBook:
         self._reporters.setdefault(report.round, {})[report.peer] = None
         for item in report.instances:
             self._states.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
+            if not item.is_doubtful:
+                self._agreed[report.round, item.instance, item.state_digest] = None
 
     def forget(self, *, before: int) -> None:
         """Plans of the last rounds stay in any case: a peer that is behind needs them."""
@@ -101,6 +105,7 @@ class PlanBook:
         self.digests = {number: digest for number, digest in self.digests.items() if number in plans}
         self._mine = {number: hosted for number, hosted in self._mine.items() if number in plans}
         self._states = {key: states for key, states in self._states.items() if key[0] in reports}
+        self._agreed = {key: None for key in self._agreed if key[0] in reports}
         self._reporters = {number: peers for number, peers in self._reporters.items() if number in reports}
 
     # --- what a plan means for this peer -----------------------------------------------------------------------------
@@ -168,7 +173,7 @@ class PlanBook:
         heirs = [peer for peer in self.heirs(instance, number, gone) if peer not in keepers]
         known = (states for (round, of), states in self._states.items() if of == instance and round < after)
         had = {peer for states in known for peer in states}
-        have = {*served, *self._states.get((after, instance), {}), *had.intersection(self._planned(instance, after))}
+        have = {*served, *self._states.get((after, instance), {}), *had.intersection(self.planned(instance, after))}
         return is_majority(len(have.intersection(heirs)), len(heirs))
 
     def is_kept(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
@@ -207,7 +212,7 @@ class PlanBook:
         may have reported before it learned of the agreed one and took it: then nobody has what it reported.
         """
         plan, states = self.plans.get(number), self._states.get((number, instance), {})
-        planned = self._planned(instance, number)
+        planned = self.planned(instance, number)
         planned = [peer for peer in planned if peer not in gone] or planned
         is_unreported = not any(peer in states for peer in planned)
         if plan is not None and is_unreported and self._have_none(planned, instance, number, gone):
@@ -227,10 +232,11 @@ class PlanBook:
         awaited = [] if has_passed else [peer for peer in planned if peer not in states]
         return first if all(self._goes_without(peer, instance, number) for peer in awaited) else None
 
-    def is_of_majority(self, instance: InstanceId, number: int, state: Digest) -> bool:
-        """More than half of the planned hosts, dead or alive, reported this state after the round."""
-        planned, states = self._planned(instance, number), self._states.get((number, instance), {})
-        return is_majority(sum(states.get(peer) == state for peer in planned), len(planned))
+    def is_agreed(self, instance: InstanceId, number: int, state: Digest) -> bool:
+        """More than half of the planned hosts, dead or alive, reported this state after the round, or one that has no doubt."""
+        planned, states = self.planned(instance, number), self._states.get((number, instance), {})
+        num_hosts = sum(states.get(peer) == state for peer in planned)
+        return (number, instance, state) in self._agreed or is_majority(num_hosts, len(planned))
 
     @staticmethod
     def _may_have(plan: RoundPlan, instance: InstanceId) -> list[PeerId]:
@@ -264,7 +270,7 @@ class PlanBook:
             return Outlook(digest=self.final.digest, donors=donors, may_come=False, is_agreed=self.final.is_agreed)
         states = self._states.get((boundary - 1, instance), {})
         digest = self.reported_state(instance, boundary - 1, gone, passes_over=passes_over)
-        is_agreed = digest is not None and self.is_of_majority(instance, boundary - 1, digest)
+        is_agreed = digest is not None and self.is_agreed(instance, boundary - 1, digest)
         rewind = self._rewind(instance, boundary)
         hosts: list[PeerId] = []
         for number in (boundary - 1, boundary, boundary + 1):
@@ -312,7 +318,7 @@ class PlanBook:
             if number >= since
         )
 
-    def _planned(self, instance: InstanceId, number: int) -> list[PeerId]:
+    def planned(self, instance: InstanceId, number: int) -> list[PeerId]:
         """Hosts that were to contribute to the average of that round."""
         plan = self.plans.get(number)
         items = plan.instances if plan is not None else ()

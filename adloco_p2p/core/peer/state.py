@@ -8,8 +8,10 @@ from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
+from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, DiscardRound, Effect, Evaluate, Evaluated
 from adloco_p2p.core.model.lineage import ProbeVerdict
+from adloco_p2p.core.model.messages import AverageDigest, AveragingMessage
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.plan_telemetry import joined_lines, plan_line
 from adloco_p2p.core.model.report import Report
@@ -154,6 +156,13 @@ class PeerState:
         """Instances that this peer hosts, as far as any peer has them."""
         return [instance for instance in self.book.mine(plan) if instance not in self.lost]
 
+    def keep_early(self, sender: PeerId, message: AveragingMessage) -> None:
+        """For when its round begins here, as far as its plan is known."""
+        if not (isinstance(message, AverageDigest) and message.is_void):
+            return
+        if sender in self.book.planned(message.instance, message.round):
+            self.instance(message.instance).early_votes.setdefault(message.round, {})[sender] = message
+
     def working(self) -> list[int]:
         """Rounds that this peer trains or averages: its reports of them are still to come."""
         return sorted({outer.round for outer in self.rounds if outer.is_contributor and not outer.is_done})
@@ -196,6 +205,15 @@ class PeerState:
         is_only_one = self.mine_of(boundary - 1) == self.book.mine(plan) == [instance]
         return is_next and is_only_one and self.book.has_work(plan, instance)
 
+    def is_confirmed(self, last: RoundPlan, instance: InstanceId) -> bool:
+        """Others agreed on the states here of which the last plan makes this one, by their reports. No plan names it."""
+        number = last.round - 1
+        merged = {merge.target: dict(zip(merge.sources, merge.weights, strict=True)) for merge in last.merges}
+        sources = [source for source, weight in merged.get(instance, {instance: 1.0}).items() if weight > 0.0]
+        own = self.own_reports.get(number)
+        states = {item.instance: item.state_digest for item in own.instances} if own is not None else {}
+        return all(source in states and self.book.is_agreed(source, number, states[source]) for source in sources)
+
     def is_alone_with(self, instance: InstanceId, present: int) -> bool:
         """No living peer but this one was to train the instance in any round from its boundary here up to the present, and
         the plans of all these rounds are known."""
@@ -203,11 +221,15 @@ class PeerState:
         hosted = all(instance in self.mine_of(number) for number in numbers)
         return hosted and not any(self.book.successors(instance, number, self.gone) for number in numbers)
 
-    def is_sole_maker(self, outer: OuterRound) -> bool:
-        """Living peers receive the average of the round, and only this one is left to make it."""
-        plan, instance = self.book.plans[outer.round], outer.instance
-        receives = bool(self.book.successors(instance, outer.round, self.gone))
-        return receives and not self.book.has_company(plan, instance, self.gone)
+    def is_doubtful_without(self, plan: RoundPlan, instance: InstanceId) -> bool:
+        """This peer was to help make the average of the round and has not. Once it is gone most of those that were to are: the
+        living hosts could not know whether these made one."""
+        outer, planned = self.round_of(plan.round, instance), self.book.planned(instance, plan.round)
+        is_open = plan.round >= self.opened if outer is None else not (outer.has_voted or outer.is_past)
+        is_open = is_open and self.held.get(instance, plan.round) <= plan.round and not plan.is_last
+        absent = [peer for peer in planned if peer == self.me or peer in self.gone]
+        is_lost = self.me in planned and is_majority(len(absent), len(planned))
+        return is_open and is_lost and bool(self.book.successors(instance, plan.round, self.gone))
 
     def is_deserted(self, outer: OuterRound) -> bool:
         """It waits for an average of other hosts, and they are all gone, or make none."""

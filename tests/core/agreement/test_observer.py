@@ -179,6 +179,18 @@ def test_ones_own_history_goes_on_while_another_is_collected() -> None:
     assert reader._exchange.is_collecting, "a member that makes entries by its own vote alone ends no collection"
 
 
+def test_a_member_goes_on_collecting_while_it_decides_plans() -> None:
+    """A history that takes longer to come than a round lasts would never be there whole."""
+    short, longer, other = trained(3, rounds=4), trained(3, rounds=6), trained(3, rounds=8, speed=20.0)
+    member, theirs = members(short), members(other).ledger
+    fork = next(place for place, ours in enumerate(member.ledger.digests) if ours != theirs.digests[place])
+    member.receive(peer(1), Entries(entries=(theirs.entry(fork),)), short.now)
+    rest = members(longer).ledger.after(member.ledger.digests[-1], 8)
+    member.receive(peer(1), Entries(entries=rest), short.now)
+    assert rest and member.ledger.head == members(longer).ledger.head
+    assert member.consensus._exchange.is_collecting
+
+
 def test_another_history_is_collected_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that never outranks the own one would otherwise grow in memory for as long as a peer sends it."""
     short, long = trained(3, rounds=3), trained(3, rounds=6, speed=20.0)

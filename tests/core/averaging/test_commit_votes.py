@@ -83,6 +83,18 @@ def test_votes_that_are_passed_on_are_taken_up_to_the_first_that_is_not_signed()
     assert votes.voters == (B, C, D)
 
 
+def test_a_host_without_a_vote_passes_on_the_void_votes_of_those_that_have_left() -> None:
+    """Nobody else shows that they made no average."""
+    followed, asks = votes_of(D), votes_of(C)
+    assert followed.answer(None) is None
+    followed.received(A, vote(A, "0"))
+    followed.received(B, vote(B, "1", B, C))
+    answer = followed.answer(None)
+    assert answer is not None and answer.signature == ""
+    asks.received(D, answer)
+    assert asks.voters == (A,)
+
+
 def test_an_average_is_lost_where_no_present_voter_holds_it_and_one_reports_that() -> None:
     mine, empty = vote(A, "1", A, B, C, D), {peer: replace(vote(peer, "1", A, B, C, D), is_held=False) for peer in (B, C, D)}
     choice = choice_of(mine)

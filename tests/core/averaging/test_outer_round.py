@@ -182,18 +182,6 @@ def test_a_host_may_accuse_a_minority_but_not_half_of_the_others(accused: tuple[
     } == {left}
 
 
-def test_a_host_that_leaves_in_the_middle_of_a_round_votes_that_it_is_in_no_average() -> None:
-    """Written down before it is sent. The others then know that none was committed here."""
-    outer = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout())
-    first, *sent = outer.withdraw()
-    assert isinstance(first, Persist) and outer.votes.own.is_void
-    assert [(effect.peer, effect.message) for effect in sent if isinstance(effect, Send)] == [
-        (B, outer.votes.own),
-        (C, outer.votes.own),
-    ]
-    assert outer.withdraw() == [], "one vote"
-
-
 def test_the_last_votes_of_hosts_that_have_left_are_awaited() -> None:
     outer = averaging(A, B, adaptive_timeout=AdaptiveTimeout())
     assert not outer.is_given_up(20.0, is_deserted=True)

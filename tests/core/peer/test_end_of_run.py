@@ -5,18 +5,24 @@ from functools import partial
 
 import pytest
 
+from adloco_p2p.core.averaging.round_state import LAST_VOTES_SECONDS
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import (
     Commanded,
     Durable,
     Effect,
     Evaluated,
+    PeerGone,
+    Received,
     SaveCheckpoint,
     Send,
     Started,
     Stop,
+    Ticked,
     TransitionApplied,
 )
 from adloco_p2p.core.model.messages import FinalClaim, RunComplete
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, RESEND_SECONDS, SETTLED_SECONDS, CompletionBarrier
 from adloco_p2p.core.peer.lifecycle import voters_of
@@ -26,7 +32,7 @@ from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.identities import RUN, name_of, sign, signed_by, verify
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, PEER3, rules
-from tests.core.peer.test_peer_churn import INSTANCE, LAST, Scripted, _cadence
+from tests.core.peer.test_peer_churn import INSTANCE, LAST, Scripted, _cadence, _report
 
 ONE, OTHER, THIRD = (hashed(text) for text in ("one state", "another", "a third"))
 ALL = (PEER0, PEER1, PEER2, PEER3)
@@ -299,6 +305,50 @@ def test_a_peer_that_is_stopped_while_it_waits_is_finished_only_with_the_model_o
     assert any(isinstance(effect, SaveCheckpoint) for effect in effects) is not is_doubtful
     effects = peer.handle(Commanded(command=command, reason="the user"), 2.0)  # type: ignore[arg-type]
     assert [effect.is_finished for effect in effects if isinstance(effect, Stop)] == [not is_doubtful]
+
+
+@pytest.mark.parametrize(("others", "is_finished"), [((PEER1,), True), ((), False)])
+def test_what_most_hosts_report_after_the_last_plan_is_the_model_of_the_run(
+    others: tuple[PeerId, ...], *, is_finished: bool
+) -> None:
+    """They trained the last round longer than this peer, which was in doubt about it, and left with its state before they could
+    claim it. No plan follows that would name the state."""
+    peer = _at_the_end(is_doubtful=True)
+    plan = peer._book.plans[1]
+    own, *reports = [in_doubt(_report(host, plan, "the last state")) for host in (PEER0, *others)]
+    peer._state.own_reports[1] = own
+    peer._book.note_states(own)
+    peer.handle(Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0, state_digest=ONE), 1.0)
+    for report in reports:
+        peer._book.note_states(report)
+    effects = [effect for other in ALL[1:3] for effect in peer.handle(PeerGone(peer=other), 2.0)]
+    effects += [effect for now in range(40) for effect in peer.handle(Ticked(), float(now))]
+    assert [effect.durable.is_finished for effect in effects if isinstance(effect, SaveCheckpoint)] == [True] * is_finished
+    assert [effect.is_finished for effect in effects if isinstance(effect, Stop)] == [is_finished]
+
+
+def test_a_peer_that_waits_for_an_average_that_nobody_made_ends_the_run_with_the_others() -> None:
+    """The one that was to make it has left, and the others have gone on without it. It waited until they had gone, too."""
+    whole = rules(rounds=2)
+    plans = [genesis(RUN, [(peer, CAPACITY) for peer in ALL[:3]], whole)]
+    second = next_plan(plans[0], (), whole)
+    shares = second.instances[0].hosts
+    hosts = tuple(share if share.peer == PEER1 else replace(share, inner_steps=0) for share in shares)
+    second = replace(second, instances=(replace(second.instances[0], hosts=hosts),))
+    plans += [second, last := next_plan(second, (), whole)]
+    agreement = Scripted()
+    peer = Peer(me=PEER0, cadence=replace(_cadence(), work=whole.work), agreement=agreement)
+    peer.handle(Started(durable=Durable(round=1, plans=tuple(plans), held=(INSTANCE,)), capacity=CAPACITY), 0.0)
+    peer.handle(TransitionApplied(round=1), 0.5)
+    peer.handle(PeerGone(peer=PEER1), 1.0)
+    peer.handle(Received(sender=PEER2, message=claim(ONE, plan=canonical.digest(last)).message(PEER2)), 1.0)
+    assert 1 not in [report.round for report in agreement.submitted]
+    peer.handle(Ticked(), 1.0 + LAST_VOTES_SECONDS)
+    assert 1 in [report.round for report in agreement.submitted]
+
+
+def in_doubt(report: Report) -> Report:
+    return replace(report, instances=tuple(replace(item, is_doubtful=True) for item in report.instances))
 
 
 def _at_the_end(*, is_doubtful: bool) -> Peer:

@@ -13,14 +13,17 @@ from adloco_p2p.core.model.events import (
     Effect,
     Evaluate,
     Event,
+    Persist,
     Probe,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
+    Send,
     StateServed,
     Stop,
     Transition,
 )
+from adloco_p2p.core.model.messages import AverageDigest, CommitVoted
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, Story, Told, rules
 
@@ -179,6 +182,29 @@ def test_leaving_at_once_does_not_wait_for_the_round() -> None:
     last = [told.effect for told in story.told if told.peer == PEER0 and told.at == 1.3]
     assert any(isinstance(effect, DiscardRound) for effect in last)
     assert isinstance(last[-1], Stop) and last[-1].is_urgent
+
+
+def test_a_peer_that_goes_after_most_hosts_votes_on_the_rounds_that_it_leaves_and_on_those_that_it_does_not_begin() -> None:
+    """Two of three are gone then: the third could not know whether they had made the averages, and doubted its own state."""
+    story = story_of(rounds=8)
+    story.kill(PEER2, at=1.0)
+    story.ask(PEER1, "leave", at=8.5)
+    story.play()
+    votes = [effect.record.vote for _, effect in story.effects(Persist, PEER1) if isinstance(effect.record, CommitVoted)]
+    assert [vote.round for vote in votes if vote.is_void] == [3, 4]
+    assert [effect.round for _, effect in story.effects(RunInner, PEER1)] == [0, 1, 2, 3]
+    sent = [effect.message for at, effect in story.effects(Send, PEER1) if at == 8.5 and effect.peer == PEER0]
+    assert [message for message in sent if isinstance(message, AverageDigest)] == votes[-2:]
+
+
+@pytest.mark.parametrize("command", ["drain", "leave"])
+def test_a_peer_that_most_hosts_outlast_casts_no_vote_when_it_goes(command: Literal["drain", "leave"]) -> None:
+    """It may come back and train the round."""
+    story = story_of(rounds=8)
+    story.ask(PEER1, command, at=2.5)
+    story.play()
+    votes = [effect.record.vote for _, effect in story.effects(Persist, PEER1) if isinstance(effect.record, CommitVoted)]
+    assert votes and not any(vote.is_void for vote in votes)
 
 
 # --- saving ----------------------------------------------------------------------------------------------------------

@@ -7,20 +7,21 @@ import pytest
 
 from adloco_p2p.core.model.events import Evaluated
 from adloco_p2p.core.model.lineage import ProbeVerdict
+from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.hosted_instance import Fetch, HostedInstance
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
 from tests.core.peer.catching_up import catching_up_of
-from tests.core.peer.story import PEER0, PEER1, rules
+from tests.core.peer.story import PEER0, PEER1, PEER2, rules
 from tests.core.peer.test_peer_churn import CAPACITY, _report
 
 INSTANCE = InstanceId(0)
 STATE = Digest("7" * 64)
 VERDICT = ProbeVerdict(sources=(), target=INSTANCE, source_losses=(), merged_loss=1.0)
 BY_ROUND = ("own_reports", "verdicts", "probing")
-OF_AN_INSTANCE = ("rounds", "declined", "untrained")
+OF_AN_INSTANCE = ("rounds", "early_votes", "declined", "untrained")
 BY_BOUNDARY = ("saved", "served")
 
 
@@ -33,6 +34,7 @@ def filled(rounds: int) -> PeerState:
         state.verdicts[number], state.probing[number] = VERDICT, None
         hosted = state.instance(INSTANCE)
         hosted.rounds[number] = None  # type: ignore[assignment]
+        hosted.early_votes[number] = {}
         for numbers in (hosted.declined, hosted.untrained, hosted.saved):
             numbers.add(number)
         hosted.served.add((number, PEER0))
@@ -97,19 +99,41 @@ def test_a_transfer_under_way_may_replace_the_older_state() -> None:
     assert item.state_digest is None
 
 
-def test_only_the_last_one_that_makes_an_average_which_others_receive_withdraws_from_it() -> None:
-    """Alone it trains the round again after a restart, and with others these make the average."""
+@pytest.mark.parametrize(
+    ("makers", "gone", "is_doubtful"),
+    [
+        ((PEER0,), (), True),
+        ((PEER0,), (PEER1, PEER2), False),  # nobody is left to doubt
+        ((PEER0, PEER1), (), False),  # the other one alone commits nothing
+        ((PEER0, PEER1), (PEER1,), True),
+        ((PEER0, PEER1, PEER2), (PEER2,), True),
+        ((PEER1, PEER2), (PEER2,), False),
+    ],
+)
+def test_an_average_is_doubtful_where_most_that_were_to_make_it_have_left_others_behind(
+    makers: tuple[PeerId, ...], gone: tuple[PeerId, ...], *, is_doubtful: bool
+) -> None:
     state = PeerState(PEER0, is_delayed=False, rounds_kept=2)
-    plan = genesis(RUN, [(PEER0, CAPACITY), (PEER1, CAPACITY)], rules(rounds=9))
+    plan = genesis(RUN, [(peer, CAPACITY) for peer in (PEER0, PEER1, PEER2)], rules(rounds=9))
     (item,) = plan.instances
-    receives = replace(item, hosts=(item.hosts[0], replace(item.hosts[1], inner_steps=0)))
-    outer = SimpleNamespace(round=0, instance=INSTANCE)
-    found = []
-    for instance, gone in ((receives, {}), (receives, {PEER1: None}), (item, {})):
-        state.learn(replace(plan, instances=(instance,)))
-        state.gone = gone
-        found.append(state.is_sole_maker(outer))  # type: ignore[arg-type]
-    assert found == [True, False, False]
+    hosts = tuple(share if share.peer in makers else replace(share, inner_steps=0) for share in item.hosts)
+    plan = replace(plan, instances=(replace(item, hosts=hosts),))
+    state.learn(plan)
+    state.gone = dict.fromkeys(gone)
+    assert state.is_doubtful_without(plan, INSTANCE) is is_doubtful
+    state.instance(INSTANCE).rounds[0] = SimpleNamespace(has_voted=True, is_past=False)  # type: ignore[assignment]
+    assert not state.is_doubtful_without(plan, INSTANCE), "it has voted"
+
+
+def test_void_votes_that_come_before_the_round_begins_are_kept_of_its_contributors() -> None:
+    state = PeerState(PEER0, is_delayed=False, rounds_kept=2)
+    state.learn(genesis(RUN, [(PEER0, CAPACITY), (PEER1, CAPACITY)], rules(rounds=9)))
+    void = AverageDigest.void(INSTANCE, 0)
+    state.keep_early(PEER1, void)
+    state.keep_early(PEER2, void)
+    state.keep_early(PEER1, replace(void, round=1))
+    state.keep_early(PEER0, replace(void, contributors=(PEER0,)))
+    assert state.known(INSTANCE).early_votes == {0: {PEER1: void}}
 
 
 def test_a_fast_forward_keeps_of_an_instance_only_that_an_older_state_is_here() -> None:
