@@ -27,6 +27,7 @@ from benchmarks.adversary.scenario import (
     by_reports,
     judged,
     played,
+    rounds_where,
 )
 from benchmarks.adversary.silence import one_wrong_average
 from benchmarks.adversary.strangers import Aim, Deed, Strangers
@@ -61,26 +62,18 @@ def by_reducer(hands_out: Callable[[PeerId, object], object], *checks: Check, se
 
 def names_no_dead_state(result: Result) -> str:
     """No plan makes others fetch the liar's state."""
-    rounds = [
-        entry.plan.round
-        for entry in result.arena.entries.values()
-        if any(item.state_digest == members.DEAD_STATE for item in entry.plan.instances)
-    ]
+    rounds = rounds_where(result, lambda entry: members.DEAD_STATE in {item.state_digest for item in entry.plan.instances})
     return f"plans of rounds {rounds} name the state of the liar" if rounds else ""
 
 
 def names_no_branch(result: Result) -> str:
-    rounds = [entry.plan.round for entry in result.arena.entries.values() if entry.plan.branches]
+    rounds = rounds_where(result, lambda entry: entry.plan.branches)
     return f"plans of rounds {rounds} name histories that never were" if rounds else ""
 
 
 def holds_most_reports(result: Result) -> str:
     """Every plan is made of reports of most of the roster, from the first round that can be reported on."""
-    thin = [
-        entry.plan.round
-        for entry in result.arena.entries.values()
-        if entry.plan.round >= 2 and 2 * len(entry.reports) <= len(entry.plan.roster)
-    ]
+    thin = rounds_where(result, lambda made: made.plan.round >= 2 and 2 * len(made.reports) <= len(made.plan.roster))
     return f"plans of rounds {thin} hold reports of no majority" if thin else ""
 
 
@@ -91,11 +84,10 @@ def applies_nothing_wrong(result: Result) -> str:
 
 def ends_soon(result: Result) -> str:
     """The liar is banned by evidence, and has spoilt averages of a few rounds only."""
-    banned = [
-        entry.plan.round
-        for entry in result.arena.entries.values()
-        if any(isinstance(made, WrongSum) and made.subject == name_of(LIAR) for made in entry.value.statements)
-    ]
+    liar = name_of(LIAR)
+    banned = rounds_where(
+        result, lambda entry: any(isinstance(made, WrongSum) and made.subject == liar for made in entry.value.statements)
+    )
     if not banned:
         return "the liar was not banned"
     return f"the liar was banned in round {min(banned)} only" if min(banned) > ROUNDS_TO_A_BAN else ""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.adversary import Liar, Outgoing, Sent
@@ -99,6 +100,11 @@ def by_member(sends: Outgoing, *checks: Check, setting: Setting | None = None) -
 
 def by_reports(alters: Callable[[Report], Report], *checks: Check, setting: Setting | None = None) -> Play:
     return played(setting or Setting(), {LIAR: Liar(alters=alters)}, *checks, is_idle_wrong=True)
+
+
+def rounds_where(result: Result, holds: Callable[[LedgerEntry], object]) -> list[int]:
+    """Of the plans that honest peers followed."""
+    return [round for round, entry in sorted(result.arena.entries.items()) if holds(entry)]
 
 
 def judged(result: Result, *problems: str, sent: str) -> Outcome:

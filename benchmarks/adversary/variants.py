@@ -17,7 +17,7 @@ from benchmarks.adversary import members, strangers
 from benchmarks.adversary.arena import LOSS, Result, Setting, fight
 from benchmarks.adversary.invitations import KEY, invitation, knocking, statement
 from benchmarks.adversary.review import applies_nothing_wrong, by_reducer, names_no_dead_state
-from benchmarks.adversary.scenario import LIAR, Outcome, Play, Scenario, by_member, by_reports, judged, played
+from benchmarks.adversary.scenario import LIAR, Outcome, Play, Scenario, by_member, by_reports, judged, played, rounds_where
 from benchmarks.adversary.strangers import Aim, Deed, Strangers
 
 SEVEN = Setting(peers=7, rules=replace(small_rules(7, 10), instances=InstanceRules(count=1, start="same")))
@@ -116,8 +116,8 @@ def ban_evasion(seed: int) -> Outcome:
 
     attackers = Strangers(deeds=(evades,), names=(banned,))
     result = fight(seed, Setting(rounds=24), adversary=attackers, liars={0: Liar(sends=bans)})
-    rounds = sorted(round for round, entry in result.arena.entries.items() if banned in roster_of(entry.plan))
-    banned_in = [round for round, entry in sorted(result.arena.entries.items()) if entry.value.statements]
+    rounds = rounds_where(result, lambda entry: banned in roster_of(entry.plan))
+    banned_in = rounds_where(result, lambda entry: entry.value.statements)
     back = [round for round in rounds if banned_in and round > banned_in[0]]
     return judged(
         result,
