@@ -251,7 +251,7 @@ def _panics_named(source: str) -> Iterator[None]:
         if type(error).__module__ != "pyo3_runtime":
             raise
         raise ConfigError(
-            f"tokenizer.source: {source!r} fails on a text: {str(error)[:200]}; name another tokenizer", code="E208"
+            f"tokenizer.source: {source!r} fails: {str(error)[:200]}; name another tokenizer", code="E208"
         ) from error
 
 

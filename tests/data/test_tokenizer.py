@@ -120,6 +120,6 @@ def test_a_pattern_that_takes_too_many_steps_on_a_text_is_a_named_error(tmp_path
     pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": pattern}))
     tokenizer = open_tokenizer(TokenizerConfig(source=str(tmp_path)))
-    with pytest.raises(ConfigError, match=r"tokenizer\.source: .* fails on a text") as refused:
+    with pytest.raises(ConfigError, match=r"tokenizer\.source: .* fails: ") as refused:
         tokenizer.encode(["a" * 40 + "b"])
     assert refused.value.code == "E208"
