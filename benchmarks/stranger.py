@@ -1,4 +1,5 @@
-"""A process that has the address of a run and no seat in it, and floods: forged messages, and streams that send nothing.
+"""A process that has the address of a run and no seat in it, and floods: forged messages, large requests to the DHT, and
+streams that send nothing.
 
   python -m benchmarks.stranger --initial-peers ADDRESS ... --workdir DIR [--seconds 60] [--only takes_over ...]
 
@@ -15,6 +16,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+
+from hivemind.proto import dht_pb2
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
@@ -33,6 +36,7 @@ from adloco_p2p.swarm.transfer import state_transfer
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import SEND_TIMEOUT_SECONDS, AdlocoGossip, GossipWire, hivemind_id
+from benchmarks.adversary.records import large_requests
 from benchmarks.adversary.strangers import ALL, Deed, Strangers, forges_a_history
 
 DEEDS: dict[str, Deed] = {deed.__name__: deed for deed in (*ALL, forges_a_history)}
@@ -59,6 +63,7 @@ class Stranger:
         self._attack = Strangers(deeds=deeds, names=(node.me,), decide=decide_by(run.rules))
         self._pending: list[tuple[PeerId, object]] = []
         self._held: deque[asyncio.StreamWriter] = deque(maxlen=HELD_STREAMS)
+        self._requests = list(large_requests().values())
         self._random = Random(seed)
         self._port = AdversaryPort(
             random=self._random,
@@ -91,7 +96,9 @@ class Stranger:
                 count_at = now + COUNT_SECONDS
             self._attack.wakes(self._port)
             pending, self._pending = self._pending, []
-            await asyncio.gather(*(self._tell(peer, message) for peer, message in pending), self._hold_a_stream())
+            await asyncio.gather(
+                *(self._tell(peer, message) for peer, message in pending), self._hold_a_stream(), self._ask_the_dht()
+            )
             await asyncio.sleep(PAUSE_SECONDS)
         pump.cancel()
 
@@ -105,6 +112,16 @@ class Stranger:
                 self.num_answered += 1
             except Exception as error:  # whatever the others do to it is what it deserves
                 self.answers[type(error).__name__] += 1
+
+    async def _ask_the_dht(self) -> None:
+        stub = self._node.dht.protocol.get_stub(hivemind_id(self._random.choice(self._peers)))
+        request = self._random.choice(self._requests)
+        ask = stub.rpc_find if isinstance(request, dht_pb2.FindRequest) else stub.rpc_store
+        try:
+            await ask(request, timeout=SEND_TIMEOUT_SECONDS)
+            self.answers["large requests to the DHT"] += 1
+        except Exception as error:
+            self.answers[f"DHT: {type(error).__name__}"] += 1
 
     async def _hold_a_stream(self) -> None:
         handlers = (handshake.HANDLER, handler_name(state_transfer.KIND), handler_name(RESULT_KIND))

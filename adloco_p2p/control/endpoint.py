@@ -114,13 +114,15 @@ def find(workdir: Path) -> Endpoint:
         with path.open("rb") as file:
             document = json.loads(file.read(MAX_ENDPOINT_BYTES))
         address, token = document["address"], document["token"]
+        if address != "unix":
+            parse_listen(address)  # a directory of others may name any
     except PermissionError:
         raise SwarmError(
             f"{path}: belongs to another user; only the user who started the node may control it", code="E352"
         ) from None
     except FileNotFoundError:
         raise NoNodeError(f"{workdir}: no node runs in this directory") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         raise NoNodeError(f"{path}: unreadable ({error}); start the node again") from None
     return Endpoint(address=_socket_address(path.with_name("socket")) if address == "unix" else address, token=token)
 

@@ -2,7 +2,8 @@
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -144,12 +145,15 @@ class PretrainedTokenizer:
         check_source("tokenizer.source", config.source, code="E208")
         is_asked = is_hub_reachable()
         try:
-            self._inner: Any = AutoTokenizer.from_pretrained(
-                config.source,
-                revision=revision,
-                trust_remote_code=False,
-                local_files_only=not is_asked,
-            )
+            with _panics_named(config.source):
+                self._inner: Any = AutoTokenizer.from_pretrained(
+                    config.source,
+                    revision=revision,
+                    trust_remote_code=False,
+                    local_files_only=not is_asked,
+                )
+        except ConfigError:
+            raise
         except Exception as error:  # files of others: anything may stand there
             is_here = Path(config.source).is_dir()
             where = "" if is_here else f"no directory of that name is here; revision {revision!r} of the hub: "
@@ -173,23 +177,26 @@ class PretrainedTokenizer:
                 f"tokenizer.source: {config.source!r} has no end-of-text token; name one with an eos or sep token",
                 code="E208",
             )
+        self._source = config.source
         self.end_of_document: int = end_of_document
         self.vocab_size: int = len(self._inner)
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
-        """int32 arrays."""
-        encoded = self._inner(
-            [text.encode(errors="replace").decode() for text in texts],  # a lone surrogate is in no vocabulary
-            add_special_tokens=False,
-            split_special_tokens=True,  # a text that merely spells a special token, such as <|endoftext|>, must not become it
-            return_attention_mask=False,
-            verbose=False,  # documents are longer than the model's context on purpose: they are cut into rows afterwards
-        )
+        """int32 arrays. Raises ConfigError for a text on which the tokenizer fails."""
+        with _panics_named(self._source):
+            encoded = self._inner(
+                [text.encode(errors="replace").decode() for text in texts],  # a lone surrogate is in no vocabulary
+                add_special_tokens=False,
+                split_special_tokens=True,  # a text that merely spells a special token, as <|endoftext|>, must not become it
+                return_attention_mask=False,
+                verbose=False,  # documents are longer than the model's context on purpose: they are cut into rows afterwards
+            )
         return [np.asarray(document, dtype=np.int32) for document in encoded["input_ids"]]
 
     def encode_control(self, text: str) -> TokenIds:
         """Of text that a chat template wrote, in which control tokens are meant: int32."""
-        encoded = self._inner([text], add_special_tokens=False, return_attention_mask=False, verbose=False)
+        with _panics_named(self._source):
+            encoded = self._inner([text], add_special_tokens=False, return_attention_mask=False, verbose=False)
         return np.asarray(encoded["input_ids"][0], dtype=np.int32)
 
     @property
@@ -232,6 +239,20 @@ class PretrainedTokenizer:
             for path in sorted(Path(directory).iterdir()):
                 hasher.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
         return hasher.hexdigest()
+
+
+@contextmanager
+def _panics_named(source: str) -> Iterator[None]:
+    """An error that Rust code did not foresee, such as of a pattern that takes too many steps on a text, is no Exception: as
+    it is it would end the thread that reads."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise ConfigError(
+            f"tokenizer.source: {source!r} fails: {str(error)[:200]}; name another tokenizer", code="E208"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

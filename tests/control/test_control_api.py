@@ -223,7 +223,19 @@ def test_what_a_killed_node_left_is_no_obstacle(workdir: Path) -> None:
     assert served(node, workdir, ask) == "does pause"
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"address": "unix"}', b"\xff" * 100])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"address": "unix"}',
+        b"\xff" * 100,
+        b'{"address": 7, "token": "t"}',
+        b'{"address": "203.0.113.7:80", "token": "t"}',  # of a directory that somebody else made
+        b'{"address": "dns:///example.org:80", "token": "t"}',
+    ],
+)
 def test_a_damaged_endpoint_is_reported_in_words(workdir: Path, content: bytes) -> None:
     (workdir / "control").mkdir()
     (workdir / "control" / "endpoint.json").write_bytes(content)

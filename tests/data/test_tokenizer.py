@@ -111,3 +111,15 @@ def test_a_tokenizer_of_others_that_is_none_is_refused(tmp_path: Path, name: str
     with pytest.raises(ConfigError, match=r"tokenizer\.source: ") as refused:
         tokenizer_digest(TokenizerConfig(source=str(tmp_path)))
     assert refused.value.code == "E208"
+
+
+def test_a_pattern_that_takes_too_many_steps_on_a_text_is_a_named_error(tmp_path: Path) -> None:
+    """Rust reports it by an error that is no Exception."""
+    ByteTokenizer().save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": pattern}))
+    tokenizer = open_tokenizer(TokenizerConfig(source=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"tokenizer\.source: .* fails: ") as refused:
+        tokenizer.encode(["a" * 40 + "b"])
+    assert refused.value.code == "E208"

@@ -22,6 +22,7 @@ from adloco_p2p.swarm.p2p.identity import Identity
 
 MAX_RECORDS = 4096
 """Entries of one DHT key that are looked at."""
+RECORDS_AT_ONCE = 64
 MAX_LIFETIME_SECONDS = 24 * 3600.0
 """A record that claims to hold for longer is ignored."""
 RECORD_LIFETIME_SECONDS = 120.0
@@ -107,7 +108,9 @@ class Discovery:
             return []
         now = self._wall_clock()
         records = []
-        for subkey, entry in list(found.value.items())[:MAX_RECORDS]:
+        for place, (subkey, entry) in enumerate(list(found.value.items())[:MAX_RECORDS]):
+            if place % RECORDS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # to check all at once takes most of a second, in which nothing else happens
             record = checked(kind, subkey, entry.value)
             if record is not None and now < record.expiration <= now + MAX_LIFETIME_SECONDS:
                 records.append(record)

@@ -110,10 +110,10 @@ def leads_out(address: str, own: Sequence[str]) -> bool:
 
 def _host(address: str) -> _IP | None:
     """That an address leads to first; None for a name."""
-    protocol, host = address.split("/")[1:3]
-    if protocol not in ("ip4", "ip6"):
+    parts = address.split("/")
+    if len(parts) < 3 or parts[1] not in ("ip4", "ip6"):
         return None
-    found = ipaddress.ip_address(host)
+    found = ipaddress.ip_address(parts[2])
     return found if isinstance(found, ipaddress.IPv4Address) else _unwrapped(found)
 
 

@@ -1,8 +1,8 @@
 """The other nodes of the DHT: how many this one remembers, and what it gives them unasked.
 
 To hivemind a node is the id that it gives itself, and one peer may give itself any number. Each is remembered, and when it is
-first seen it is sent all records that it should store: megabytes for a question of a hundred bytes. Here a peer is one node, and
-records spread by being announced again.
+first seen it is sent all records that it should store: megabytes for a question of a hundred bytes. Here a peer is one node,
+and records spread by being announced again.
 """
 
 import contextlib

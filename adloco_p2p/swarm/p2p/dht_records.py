@@ -1,7 +1,8 @@
 """The records that the DHT holds, as they are signed, stored and read. Small: the DHT was not made for more.
 
 Each stands under a name, that of its peer or its run, and is signed by the peer that made it. Nodes check that before they
-store one: otherwise anybody could put something else under a peer's name.
+store one: otherwise anybody could put something else under a peer's name. So nodes store records of this form only, whatever
+version wrote them.
 """
 
 from dataclasses import dataclass

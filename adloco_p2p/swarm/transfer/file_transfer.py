@@ -83,12 +83,13 @@ def files_root(directory: Path) -> Digest:
 
 def file_server(endpoint: Endpoint, root: Digest, directory: Path) -> ChunkServer:
     """Serves the files of the directory, as long as they are those of the root. They are read when they are first asked for."""
-    blob = cache(lambda: _blob(directory))
+    blob, reading = cache(lambda: _blob(directory)), asyncio.Lock()
 
     async def find(asked: Digest) -> Blob | None:
         if asked != root:
             return None
-        held = await asyncio.to_thread(blob)
+        async with reading:  # else each that asks before the first has its answer has them read
+            held = await asyncio.to_thread(blob)
         return held if blob_root(held.index) == root else None
 
     return ChunkServer(endpoint, KIND, find)

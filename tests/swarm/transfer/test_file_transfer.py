@@ -1,16 +1,22 @@
 """The files of a model as a blob: their root, what a download may hold, and what is refused before anything is written."""
 
+import asyncio
+import contextlib
 import json
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from adloco_p2p.errors import ConfigError, RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_index, chunk_digest
+from adloco_p2p.swarm.transfer import file_transfer
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
+from adloco_p2p.swarm.transfer.chunk_server import Blob
 from adloco_p2p.swarm.transfer.file_transfer import HEAD, _blob, _Room, _unpack, files_root, shared_files
 
 CONTENT = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * 20000, "tokenizer.json": b"[1]"}
@@ -99,3 +105,24 @@ def test_other_blobs_and_too_large_ones_are_refused_before_anything_is_written(
     with pytest.raises(RemoteProtocolError, match="half of the free disk"):
         room.make(index_of(chunks))
     assert room.too_large and not said and not (tmp_path / "base.part").exists()
+
+
+def test_the_files_are_read_once_however_many_ask_for_them_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = write(tmp_path / "a", CONTENT)
+    root, reads = files_root(directory), []
+    everybody = threading.Barrier(4)
+
+    def reading(folder: Path) -> Blob:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            everybody.wait(0.5)
+        reads.append(folder)
+        return _blob(folder)
+
+    monkeypatch.setattr(file_transfer, "_blob", reading)
+    monkeypatch.setattr(file_transfer, "ChunkServer", lambda endpoint, kind, find: find)
+    find: Any = file_transfer.file_server(SimpleNamespace(), root, directory)  # type: ignore[arg-type]
+
+    async def all_ask() -> list[Blob | None]:
+        return await asyncio.gather(*(find(root) for _ in range(4)))
+
+    assert all(asyncio.run(all_ask())) and len(reads) == 1
