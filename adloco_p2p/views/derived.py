@@ -115,7 +115,10 @@ def paused_by_signer(status: Status) -> str:
     if newest is None or status.finish is not None or not is_paused_at(newest.course, newest.round + 1):
         return ""
     mine = [planned.instance for planned in newest.instances if _share(status, planned) is not None]
-    return "paused by a signer" if all((newest.round, instance) in status.results for instance in mine) else ""
+    if not all((newest.round, instance) in status.results for instance in mine):
+        return ""
+    is_seated = any(seat.peer == status.peer for seat in newest.roster)
+    return "paused by a signer" if is_seated else "paused by a signer; nobody is let in until the run goes on"
 
 
 def bench_words(status: Status) -> str:
