@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -18,6 +19,7 @@ from adloco_p2p.cli.parser import Parser
 from adloco_p2p.commands import trained_model
 from adloco_p2p.commands.console import Steps
 from adloco_p2p.commands.swarm import _conclude
+from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.commands.train import _ended, _keep_command, _run_config, shortest
 from adloco_p2p.config.load import load_peer, load_run
 from adloco_p2p.config.run_config import DataConfig, RunConfig
@@ -319,6 +321,17 @@ def test_what_can_be_done_next_is_a_command_that_the_shell_finds(
     arguments = Namespace(workdir=tmp_path, export=None)
     assert _conclude(arguments, [], Steps(sys.stderr), finished=[tmp_path / "peer-0"], is_stopped=False) == 0
     assert f"  {shown} generate --workdir {tmp_path}/peer-0 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("code", "word"), [(0, "saved"), (130, "stopped")])
+def test_a_swarm_that_was_ended_at_once_is_not_called_saved(
+    code: int, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = cast(subprocess.Popen[bytes], Namespace(returncode=code))
+    member = Member(workdir=tmp_path / "peer-0", process=process, log=tmp_path / "log", lifeline=0)
+    arguments = Namespace(workdir=tmp_path, export=None, command_line="adloco-peer swarm --workdir sw")
+    assert _conclude(arguments, [member], Steps(sys.stderr), finished=[], is_stopped=True) == 0
+    assert capsys.readouterr().out.startswith(f"{word}; continue with: ")
 
 
 @pytest.mark.parametrize(

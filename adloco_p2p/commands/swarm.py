@@ -188,7 +188,8 @@ def _conclude(
             say(f"{member.name} never joined; where the run was over before that, give it more --rounds")
     code = 3 if failed else 0
     if not finished:
-        say(f"saved; continue with: {arguments.command_line.replace('adloco-peer', program(), 1)}")
+        ended = "saved" if all(member.process.returncode == 0 for member in members) else "stopped"
+        say(f"{ended}; continue with: {arguments.command_line.replace('adloco-peer', program(), 1)}")
         return code
     first, command = shlex.quote(str(finished[0])), program()
     nexts = [

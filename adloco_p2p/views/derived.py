@@ -57,13 +57,14 @@ class PeerRow:
     card: PeerCard | None = None
     """The peer's announcement about itself."""
     role: str = ""
-    """`keeper`, or how long its probation lasts, or why it is on the bench; empty for a full member that hosts."""
+    """`keeper`, or whether it leaves, the rest of its probation, why it is on the bench; empty for a full member that hosts."""
 
 
 def _role(seat: RosterLine, plan: Plan | None) -> str:
     if seat.is_keeper:
         return "keeper"
-    words = [f"on probation for {seat.probation} more reports"] if seat.probation else []
+    words = ["leaving"] if seat.is_leaving else []
+    words += [f"on probation for {seat.probation} more reports"] if seat.probation else []
     if plan is not None and waits_for_its_link(plan, seat.peer):
         words.append("on the bench, for its link")
     elif seat.waits_from is not None:
@@ -114,7 +115,10 @@ def paused_by_signer(status: Status) -> str:
     if newest is None or status.finish is not None or not is_paused_at(newest.course, newest.round + 1):
         return ""
     mine = [planned.instance for planned in newest.instances if _share(status, planned) is not None]
-    return "paused by a signer" if all((newest.round, instance) in status.results for instance in mine) else ""
+    if not all((newest.round, instance) in status.results for instance in mine):
+        return ""
+    is_seated = any(seat.peer == status.peer for seat in newest.roster)
+    return "paused by a signer" if is_seated else "paused by a signer; nobody is let in until the run goes on"
 
 
 def bench_words(status: Status) -> str:
@@ -223,12 +227,15 @@ def joining(status: Status) -> str:
         return f"waiting to join; plans read up to round {ahead[-1].round}"
     if words := keeper_words(status) or bench_words(status):
         return words
+    working = [known.round for known in ahead if _has_work(status, known)]
+    until = f"; training from round {working[0]} on" if working else ""
+    if working[:1] != [plan.round] and any(seat.is_leaving for seat in plan.roster if seat.peer == status.peer):
+        return f"back after a leave: no work in this round{until}"
     shares = {item.instance: share for item in plan.instances if (share := _share(status, item)) is not None}
     if not shares or status.results or any(share.inner_steps for share in shares.values()):
         return ""
     what = "the state is here" if status.fetched >= shares.keys() else "fetching the state"
-    working = [known.round for known in ahead if _has_work(status, known)]
-    return f"{what}; training from round {working[0]} on" if working else what
+    return what + until
 
 
 def download_words(status: Status) -> str:

@@ -91,6 +91,9 @@ def test_a_paused_run_is_shown_as_paused_with_the_signers_reason_and_no_time_lef
     status = replay([*ended, {**ruling, "reason": "new text tonight"}, paused])
     assert derived.phase(status) == "paused by a signer" and derived.eta_seconds(status) is None
     assert derived.paused_by_signer(replace(status, results={})) == "", "its last round is still under way"
+    seats = tuple(seat for seat in status.plans[-1].roster if seat.peer != THIS)
+    newcomer = replace(status, results={}, plans=(replace(status.plans[-1], roster=seats, instances=()),))
+    assert derived.phase(newcomer) == "paused by a signer; nobody is let in until the run goes on"
     words = f"a signer pauses the run before round {newest['round'] + 1}; reason of the pause: new text tonight"
     assert status.warnings[ORDERS] == words
     fields = node_status.summary(status)

@@ -260,6 +260,22 @@ def test_a_joiner_reads_what_it_waits_for(newest: int, words: str, phases: set[s
     assert derived.phase(status) == (words or "planned")
 
 
+def test_a_peer_that_comes_back_soon_after_a_leave_reads_why_it_has_no_work() -> None:
+    """It has its seat, and worked before; the plans give it nothing, because its last report announced that it leaves."""
+    made = joiner(seated_from=0, working_from=4)
+    for event in made[1:5]:
+        event["roster"] = [{**seat, "is_leaving": seat["peer"] == THIS} for seat in event["roster"]]
+    made.insert(1, finished_round(0, time=START))
+    words = [derived.joining(replay(made[:length])) for length in (6, 7, 8)]
+    assert words == [
+        "back after a leave: no work in this round",
+        "back after a leave: no work in this round; training from round 4 on",
+        "",
+    ]
+    (row,) = (row for row in derived.peer_rows(replay(made[:5])) if row.is_self)
+    assert row.role == "leaving"
+
+
 def test_a_joiner_reads_that_all_others_have_left() -> None:
     made = joiner(seated_from=2, working_from=4)[:2]
     others = [seat["peer"] for seat in made[1]["roster"]]

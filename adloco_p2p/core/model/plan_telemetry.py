@@ -22,6 +22,7 @@ def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
             upload_bytes_per_second=entry.capacity.upload_bytes_per_second,
             probation=entry.probation,
             is_keeper=entry.capacity.is_keeper,
+            is_leaving=entry.capacity.is_leaving,
             waits_from=entry.turn_from if entry.is_waiting and not plan.is_last else None,
         )
         for entry in plan.roster

@@ -156,6 +156,8 @@ class RosterLine:
     probation: int = 0
     """Reports that it owes until it votes, proposes and reduces."""
     is_keeper: bool = False
+    is_leaving: bool = False
+    """By its last report: the plans give it no work until one states otherwise."""
     waits_from: int | None = None
     """On the bench since the plan of this round; where it is a later one, it may not work before. None: not there."""
 

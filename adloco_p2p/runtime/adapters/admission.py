@@ -20,6 +20,7 @@ from adloco_p2p.storage.admission_files import (
 from adloco_p2p.swarm.discovery.invitation import Token
 from adloco_p2p.swarm.discovery.join_link import token_of
 from adloco_p2p.swarm.p2p.identity import Identity
+from adloco_p2p.views.units import one_line
 
 START_SEATS = 8
 """Of the invitation in the link that `start` prints."""
@@ -86,5 +87,7 @@ async def watch_admission(agreement: GossipAgreement) -> None:
         reason, now = agreement.refusal(), time.monotonic()
         since = (since if since is not None else now) if reason else None
         if since is not None and now - since >= REFUSED_SECONDS:
-            remedy = _BAN_REMEDY if agreement.me in agreement.ledger.admissions.bans() else _LINK_REMEDY
-            raise ConfigError(f"the run does not let this peer in: {reason}; {remedy}", code="E221")
+            ban = agreement.ledger.admissions.bans().get(agreement.me)
+            why = f": {one_line(ban.statement.reason)}" if ban is not None and ban.statement.reason else ""
+            remedy = _LINK_REMEDY if ban is None else _BAN_REMEDY
+            raise ConfigError(f"the run does not let this peer in: {reason}{why}; {remedy}", code="E221")
