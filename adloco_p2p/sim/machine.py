@@ -86,6 +86,10 @@ class Machine:
         self.life = 0
         self.booted_at = 0.0
         """World time at which the newest life began."""
+        self.commanded_at = 0.0
+        """World time of the newest command of its user."""
+        self.state_since: float | None = None
+        """World time at which the newest life got a state from others first."""
         self.crashed_at = 0.0
         """World time of the newest crash."""
         self.is_gone = False
@@ -121,6 +125,11 @@ class Machine:
     def is_honest(self) -> bool:
         return self.liar is None
 
+    @property
+    def steady_since(self) -> float:
+        """World time from when on nothing disturbs it but the others."""
+        return max(self.booted_at, self.commanded_at, self.frozen_until, self.around.faults.faults_end_at)
+
     def clock(self) -> float:
         return self._offset + self.around.queue.now * self._rate
 
@@ -133,7 +142,7 @@ class Machine:
             return
         around, me = self.around, self.peer
         self.life += 1
-        self.booted_at = around.queue.now
+        self.booted_at, self.state_since = around.queue.now, None
         is_liar = self.lies_in_reports is not None
         traits = DeviceTraits(peer=me, life=self.life, round_seconds=self.round_seconds, is_liar=is_liar)
         device = around.make_device(traits, around.random)
@@ -197,6 +206,7 @@ class Machine:
         self.around.on_crash(self)
 
     def command(self, event: Commanded) -> None:
+        self.commanded_at = self.around.queue.now
         if self.process is not None:
             self.around.note(self.peer, event.command)
             self.feed(event, self.process)

@@ -11,7 +11,7 @@ Only honest machines are judged.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
 
 from adloco_p2p.core.agreement.known_peers import MAX_KNOWN
@@ -110,6 +110,10 @@ class PeerCheckers:
         for entry in switched.lost:
             self._heads[peer].pop(entry.plan.round, None)
         self._heads[peer].update((entry.plan.round, entry.value.plan) for entry in switched.won)
+
+    def in_time(self, entries: Sequence[LedgerEntry]) -> list[tuple[float, LedgerEntry]]:
+        """The entries, and when the first peer had each."""
+        return [(self._began_at[entry.value.plan], entry) for entry in entries]
 
     # --- states ------------------------------------------------------------------------------------------------------
 

@@ -70,6 +70,8 @@ class StateFetches:
         if self._process.has_crashed:
             return
         self._process.device.adopt(effect.instance, state)
+        if self._machine.state_since is None:
+            self._machine.state_since = self._around.queue.now
         self._process.offer(effect.instance, effect.round)
         fetched = StateFetched(instance=effect.instance, round=effect.round, digest=effect.digest)
         self._machine.feed(fetched, self._process)

@@ -39,6 +39,7 @@ from adloco_p2p.sim.identities import RUN, name_of, short, sign, verify
 from adloco_p2p.sim.links import Links
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.network import Network
+from adloco_p2p.sim.newcomers import broken
 from adloco_p2p.sim.peer_checkers import PeerCheckers, check_ledger, check_tables
 from adloco_p2p.sim.surroundings import MakeAgreement, MakePeer, Surroundings
 from adloco_p2p.sim.synthetic_reports import CAPACITY, invented, lone_proof
@@ -298,7 +299,23 @@ class World:
                 continue
             if not machine.is_gone and machine.peer not in ended and machine.booted_at < ended_at - LATE_SECONDS:
                 raise Violation(f"{machine.peer} was left behind, {ended_at - machine.booted_at:.0f} s after its start")
-        check_ledger(self.genesis, list(finished[0][1].agreement.ledger.since(1)), self.decide, verify)
+        entries = list(finished[0][1].agreement.ledger.since(1))
+        check_ledger(self.genesis, entries, self.decide, verify)
+        self._check_newcomers(entries)
+
+    def _check_newcomers(self, entries: Sequence[LedgerEntry]) -> None:
+        """`entries`: of the run. Those that ended with an error were there until then."""
+        if self.rules.admission.kind != "open" or self.parts.adversary is not None:
+            return
+        plans = self.checkers.in_time(entries)
+        for machine in self._honest():
+            process = machine.process
+            if process is None or machine.is_gone or machine.is_liar or machine.peer in roster_of(self.genesis):
+                continue
+            here = [(at, entry) for at, entry in plans if process.stop is None or at <= process.stopped_at]
+            problem = broken(machine.peer, here, steady_since=machine.steady_since, state_since=machine.state_since)
+            if problem:
+                raise Violation(problem)
 
     def _came_too_late(self, machine: Machine) -> bool:
         """It never had a seat; and the run is over, or all that have one left for good: no newcomer goes on without them."""

@@ -61,8 +61,8 @@ class PlanBook:
         self.digests: dict[int, Digest] = {}
         self._states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
         """(Round, instance) -> the state after the round, as each peer reported it."""
-        self._agreed: dict[tuple[int, InstanceId, Digest], None] = {}
-        """Of these states those that a peer reported without doubt."""
+        self._sure: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
+        """Of these states those that were reported without doubt."""
         self._reporters: dict[int, dict[PeerId, None]] = {}
         """Round -> peers that reported it."""
         self.final: FinalState | None = None
@@ -88,7 +88,7 @@ class PlanBook:
         for item in report.instances:
             self._states.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
             if not item.is_doubtful:
-                self._agreed[report.round, item.instance, item.state_digest] = None
+                self._sure.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
 
     def forget(self, *, before: int) -> None:
         """Plans of the last rounds stay in any case: a peer that is behind needs them."""
@@ -105,7 +105,7 @@ class PlanBook:
         self.digests = {number: digest for number, digest in self.digests.items() if number in plans}
         self._mine = {number: hosted for number, hosted in self._mine.items() if number in plans}
         self._states = {key: states for key, states in self._states.items() if key[0] in reports}
-        self._agreed = {key: None for key in self._agreed if key[0] in reports}
+        self._sure = {key: states for key, states in self._sure.items() if key[0] in reports}
         self._reporters = {number: peers for number, peers in self._reporters.items() if number in reports}
 
     # --- what a plan means for this peer -----------------------------------------------------------------------------
@@ -233,10 +233,14 @@ class PlanBook:
         return first if all(self._goes_without(peer, instance, number) for peer in awaited) else None
 
     def is_agreed(self, instance: InstanceId, number: int, state: Digest) -> bool:
-        """More than half of the planned hosts, dead or alive, reported this state after the round, or one that has no doubt."""
-        planned, states = self.planned(instance, number), self._states.get((number, instance), {})
-        num_hosts = sum(states.get(peer) == state for peer in planned)
-        return (number, instance, state) in self._agreed or is_majority(num_hosts, len(planned))
+        """More than half of the planned hosts, dead or alive, reported this state after the round, or a member that was to have
+        it did, without doubt."""
+        plan, planned, states = self.plans.get(number), self.planned(instance, number), self._states.get((number, instance), {})
+        if plan is None:
+            return False
+        sure = self._sure.get((number, instance), {})
+        is_known = any(sure.get(peer) == state for peer in self._may_have(plan, instance))
+        return is_known or is_majority(sum(states.get(peer) == state for peer in planned), len(planned))
 
     @staticmethod
     def _may_have(plan: RoundPlan, instance: InstanceId) -> list[PeerId]:
