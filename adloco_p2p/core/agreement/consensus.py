@@ -360,12 +360,20 @@ class Consensus:
         if message.parent in self.ledger.position:
             is_lost = isinstance(message, Prepare | Pull) or (isinstance(message, Proposal) and message.ballot.peer == sender)
             if is_lost:
-                self._context.emit(*self._exchange.serve(self.ledger, sender, after=message.parent, now=now))
+                self._help(sender, message.parent, now)
             return
         key = (sender, type(message).__name__)
         if sender in self.slot.roster and (key in self._early or len(self._early) < MAX_EARLY):
             self._early[key] = (sender, message)
         self._context.emit(*self._exchange.ask_for_help(self.ledger, sender, now=now))
+
+    def _help(self, peer: PeerId, newest: Digest, now: float) -> None:
+        """Give a peer whose newest plan is this one of ours the next entry; where it is far behind, our end: all that it meets
+        would give it the same entries, so it asks them one at a time."""
+        if is_far(len(self.ledger.digests) - 1 - self.ledger.position[newest]):
+            self._context.emit(Send(peer=peer, message=self.members.heartbeat(now)))
+        else:
+            self._context.emit(*self._exchange.serve(self.ledger, peer, after=newest, now=now))
 
     def _send_settled(self, peer: PeerId, head: Sequence[Digest]) -> bool:
         """Give a member of a large roster whose ledger ends right before the last entry its certificate, the first time: it
@@ -409,10 +417,8 @@ class Consensus:
             if is_member:
                 self._pull_missing(sender, message.have, now)
         elif message.head.digest in self.ledger.position:
-            if is_far(head, message.head):  # it asks one peer at a time, and the answers of several would be the same
-                self._context.emit(Send(peer=sender, message=self.members.heartbeat(now)))
-            elif not self._send_settled(sender, (message.head.digest,)):
-                self._context.emit(*self._exchange.serve(self.ledger, sender, after=message.head.digest, now=now))
+            if not self._send_settled(sender, (message.head.digest,)):
+                self._help(sender, message.head.digest, now)
         else:
             self._context.emit(*self._exchange.announced(self, sender, message.head, now=now))
             if message.head.rank <= head.rank and not is_member:  # it may not have ours, which may win

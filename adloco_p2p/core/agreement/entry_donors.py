@@ -19,7 +19,7 @@ NEAR_PULLS_PER_PERIOD = 2
 """... but not from all: so often in a period of gossip for one end, which all honest peers name."""
 REST_PERIODS = 1.1
 """A donor is asked again after so many periods: it answers one question in each of its own."""
-PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 2.0, 60.0
+PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 2.0, 20.0
 """How long an answer is awaited, at first and at most: longer each time, since the own link may be slow."""
 
 _Key = TypeVar("_Key")
@@ -35,6 +35,9 @@ class EntryDonors:
         self.ends: dict[PeerId, Head] = {}
         """Of longer and of other histories, as their holders named them; the latest at the end."""
         self._asked: dict[PeerId, float] = {}
+        """When each was asked last, ..."""
+        self._unanswered: dict[PeerId, float] = {}
+        """... and that again until an answer is there, however late."""
         self._took: dict[PeerId, float] = {}
         """Seconds that the last answer of a donor took; infinite where it did not come, or was of no use."""
         self._near: dict[Digest, float] = {}
@@ -68,7 +71,7 @@ class EntryDonors:
         rested = [
             peer
             for peer, head in self.ends.items()
-            if is_far(head, have)
+            if is_far(head.round - have.round)
             and now - self._asked.get(peer, -inf) >= REST_PERIODS * self._period_seconds
             and head.digest not in known
             and peer not in without
@@ -78,6 +81,7 @@ class EntryDonors:
         unasked = self._patience if self._has_failed else self._period_seconds
         chosen = min(rested, key=lambda peer: (self._took.get(peer, unasked), self._asked.get(peer, -inf)))
         remember(self._asked, chosen, now)
+        remember(self._unanswered, chosen, now)
         self._under_way = chosen, now
         return chosen
 
@@ -90,7 +94,7 @@ class EntryDonors:
 
     def note_answer(self, peer: PeerId, now: float, *, is_of_use: bool) -> None:
         """Entries of the peer came, late ones and unasked ones among them."""
-        asked_at = self._asked.get(peer)
+        asked_at = self._unanswered.pop(peer, None)
         if asked_at is None:
             return
         if is_of_use:
@@ -103,9 +107,9 @@ class EntryDonors:
             self._under_way, self._has_failed = None, took == inf
 
 
-def is_far(head: Head, have: Head) -> bool:
-    """Whether a ledger is so far ahead of the own one that one donor at a time is asked."""
-    return head.round > have.round + NEAR_ROUNDS
+def is_far(num_rounds: int) -> bool:
+    """Whether a ledger is so many rounds ahead of another one that the owner of that asks one donor at a time."""
+    return num_rounds > NEAR_ROUNDS
 
 
 def remember(known: dict[_Key, _Item], key: _Key, item: _Item) -> None:

@@ -115,7 +115,7 @@ class LedgerExchange:
 
     def _is_far_ahead(self, peer: PeerId, ledger: Ledger) -> bool:
         end = self._donors.ends.get(peer)
-        return end is not None and is_far(end, ledger.head)
+        return end is not None and is_far(end.round - ledger.head.round)
 
     def _was_rejected(self, peer: PeerId, now: float) -> bool:
         return now - self._rejected.get(peer, -inf) < PERIODS_OF_REJECTION * self._period_seconds

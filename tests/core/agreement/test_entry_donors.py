@@ -32,12 +32,13 @@ def test_one_is_asked_until_its_answer_is_there_or_was_awaited_for_long_enough()
 
 def test_on_a_slow_link_answers_are_awaited_longer_each_time_and_a_late_one_shows_how_long_they_take() -> None:
     some = donors(*map(peer, range(20)))
-    instants = [now for now in range(31) if asked(some, float(now)) is not None]
-    assert instants == [0, 2, 6, 14, 30]
-    some.note_answer(peer(0), 31.0, is_of_use=True)  # of the first question
-    turn = some.choose(HERE, (), without=(), now=31.0)
-    assert turn is None, "the answer of the newest question is still awaited"
-    assert asked(some, 30.0 + MAX_PATIENCE_SECONDS - 0.1) is None and asked(some, 30.0 + MAX_PATIENCE_SECONDS)
+    instants = [now for now in range(61) if asked(some, float(now)) is not None]
+    assert instants == [0, 2, 6, 14, 30, 30 + MAX_PATIENCE_SECONDS]
+    some.note_answer(peer(4), 53.5, is_of_use=True)
+    assert asked(some, 53.5) is None, "the answer to the newest question is still awaited"
+    some.note_answer(peer(5), 54.0, is_of_use=True)
+    assert asked(some, 54.0) == peer(6)
+    assert [now for now in (61.9, 62.0) if asked(some, now)] == [62.0], "twice what the last answer took"
 
 
 def test_the_fastest_is_asked_again_once_it_has_rested_and_one_that_trickles_only_while_all_others_rest() -> None:
@@ -88,3 +89,12 @@ def test_entries_that_nobody_asked_for_change_no_turn() -> None:
     assert asked(some, 0.0) == peer(0)
     some.note_answer(peer(1), 0.1, is_of_use=True)
     assert asked(some, 0.2) is None
+
+
+def test_what_comes_long_after_the_answer_says_nothing_of_the_link() -> None:
+    some = donors(peer(0), peer(1))
+    assert asked(some, 0.0) == peer(0)
+    some.note_answer(peer(0), 0.5, is_of_use=True)
+    some.note_answer(peer(0), 1000.0, is_of_use=True)
+    assert asked(some, 1000.0) == peer(0)
+    assert asked(some, 1000.0 + PATIENCE_SECONDS) == peer(1)
