@@ -310,7 +310,7 @@ class World:
         plans = self.checkers.in_time(entries)
         for machine in self._honest():
             process = machine.process
-            if process is None or machine.is_gone or machine.is_liar or machine.peer in roster_of(self.genesis):
+            if process is None or machine.is_gone or machine.lies_in_reports or machine.peer in roster_of(self.genesis):
                 continue
             here = [(at, entry) for at, entry in plans if process.stop is None or at <= process.stopped_at]
             problem = broken(machine.peer, here, steady_since=machine.steady_since, state_since=machine.state_since)
