@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from math import exp, log
+from pathlib import Path
 from random import Random
 from statistics import correlation, fmean
 
@@ -93,11 +94,11 @@ def run_one(kind: Kind, seed: int) -> Record:
     """The requests and the losses of the branches at all places of one run."""
     torch.set_num_threads(1)
     trunk, history = Trunk(kind, seed), list[NoiseSample]()
-    num_rounds, samples = kind.samples // (H * START), kind.samples // BRANCH
+    num_rounds, samples, floor = kind.samples // (H * START), kind.samples // BRANCH, trunk.rules.final_fraction
     branched = [round(place * num_rounds) for place in PLACES]
     places = []
     for number in range(branched[-1] + 1):
-        trunk.task.rate = RATE * half_cosine(number / num_rounds)
+        trunk.task.rate = RATE * (floor + (1.0 - floor) * half_cosine(number / num_rounds))
         if number in branched:
             request, _ = demanded_batch(history, inner_steps=H, rules=trunk.rules.batch)
             losses = {batch: round(trunk.branch(batch, samples), 5) for batch in BATCHES if samples >= H * batch}
@@ -166,10 +167,16 @@ def train(arguments: argparse.Namespace) -> None:
     train_missing(KEPT, arguments.output, jobs)
 
 
+def write(records: Mapping[str, Record], folder: Path) -> None:
+    """The table, and the packed records. Runs with other constants are left out."""
+    known = {key(kind, seed) for kind in TASKS for seed in {record["seed"] for record in records.values()}}
+    shown = {name: record for name, record in sorted(records.items()) if name in known}
+    rewrite(folder / "carried_over.md", {"critical": table(shown)})
+    pack(shown.values(), folder / KEPT.name)
+
+
 def tabulate(arguments: argparse.Namespace) -> None:
-    records = records_by_key(KEPT, arguments.runs)
-    rewrite(RESULTS / "carried_over.md", {"critical": table(records)})
-    pack([record for _, record in sorted(records.items())], KEPT)
+    write(records_by_key(KEPT, arguments.runs), RESULTS)
 
 
 def main() -> None:
