@@ -5,8 +5,8 @@ python -m benchmarks.critical_batch report    the table, from both, into docs/re
 
 A run of DiLoCo with the constant batch of `benchmarks.carried_over` (the hosts of `benchmarks.uneven_steps`, the cosine of the
 product) is branched when a quarter, a half and three quarters of its samples are spent. Every branch trains an eighth of the
-samples from there, with one of BATCHES and the learning rate of that point times the root of its batch over the start. The
-critical batch is the largest whose branch ends at most TOLERANCE nats above that of the start, by linear interpolation over the
+samples from there, with one of BATCHES and the learning rate of that point times the root of its batch over the start, at most
+twice (`inner.batch_scaling_cap`). The critical batch is the largest whose branch ends at most TOLERANCE nats above that of the start, by linear interpolation over the
 logarithm of the batch; `request` is what the test asks for there, from the window of the product (five rounds).
 
 Planned before any run, with two seeds: over the nine places (task and point), the rank correlation of the request and the
@@ -60,7 +60,7 @@ class Trunk:
         self.kind = kind
         rows_of, vocab_size = text_of(kind)
         run = load_run(BASE, [*rows(kind)[TEST].settings, f"seed={seed}"]).value
-        self.rules = run.rules
+        self.rules, self.scaling_cap = run.rules, run.inner.batch_scaling_cap
         module = build_model(run.model, vocab_size=vocab_size, sequence_length=kind.length, seed=seed)
         self.shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
         self.task = Task(shell=self.shell, rows=rows_of, chance=Random(seed), rate=RATE)
@@ -82,7 +82,7 @@ class Trunk:
         """Held-out loss after so many samples from here; the run stays where it is."""
         state = self.outer, self.momentum, self.hosts, self.task.rate, self.task.chance
         self.hosts, self.task.chance = [host.copy() for host in self.hosts], Random(0)
-        self.task.rate *= (batch / START) ** 0.5
+        self.task.rate *= min(self.scaling_cap, (batch / START) ** 0.5)
         for _ in range(samples // (H * batch)):
             self.round(batch)
         loss = heldout_loss(self.shell, self.outer, self.heldout, micro_batch=EVALUATED_TOKENS // self.kind.length)
