@@ -6,8 +6,9 @@ python -m benchmarks.critical_batch report    the table, from both, into docs/re
 A run of DiLoCo with the constant batch of `benchmarks.carried_over` (the hosts of `benchmarks.uneven_steps`, the cosine of the
 product) is branched when a quarter, a half and three quarters of its samples are spent. Every branch trains an eighth of the
 samples from there, with one of BATCHES and the learning rate of that point times the root of its batch over the start, at most
-twice (`inner.batch_scaling_cap`). The critical batch is the largest whose branch ends at most TOLERANCE nats above that of the start, by linear interpolation over the
-logarithm of the batch; `request` is what the test asks for there, from the window of the product (five rounds).
+twice (`inner.batch_scaling_cap`). The critical batch is the largest whose branch ends at most TOLERANCE nats above that of the
+start, by linear interpolation over the logarithm of the batch; `request` is what the test asks for there, from the window of
+the product (five rounds).
 
 Planned before any run, with two seeds: over the nine places (task and point), the rank correlation of the request and the
 critical batch, each the geometric mean of the seeds. The request follows the critical batch if it is at least 0.7 (chance gives
