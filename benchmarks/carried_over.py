@@ -64,7 +64,7 @@ GROWTH = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is learned, and the ends of ramps and the constant batches that its front has beside what is carried over."""
+    """A text to learn; the ends of ramps and the constant batches that its front has beside what is carried over."""
 
     name: str
     samples: int
@@ -226,7 +226,7 @@ def planned_table(runs: Mapping[Task, Found]) -> list[str]:
 
 
 def request_table(runs: Mapping[Task, Found]) -> list[str]:
-    """What the test asked for on its way."""
+    """The requests of the test on its way."""
     parts = (0.25, 0.5, 0.75, 1.0)
     head = " | ".join(f"request at {part:.0%}" for part in parts)
     lines = [f"| task | seed | {head} | interior |", "|---" * (3 + len(parts)) + "|"]

@@ -140,7 +140,7 @@ def mean_of(values: Sequence[float]) -> float:
 
 
 def table(records: Mapping[str, Record]) -> list[str]:
-    """Means over the seeds, and the rank correlation of the requests with each column."""
+    """Means over the seeds, and the rank correlation of each column with the requests, and with the time of the run."""
     tolerances = (TOLERANCE, *OTHER_TOLERANCES)
     seeds = sorted({record["seed"] for record in records.values()})
     head = " | ".join(f"critical batch, {tolerance:g} above" for tolerance in tolerances)
@@ -153,14 +153,15 @@ def table(records: Mapping[str, Record]) -> list[str]:
             requests.append(mean_of([item["request"] for item in here]))
             for tolerance in tolerances:
                 found[tolerance].append(mean_of([critical(item["losses"], tolerance) for item in here]))
-            above = {
-                batch: fmean(item["losses"][batch] - item["losses"][str(START)] for item in here) for batch in here[0]["losses"]
-            }
+            batches = [batch for batch in here[0]["losses"] if int(batch) > START]
+            above = {batch: fmean(item["losses"][batch] - item["losses"][str(START)] for item in here) for batch in batches}
             cells = [kind.name, f"{place:.0%}", f"{requests[-1]:.1f}", *(f"{values[-1]:.0f}" for values in found.values())]
             cells.append(", ".join(f"{batch}: {loss:.3f}" for batch, loss in above.items()))
             lines.append(f"| {' | '.join(cells)} |")
-    correlations = " | ".join(f"{rank_correlation(requests, values):.2f}" for values in found.values())
-    return [*lines, f"| rank correlation with the request | | | {correlations} | |"]
+    for name, ordered in (("the request", requests), ("the samples spent", PLACES * len(TASKS))):
+        correlations = " | ".join(f"{rank_correlation(ordered, values):.2f}" for values in found.values())
+        lines.append(f"| rank correlation with {name} | | | {correlations} | |")
+    return lines
 
 
 def train(arguments: argparse.Namespace) -> None:

@@ -10,17 +10,21 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.core.planning.batch_ramp import ramp_batches
 from adloco_p2p.data.packing import TokenRows
+from benchmarks import carried_over, critical_batch
 from benchmarks.carried_over import (
     CAP,
     HOME,
     HOME_END,
     NOISY,
     PRICE,
+    QUIET,
+    RESULTS,
     START,
     TASKS,
     TEST,
     H,
     at_price,
+    found_of,
     interior,
     ramp,
     rows,
@@ -30,7 +34,7 @@ from benchmarks.carried_over import (
 )
 from benchmarks.critical_batch import Trunk, critical, rank_correlation
 from benchmarks.method.run import BASE, settings_of
-from benchmarks.method.store import read_records
+from benchmarks.method.store import read_records, records_by_key
 from benchmarks.unequal_machines import KEPT, SECONDS
 
 
@@ -104,3 +108,37 @@ def test_the_kept_runs_of_unequal_machines_end_in_time() -> None:
     records = read_records(KEPT)
     assert records
     assert all(0.9 * SECONDS < record["seconds"] <= SECONDS for record in records)
+
+
+def test_the_page_says_what_the_requests_were() -> None:
+    records = records_by_key(carried_over.KEPT, [])
+    page = " ".join((RESULTS / "carried_over.md").read_text().split())
+    runs = {task.name: [*found_of(task, records)[TEST].values()] for task in TASKS}
+    shares = {name: [f"{100 * interior(record):.0f}" for record in some] for name, some in runs.items()}
+    noisy, home, quiet = (f"{min(shares[name])} to {max(shares[name])} %" for name in ("noisy", "home", "quiet"))
+    assert f"interior for {noisy} of the samples on the noisy task, {home} at home, and {quiet} on the quiet one" in page
+    requests = [[instance[0] for (instance,) in record["log"]] for record in runs["noisy"]]
+    left = [100 * next(i for i, now in enumerate(some) if now > START) * H * START / NOISY.samples for some in requests]
+    rest = [some[-1] for some in requests]
+    assert f"left the start after {min(left):.0f} to {max(left):.0f} % of the samples" in page
+    assert f"came to rest at {min(rest)} to {max(rest)};" in page
+    rounds = [record["rounds"] for record in runs["noisy"]]
+    assert f"took {rounds[0]}, {rounds[1]} and {rounds[2]} rounds" in page
+    assert f"{len(rows(NOISY)) - 1} and {len(rows(QUIET)) - 1} schedules" in page
+
+
+def test_the_pages_say_what_the_rank_correlation_is() -> None:
+    *_, line, _ = critical_batch.table(records_by_key(critical_batch.KEPT, []))
+    found = line.split("|")[4].strip()
+    for page in (RESULTS / "carried_over.md", RESULTS.parent / "results.md"):
+        assert f"rank correlation {found}" in " ".join(page.read_text().split())
+
+
+def test_the_page_says_how_far_the_critical_batch_is_from_the_request() -> None:
+    page = " ".join((RESULTS / "carried_over.md").read_text().split())
+    cells = [line.split("|") for line in critical_batch.table(records_by_key(critical_batch.KEPT, []))]
+    ratios = [(row[2].strip(), float(row[4]) / float(row[3])) for row in cells if row[2].strip().endswith("%")]
+    early, late = ([ratio for place, ratio in ratios if (place == "25%") is is_early] for is_early in (True, False))
+    first, then = (f"{min(some):.0f} to {max(some):.0f} times" for some in (early, late))
+    assert f"The critical batch is {first} the request at a quarter of the samples and {then} later" in page
+    assert f"follows it as well**, {cells[-1][4].strip()}," in page
