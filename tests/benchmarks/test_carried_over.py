@@ -110,6 +110,12 @@ def test_the_kept_runs_of_unequal_machines_end_in_time() -> None:
     assert all(0.9 * SECONDS < record["seconds"] <= SECONDS for record in records)
 
 
+def test_the_guard_refused_every_merge_of_unequal_machines() -> None:
+    merges = [record["merges"] for record in read_records(KEPT) if record["row"] == "one for each kind, guarded"]
+    assert len(merges) == 3
+    assert all(reason.startswith("refused") for (reason,) in merges)
+
+
 def test_the_page_says_what_the_requests_were() -> None:
     records = records_by_key(carried_over.KEPT, [])
     page = " ".join((RESULTS / "carried_over.md").read_text().split())
