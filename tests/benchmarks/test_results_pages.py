@@ -3,10 +3,23 @@
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import islands, million, muon, outer_state, own_data, presets, sizes, small_vocabulary
+from benchmarks import (
+    carried_over,
+    critical_batch,
+    islands,
+    million,
+    muon,
+    outer_state,
+    own_data,
+    presets,
+    sizes,
+    small_vocabulary,
+    unequal_machines,
+)
 from benchmarks.method import __main__ as method
 from benchmarks.method.report import rewrite, write
 from benchmarks.method.rows import TUNING_SEED
@@ -36,6 +49,18 @@ def test_the_tables_of_data_of_an_instances_own_follow_from_their_records(tmp_pa
     own_data.write(records_by_key(own_data.KEPT, []), tmp_path)
     assert page.read_text() == (RESULTS / "method.md").read_text()
     assert (tmp_path / own_data.KEPT.name).read_bytes() == own_data.KEPT.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "name"),
+    [(carried_over, "carried_over.md"), (critical_batch, "carried_over.md"), (unequal_machines, "method.md")],
+    ids=["carried over", "critical batch", "unequal machines"],
+)
+def test_the_tables_follow_from_their_records(benchmark: Any, name: str, tmp_path: Path) -> None:
+    page = Path(shutil.copy(RESULTS / name, tmp_path))
+    benchmark.write(records_by_key(benchmark.KEPT, []), tmp_path)
+    assert page.read_text() == (RESULTS / name).read_text()
+    assert (tmp_path / benchmark.KEPT.name).read_bytes() == benchmark.KEPT.read_bytes()
 
 
 def test_the_table_of_islands_follows_from_its_records(tmp_path: Path) -> None:
