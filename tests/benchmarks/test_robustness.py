@@ -70,6 +70,7 @@ def scene() -> Scene:
         honest=honest,
         own=own,
         homewards=torch.randn(400, generator=generator),
+        before=shared + torch.randn(400, generator=torch.Generator().manual_seed(6)),
         generator=generator,
         averaged=lambda liars: averaged(torch.cat([honest, liars])).vector,
     )
@@ -96,10 +97,12 @@ def test_attacks_are_what_they_are_called(scene: Scene) -> None:
     assert float(sent["scale 1e3"].norm()) == pytest.approx(1e3 * float(scene.own[0].norm()), rel=1e-5)
     assert not sent["zero"].any()
     assert torch.equal(sent["copied"], scene.honest[0])
-    for name in ("noise", "hidden", "drift"):
+    for name in ("noise", "hidden", "drift", "replayed"):
         assert float(sent[name].norm()) == pytest.approx(scene.median_norm, rel=1e-4)
     assert cosine(sent["hidden"], scene.mean) == pytest.approx(-1.0, abs=1e-5)
     assert abs(cosine(sent["noise"], scene.mean)) < 0.2
+    assert cosine(sent["replayed"], scene.before) == pytest.approx(1.0, abs=1e-5)
+    assert not ATTACKS["replayed"](replace(scene, before=torch.zeros(400))).any(), "nothing was averaged before the first round"
 
 
 def test_colluders_stay_within_the_honest(scene: Scene) -> None:
