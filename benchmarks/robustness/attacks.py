@@ -19,6 +19,8 @@ class Scene:
     """[f, P]: what they would send if they were honest."""
     homewards: torch.Tensor
     """[P]: outer parameters minus those of the start, so a step along it undoes the training."""
+    before: torch.Tensor
+    """[P]: the average of the round before; zeros in the first one."""
     generator: torch.Generator
     averaged: Callable[[torch.Tensor], torch.Tensor]
     """The average [P] by the codec and the rule of the run, if the liars send these [f, P]."""
@@ -47,6 +49,11 @@ def _noise(scene: Scene) -> torch.Tensor:
 
 def _hidden(scene: Scene) -> torch.Tensor:
     return scene.everywhere(-scene.mean * (scene.median_norm / scene.mean.norm()))
+
+
+def _replayed(scene: Scene) -> torch.Tensor:
+    """The average of the round before at the median norm: it costs nothing, and leads where all led before."""
+    return scene.everywhere(scene.before * (scene.median_norm / scene.before.norm().clamp_min(1e-30)))
 
 
 def _little(scene: Scene) -> torch.Tensor:
@@ -120,6 +127,7 @@ ATTACKS: dict[str, Attack] = {
     "hidden": _hidden,
     "little": _little,
     "minmax": _minmax,
+    "replayed": _replayed,
     "copied": lambda scene: scene.everywhere(scene.honest[0]),
     "drift": _drift,
     "edge": _edge,

@@ -83,6 +83,7 @@ class Swarm:
         self.outer = self._trainees.start.clone()
         self.momentum = torch.zeros_like(self.outer)
         self._residual = torch.zeros(self._num_hosts, len(self.outer))
+        self._before = torch.zeros_like(self.outer)
         self._generator = torch.Generator().manual_seed(seed)
         self._feeds = [self._feed(host, seed) for host in range(self._num_hosts)]
         self.left_out: list[tuple[int, ...]] = []
@@ -112,6 +113,7 @@ class Swarm:
                 honest=sent[: self._num_honest],
                 own=sent[self._num_honest :],
                 homewards=self.outer - self._trainees.start,
+                before=self._before,
                 generator=self._generator,
                 averaged=lambda liars: self._average(torch.cat([sent[: self._num_honest], liars])).vector,
             )
@@ -123,6 +125,7 @@ class Swarm:
         for host, residual in enumerate(found.residuals[: self._num_honest]):
             if residual is not None:
                 self._residual[host] = residual
+        self._before = found.vector
         self._note(found.decision, sent)
         apply_(self.run, self.outer, self.momentum, found.vector)
 

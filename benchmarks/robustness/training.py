@@ -80,11 +80,15 @@ class Trainees:
         )
         self._rotation = _rotation(run.data.sequence_length, self._config)
 
-    def inner_round(self, outer: torch.Tensor, rows: list[Batch], schedule: LearningRateSchedule) -> torch.Tensor:
-        """The local parameters [n, P] after one inner step from `outer` [P] for every row of the hosts: `rows[m]` [H, L] are
-        those of host m, one a step."""
+    def inner_round(
+        self, outer: torch.Tensor, rows: list[Batch], schedule: LearningRateSchedule, *, batch: int = 1
+    ) -> torch.Tensor:
+        """The local parameters [n, P] after the inner steps from `outer` [P]: `rows[m]` [H * batch, L] are those of host m,
+        `batch` of them a step."""
         self._parameter.data.copy_(outer.expand_as(self._parameter))
-        ids, labels = (torch.stack([getattr(batch, name) for batch in rows]) for name in ("input_ids", "labels"))  # [n, H, L]
+        ids, labels = (
+            torch.stack([getattr(one, name).unflatten(0, (-1, batch)) for one in rows]) for name in ("input_ids", "labels")
+        )  # [n, H, b, L]
         for step in range(ids.shape[1]):
             self._optimizer.param_groups[0]["lr"] = schedule.learning_rate(step, None)
             self._parameter.grad = None
@@ -96,20 +100,21 @@ class Trainees:
         return self._parameter.data
 
     def _loss(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Sum over hosts of the mean loss of each one's row; ids [n, L]."""
+        """Sum over hosts of the mean over each one's rows of the mean loss of a row; ids [n, b, L]."""
         logits = self._logits(ids)
-        targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
+        targets = functional.pad(labels[..., 1:], (0, 1), value=IGNORED_LABEL)  # [n, b, L]
         losses = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=IGNORED_LABEL)
-        counts = (targets != IGNORED_LABEL).sum(dim=1).clamp(min=1)
-        return (losses.view(targets.shape).sum(dim=1) / counts).sum()
+        counts = (targets != IGNORED_LABEL).sum(dim=-1).clamp(min=1)
+        return (losses.view(targets.shape).sum(dim=-1) / counts).mean(dim=1).sum()
 
     def _logits(self, ids: torch.Tensor) -> torch.Tensor:
-        """[n, L, V]."""
+        """[n, b * L, V] of ids [n, b, L]."""
         weights = self._weights()
         embedding = weights["model.embed_tokens.weight"]  # [n, V, d]
-        places = ids + torch.arange(len(ids))[:, None] * embedding.shape[1]
-        x = functional.embedding(places, embedding.flatten(0, 1))  # [n, L, d]
-        x = x + self._attention(self._normed(x, weights["model.layers.0.input_layernorm.weight"]), weights)
+        places = ids.flatten(1) + torch.arange(len(ids))[:, None] * embedding.shape[1]
+        x = functional.embedding(places, embedding.flatten(0, 1))  # [n, b * L, d]
+        attended = self._normed(x, weights["model.layers.0.input_layernorm.weight"])
+        x = x + self._attention(attended, weights, length=ids.shape[-1])
         y = self._normed(x, weights["model.layers.0.post_attention_layernorm.weight"])
         gated = functional.silu(_linear(y, weights, "mlp.gate_proj")) * _linear(y, weights, "mlp.up_proj")
         x = x + _linear(gated, weights, "mlp.down_proj")
@@ -122,15 +127,19 @@ class Trainees:
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + self._config.rms_norm_eps) * weight[:, None]
 
-    def _attention(self, x: torch.Tensor, weights: Named) -> torch.Tensor:
-        hosts, length, _ = x.shape
+    def _attention(self, x: torch.Tensor, weights: Named, *, length: int) -> torch.Tensor:
+        hosts, tokens, _ = x.shape  # tokens: of all rows of a host, each of this length
         queries, keys, values = (
-            _linear(x, weights, f"self_attn.{letter}_proj").view(hosts, length, -1, self._config.head_dim).transpose(1, 2)
+            _linear(x, weights, f"self_attn.{letter}_proj")
+            .unflatten(1, (-1, length))
+            .flatten(0, 1)
+            .unflatten(2, (-1, self._config.head_dim))
+            .transpose(1, 2)
             for letter in "qkv"
         )
         queries, keys = self._rotated(queries), self._rotated(keys)
         mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        return _linear(mixed.transpose(1, 2).reshape(hosts, length, -1), weights, "self_attn.o_proj")
+        return _linear(mixed.transpose(1, 2).reshape(hosts, tokens, -1), weights, "self_attn.o_proj")
 
     def _rotated(self, x: torch.Tensor) -> torch.Tensor:
         cosines, sines = self._rotation

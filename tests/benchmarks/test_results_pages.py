@@ -20,6 +20,7 @@ from benchmarks import (
     small_vocabulary,
     unequal_machines,
 )
+from benchmarks.assessed import report as assessed
 from benchmarks.method import __main__ as method
 from benchmarks.method.report import rewrite, write
 from benchmarks.method.rows import TUNING_SEED
@@ -124,6 +125,12 @@ def test_the_page_of_the_largest_models_says_what_its_one_run_and_its_tuning_sho
 def test_the_tables_of_the_rules_follow_from_their_records(tmp_path: Path) -> None:
     page = Path(shutil.copy(RESULTS / "robustness.md", tmp_path))
     rewrite(page, robustness.tables(robustness.Records(records_of(robustness.KEPT))))
+    assert page.read_text() == (RESULTS / "robustness.md").read_text()
+
+
+def test_the_tables_of_contributions_that_are_looked_at_follow_from_their_records(tmp_path: Path) -> None:
+    page = Path(shutil.copy(RESULTS / "robustness.md", tmp_path))
+    rewrite(page, assessed.tables(records_of(assessed.KEPT)))
     assert page.read_text() == (RESULTS / "robustness.md").read_text()
 
 

@@ -25,14 +25,15 @@ ONE_LAYER = replace(
 )
 
 
-def one_by_one(feed: SyntheticFeed, *, first_sample: int, count: int) -> Batch:
-    """The rows of inner steps of one row each: the synthetic feed pads by the place in what is taken."""
+def step_by_step(feed: SyntheticFeed, *, first_sample: int, steps: int, batch: int) -> Batch:
+    """The rows of inner steps of `batch` rows each: the synthetic feed pads by the place in what is taken."""
     stream = feed.open(instance=ONE, peer=ME, round=0, first_sample=first_sample)
-    rows = [stream.take(1) for _ in range(count)]
+    rows = [stream.take(batch) for _ in range(steps)]
     return Batch(input_ids=torch.cat([row.input_ids for row in rows]), labels=torch.cat([row.labels for row in rows]))
 
 
-def test_hosts_trained_at_once_do_what_each_does_alone() -> None:
+@pytest.mark.parametrize("batch", [1, 2])
+def test_hosts_trained_at_once_do_what_each_does_alone(batch: int) -> None:
     """Two rounds of three hosts: moments, warm-up and clipping of the gradient are those of the product."""
     feed = SyntheticFeed(is_padded=True)
     alone = [hosting(ONE_LAYER, feed=feed) for _ in range(3)]
@@ -42,14 +43,14 @@ def test_hosts_trained_at_once_do_what_each_does_alone() -> None:
     assert torch.equal(trainees.start, alone[0].state(ONE)[0])
     for number in range(2):
         outer = alone[0].state(ONE)[0]
-        works = [effect(ONE, number, batch=1, micro=1, steps=6, first_sample=1000 * number + 100 * m) for m in range(3)]
+        works = [effect(ONE, number, batch=batch, micro=batch, steps=6, first_sample=1000 * number + 100 * m) for m in range(3)]
         deltas = []
         for peer, work in zip(alone, works, strict=True):
             peer.run_inner(work, should_stop=never, on_progress=silent)
             deltas.append(peer.pseudo_gradient(ONE).clone())
-        rows = [one_by_one(feed, first_sample=work.share.first_sample, count=6) for work in works]
+        rows = [step_by_step(feed, first_sample=work.share.first_sample, steps=6, batch=batch) for work in works]
         schedule = learning_rate_schedule(works[0], inner=ONE_LAYER.inner, initial_batch=ONE_LAYER.batch.initial_batch)
-        found = outer - trainees.inner_round(outer, rows, schedule)
+        found = outer - trainees.inner_round(outer, rows, schedule, batch=batch)
         for ours, theirs in zip(found, deltas, strict=True):
             assert float((ours - theirs).norm()) <= 1e-3 * float(theirs.norm())
         for peer in alone:
@@ -69,6 +70,7 @@ def scene() -> Scene:
         honest=honest,
         own=own,
         homewards=torch.randn(400, generator=generator),
+        before=shared + torch.randn(400, generator=torch.Generator().manual_seed(6)),
         generator=generator,
         averaged=lambda liars: averaged(torch.cat([honest, liars])).vector,
     )
@@ -95,10 +97,12 @@ def test_attacks_are_what_they_are_called(scene: Scene) -> None:
     assert float(sent["scale 1e3"].norm()) == pytest.approx(1e3 * float(scene.own[0].norm()), rel=1e-5)
     assert not sent["zero"].any()
     assert torch.equal(sent["copied"], scene.honest[0])
-    for name in ("noise", "hidden", "drift"):
+    for name in ("noise", "hidden", "drift", "replayed"):
         assert float(sent[name].norm()) == pytest.approx(scene.median_norm, rel=1e-4)
     assert cosine(sent["hidden"], scene.mean) == pytest.approx(-1.0, abs=1e-5)
     assert abs(cosine(sent["noise"], scene.mean)) < 0.2
+    assert cosine(sent["replayed"], scene.before) == pytest.approx(1.0, abs=1e-5)
+    assert not ATTACKS["replayed"](replace(scene, before=torch.zeros(400))).any(), "nothing was averaged before the first round"
 
 
 def test_colluders_stay_within_the_honest(scene: Scene) -> None:
