@@ -35,11 +35,11 @@ from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
-from benchmarks.carried_over import RESULTS, START, TASKS, TEST, H, rows, text_of
+from benchmarks.carried_over import START, TASKS, TEST, H, rows, text_of
 from benchmarks.carried_over import Task as Kind
 from benchmarks.method.report import rewrite
 from benchmarks.method.run import BASE, EVALUATED_TOKENS, HELDOUT_ROWS, HELDOUT_SEED
-from benchmarks.method.store import Record, command_line, digest_of, pack, records_by_key, train_missing
+from benchmarks.method.store import RESULTS, Record, command_line, digest_of, pack, records_by_key, train_missing
 from benchmarks.uneven_steps import Host, Task, scalars
 
 KEPT = RESULTS / "critical_batch.jsonl.gz"

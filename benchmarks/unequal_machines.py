@@ -25,9 +25,8 @@ from benchmarks.method.figures import estimate, losses_of, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import Row, adloco
 from benchmarks.method.run import BASE, run_row
-from benchmarks.method.store import Record, command_line, key_of, pack, records_by_key, train_missing
+from benchmarks.method.store import RESULTS, Record, command_line, key_of, pack, records_by_key, train_missing
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 KEPT = RESULTS / "unequal_machines.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 SEEDS = [1, 2, 3]

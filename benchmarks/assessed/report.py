@@ -3,17 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from math import ceil, comb
-from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 from benchmarks.assessed.kinds import KINDS, QUARTER
 from benchmarks.assessed.run import Cell
 from benchmarks.method.report import rewrite
-from benchmarks.method.store import pack
+from benchmarks.method.store import RESULTS, pack
 
 Record = dict[str, Any]
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 KEPT = RESULTS / "assessed.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 CELLS = {
