@@ -162,6 +162,7 @@ class Lifecycle:
     def _enter(self, stage: Stage) -> None:
         assert stage in STEPS[self.stage], (self.stage, stage)
         self.stage = stage
+        self._alone = None  # a paused peer waits without a limit
 
     # --- what happens ------------------------------------------------------------------------------------------------
 

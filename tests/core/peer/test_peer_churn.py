@@ -144,6 +144,12 @@ def test_a_newcomer_waits_for_members_that_are_gone_within_a_limit() -> None:
     assert not any(isinstance(effect, Stop) for effect in peer.handle(Ticked(), 299.9 + NEWCOMER_SECONDS))
     stop = peer.handle(Ticked(), 300.0 + NEWCOMER_SECONDS)[-1]
     assert isinstance(stop, Stop) and stop.error == NOBODY_THERE and not stop.is_finished
+    paused = Peer(me=PEER1, cadence=_cadence(), agreement=Scripted())
+    paused.handle(Started(durable=Durable(round=0, plans=(plan,)), capacity=CAPACITY), 0.0)
+    paused.handle(TransitionApplied(round=0), 0.0)
+    paused.handle(PeerGone(peer=PEER0), 1.0)
+    paused.handle(Commanded(command="pause"), 2.0)
+    assert paused.stage is Stage.PAUSED and paused.next_deadline is None
     member = Peer(me=PEER0, cadence=_cadence(), agreement=Scripted())
     both = genesis(RUN, [(PEER0, CAPACITY), (PEER1, CAPACITY)], rules())
     member.handle(Started(durable=Durable(round=0, plans=(both,)), capacity=CAPACITY), 0.0)
