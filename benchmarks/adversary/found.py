@@ -8,7 +8,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Literal
 
-from adloco_p2p.core.agreement.ledger_sync import MAX_REMEMBERED, LedgerExchange
+from adloco_p2p.core.agreement.entry_donors import MAX_REMEMBERED
+from adloco_p2p.core.agreement.ledger_sync import LedgerExchange
 from adloco_p2p.core.ledger.desk import Desk
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
@@ -160,7 +161,7 @@ def long_heads(_: int) -> Outcome:
         except RemoteProtocolError:
             continue
         exchange.announced(owner, PeerId(f"stranger{number}"), taken.head, now=0.0)
-    kept = sum(len(head.digest) for head in exchange._announced.values()) / num_names
+    kept = sum(len(head.digest) for head in exchange._donors.ends.values()) / num_names
     happened = f"{kept:.0f} bytes are kept of each, of {MAX_REMEMBERED} names at most"
     return Outcome(
         sent=f"{num_names} heartbeats of {LONG_CHARS // 1000} kB", happened=happened, has_passed=kept <= MOST_KEPT_BYTES

@@ -7,6 +7,7 @@ import pytest
 from adloco_p2p.core.agreement import ledger_sync
 from adloco_p2p.core.agreement.entry_donors import MAX_REMEMBERED, NEAR_ROUNDS
 from adloco_p2p.core.agreement.ledger_sync import STRANGERS_PER_PERIOD, LedgerExchange
+from adloco_p2p.core.ledger.fork_choice import CandidateChain
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, Certificate
@@ -141,7 +142,7 @@ def test_of_many_that_are_a_little_ahead_some_are_asked_and_a_false_end_takes_no
 
 
 def test_once_an_answer_is_there_the_next_donor_is_asked_for_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_sync.CandidateChain, "is_wrong", lambda *_, **__: False)  # nobody checks these votes
+    monkeypatch.setattr(CandidateChain, "is_wrong", lambda *_, **__: False)  # nobody checks these votes
     ledger = ledger_of(8)
     newcomer, by = Newcomer(ledger), exchange()
     for index in range(2):
