@@ -18,7 +18,6 @@ from benchmarks.carried_over import (
     NOISY,
     PRICE,
     QUIET,
-    RESULTS,
     START,
     TASKS,
     TEST,
