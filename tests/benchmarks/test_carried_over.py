@@ -33,7 +33,7 @@ from benchmarks.carried_over import (
 )
 from benchmarks.critical_batch import Trunk, critical, rank_correlation
 from benchmarks.method.run import BASE, settings_of
-from benchmarks.method.store import read_records, records_by_key
+from benchmarks.method.store import RESULTS, read_records, records_by_key
 from benchmarks.unequal_machines import KEPT, SECONDS
 
 

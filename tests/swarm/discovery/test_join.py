@@ -60,11 +60,13 @@ def test_only_peers_that_were_reached_are_remembered() -> None:
 
 
 def answer_lookups(monkeypatch: pytest.MonkeyPatch, names: Mapping[str, list[str]], asked: list[str]) -> None:
-    async def getaddrinfo(_: object, name: str, port: None, *, family: int, type: socket.SocketKind) -> list[object]:
+    async def getaddrinfo(_: object, name: str, port: None, **asked_for: int) -> list[object]:
         asked.append(name)
         if name not in names:
             raise socket.gaierror
-        return [(socket.AF_INET6 if ":" in host else socket.AF_INET, type, 6, "", (host, 0)) for host in names[name]]
+        return [
+            (socket.AF_INET6 if ":" in host else socket.AF_INET, asked_for["type"], 6, "", (host, 0)) for host in names[name]
+        ]
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
 
