@@ -1,4 +1,4 @@
-"""DNS names in announced addresses. What a name leads to now decides whether it is dialled, so that is dialled, not the name."""
+"""DNS names in announced addresses: what a name leads to now decides whether to dial, so that is dialled, not the name."""
 
 import asyncio
 import random
