@@ -20,7 +20,7 @@ async def looked_up(addresses: Iterable[str]) -> dict[str, list[str]]:
     """Named addresses, and each of them by the numbers that its name has now: none where it has none, or none in time. Of more
     than MAX_LOOKUPS a random choice."""
     named = sorted({address for address in addresses if is_named(address)})
-    chosen = random.sample(named, min(MAX_LOOKUPS, len(named)))
+    chosen = random.SystemRandom().sample(named, min(MAX_LOOKUPS, len(named)))
     return dict(zip(chosen, await asyncio.gather(*map(_numbers, chosen)), strict=True))
 
 
