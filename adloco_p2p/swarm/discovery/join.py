@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, SwarmError
-from adloco_p2p.swarm.discovery.host_names import looked_up
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.addresses import leads_out
@@ -64,13 +63,11 @@ class RunConnections:
 
 async def connect_to_run(swarm_node: SwarmNode, discovery: Discovery, run: Digest, *, should_retry: bool) -> RunConnections:
     """Connect to the announced peers of the run and remember those that this peer has a connection with: anybody can announce
-    addresses that lead nowhere. Addresses of networks that this machine is not in are not dialled (`leads_out`), nor names
-    that lead to such (`looked_up`). Without `should_retry` each peer is dialled once."""
+    addresses that lead nowhere. Addresses of networks that this machine is not in are not dialled (`leads_out`). Without
+    `should_retry` each peer is dialled once."""
     records = await discovery.find_peers(run)
     connected, own = set(await swarm_node.peers_connected()), await swarm_node.addresses()
-    numbers = await looked_up(text for record in records if record.peer not in connected for text in record.addresses)
-    found = {record.peer: [each for text in record.addresses for each in numbers.get(text, [text])] for record in records}
-    addresses = {peer: [text for text in known if leads_out(text, own)] for peer, known in found.items()}
+    addresses = {record.peer: [text for text in record.addresses if leads_out(text, own)] for record in records}
     new = [address for peer, known in addresses.items() if peer not in connected for address in known]
     dialled = await swarm_node.connect(new, should_retry=should_retry) if new else {}
     connected |= {peer for peer, problem in dialled.items() if problem is None}

@@ -9,6 +9,7 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.clock_survey import survey
+from adloco_p2p.swarm.discovery.host_names import with_numbers
 from adloco_p2p.swarm.discovery.join import connect_to_run
 from adloco_p2p.swarm.discovery.peer_cards import PeerCards, card_of
 from adloco_p2p.swarm.discovery.reachability import ping
@@ -58,7 +59,7 @@ class PeerMaintenance:
         while True:
             addresses = await self._swarm_node.addresses()
             if addresses != announced or time.monotonic() - announced_at > ANNOUNCE_SECONDS:
-                record = await self._discovery.announce_peer(self._run, addresses)
+                record = await self._discovery.announce_peer(self._run, await with_numbers(addresses))
                 own = shown if record is None else card_of(record, None)
                 if own is not None and own != shown:
                     self._write(own)

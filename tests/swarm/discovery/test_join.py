@@ -1,9 +1,7 @@
 """Which of the announced peers are remembered for the next start, and for how long a run is looked for."""
 
 import asyncio
-import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery import join
-from adloco_p2p.swarm.discovery.host_names import MAX_LOOKUPS, looked_up
 from adloco_p2p.swarm.discovery.join import DISCOVERY_SECONDS, LOOK_SECONDS, connect_to_run, find_manifest
 from adloco_p2p.swarm.p2p.dht_records import PeerRecord
 
@@ -57,55 +54,6 @@ def test_only_peers_that_were_reached_are_remembered() -> None:
     known = asyncio.run(connect_to_run(node, Announced(), RUN, should_retry=False))  # type: ignore[arg-type]
     assert known.connected == (ANSWERS, KNOWN) and known.unreached == {SILENT: "no answer"}
     assert node.book == [ADDRESSES[KNOWN], ADDRESSES[ANSWERS]]
-
-
-def answer_lookups(monkeypatch: pytest.MonkeyPatch, names: Mapping[str, list[str]], asked: list[str]) -> None:
-    async def getaddrinfo(_: object, name: str, port: None, **asked_for: int) -> list[object]:
-        asked.append(name)
-        if name not in names:
-            raise socket.gaierror
-        return [
-            (socket.AF_INET6 if ":" in host else socket.AF_INET, asked_for["type"], 6, "", (host, 0)) for host in names[name]
-        ]
-
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
-
-
-def test_a_name_is_dialled_by_the_numbers_that_it_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A public peer dials names that lead out, and none that lead to its own machine or network."""
-    names = {"peer.example.org": ["192.0.32.7", "2606:4700::7"], "here.example.org": ["127.0.0.1", "10.0.0.7"]}
-    dialled: list[str] = []
-    asked: list[str] = []
-
-    class Named(Announced):
-        async def find_peers(self, run: Digest) -> list[PeerRecord]:
-            hosts = {KNOWN: "known.example.org", ANSWERS: "peer.example.org", SILENT: "here.example.org"}
-            return [
-                replace(record, addresses=(f"/dns/{hosts[record.peer]}/tcp/1/p2p/{record.peer}", "/dns4/none.example/tcp/1"))
-                for record in await super().find_peers(run)
-            ]
-
-    class Public(Dialling):
-        async def addresses(self) -> tuple[str, ...]:
-            return ("/ip4/198.41.0.4/tcp/1",)
-
-        async def connect(self, addresses: Iterable[str], *, should_retry: bool) -> Mapping[PeerId, str | None]:
-            dialled.extend(addresses)
-            return {ANSWERS: None}
-
-    answer_lookups(monkeypatch, names, asked)
-    node = Public()
-    asyncio.run(connect_to_run(node, Named(), RUN, should_retry=False))  # type: ignore[arg-type]
-    assert dialled == [f"/ip4/192.0.32.7/tcp/1/p2p/{ANSWERS}", f"/ip6/2606:4700::7/tcp/1/p2p/{ANSWERS}"]
-    assert node.book == dialled
-    assert sorted(asked) == ["here.example.org", "none.example", "peer.example.org"], "connected peers need no lookup"
-
-
-def test_a_flood_of_names_is_looked_up_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    answer_lookups(monkeypatch, {}, asked)
-    found = asyncio.run(looked_up(f"/dns4/{number}.example/tcp/1" for number in range(1000)))
-    assert len(asked) == len(found) == MAX_LOOKUPS and not any(found.values())
 
 
 @pytest.mark.parametrize("ready_at", [0.0, 20.0, DISCOVERY_SECONDS + 10.0])
