@@ -65,7 +65,7 @@ class ModelShell:
 
     @contextmanager
     def casting_once(self) -> Iterator[None]:
-        """Inside, parameters are cast to bfloat16 once for all micro-batches, so they must not change. With activation
+        """Inside, trained parameters are cast to bfloat16 once for all micro-batches, so they must not change. With activation
         checkpointing they are cast for each, as the casts would outlive what it saves. Backward belongs inside."""
         if not self._is_bfloat16 or self._recomputes:
             yield
