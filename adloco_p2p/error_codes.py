@@ -308,9 +308,10 @@ ERROR_CODES = {
     ),
     "E315": ErrorCode(
         "nobody is there to let this peer in",
-        "This peer has read the run's plans and has no seat yet, and all members of the newest plan have left or fell silent:"
-        " the run is over, or it goes on once one of them returns.",
-        "Ask the author whether the run is over. If not, start again with the same command once one of its peers runs.",
+        "This peer has no seat yet, and for five minutes nothing came from any peer of the run, not even from a paused one: all"
+        " have left or fell silent, or this machine was cut off.",
+        "Check the connection first: `adloco-peer doctor --initial-peers LINK`. Then ask the author whether the run is over, or"
+        " paused with all of its peers off. If it is not over, start again with the same command once one of them runs.",
     ),
     "E351": ErrorCode(
         "the node does not answer",

@@ -65,14 +65,14 @@ def json_output(parser: argparse.ArgumentParser) -> None:
 
 def rate(text: str) -> int:
     """`2M` -> 2,000,000."""
-    from adloco_p2p.config.peer_config import LEAST_CAP_BYTES_PER_SECOND
+    from adloco_p2p.config.peer_config import LEAST_CAP_BYTES_PER_SECOND, cap_problem
 
     number, scale = (text[:-1], {"k": 1e3, "M": 1e6, "G": 1e9}[text[-1]]) if text[-1:] in ("k", "M", "G") else (text, 1.0)
     try:
         rate = float(number) * scale
     except ValueError:
         rate = -1.0
-    if rate != 0 and not LEAST_CAP_BYTES_PER_SECOND <= rate < 1e15:
+    if cap_problem(rate) or rate >= 1e15:
         least = f"{LEAST_CAP_BYTES_PER_SECOND // 1000}k"
         raise argparse.ArgumentTypeError(
             f"{text}: accepted are bytes per second from {least} on, such as 500k or 2M (16 Mbit/s), or 0 for no cap"

@@ -3,7 +3,7 @@
 import re
 from math import ceil
 
-from adloco_p2p.config.peer_config import LEAST_CAP_BYTES_PER_SECOND, PeerConfig
+from adloco_p2p.config.peer_config import PeerConfig, cap_problem
 from adloco_p2p.config.plugins import packages_problems
 from adloco_p2p.config.quiet_hours import parse_range
 from adloco_p2p.config.run_config import AVERAGING_PRESETS, DataConfig, ModelConfig, RunConfig
@@ -451,9 +451,4 @@ def _caps(peer: PeerConfig) -> list[str]:
         "quiet_upload_bytes_per_second": peer.quiet_upload_bytes_per_second,
         "quiet_download_bytes_per_second": peer.quiet_download_bytes_per_second,
     }
-    accepted = f"bytes per second from {LEAST_CAP_BYTES_PER_SECOND} on, or 0 for no cap"
-    return [
-        f"{name}: {cap} leaves no room beside gossip; accepted: {accepted}"
-        for name, cap in caps.items()
-        if 0 < cap < LEAST_CAP_BYTES_PER_SECOND
-    ]
+    return [f"{name}: {problem}" for name, cap in caps.items() if (problem := cap_problem(cap))]

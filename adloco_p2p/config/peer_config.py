@@ -13,6 +13,14 @@ LEAST_CAP_BYTES_PER_SECOND = 10_000
 the rest."""
 
 
+def cap_problem(bytes_per_second: float) -> str:
+    """Why traffic cannot be capped so, and what is accepted; empty where it can, or where it is 0: no cap."""
+    if bytes_per_second == 0 or bytes_per_second >= LEAST_CAP_BYTES_PER_SECOND:
+        return ""
+    accepted = f"bytes per second from {LEAST_CAP_BYTES_PER_SECOND} on, or 0 for no cap"
+    return f"{bytes_per_second} leaves no room beside gossip; accepted: {accepted}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerConfig:
     """One volunteer's machine."""

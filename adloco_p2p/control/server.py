@@ -9,6 +9,7 @@ import grpc
 from google.protobuf import json_format
 from grpc import aio
 
+from adloco_p2p.config.peer_config import cap_problem
 from adloco_p2p.control import endpoint as endpoints
 from adloco_p2p.control.api import API_VERSION, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 from adloco_p2p.control.endpoint import Endpoint, Listen
@@ -136,6 +137,9 @@ class _Servicer(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         await _check_version(request, context)
         up = request.up_bytes_per_second if request.HasField("up_bytes_per_second") else None
         down = request.down_bytes_per_second if request.HasField("down_bytes_per_second") else None
+        for name, cap in (("up_bytes_per_second", up), ("down_bytes_per_second", down)):
+            if cap is not None and (problem := cap_problem(cap)):
+                return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{name}: {problem}")
         traffic = self._node.set_bandwidth(up, down)
         if traffic is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "a run without a network has no traffic to cap")

@@ -38,6 +38,10 @@ class WatchedAgreement:
     def next_deadline(self) -> float | None:
         return self.inner.next_deadline
 
+    @property
+    def last_contact(self) -> float:
+        return self.inner.last_contact
+
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
         for report in reports:
             self._on_repeat(report)

@@ -223,7 +223,7 @@ def joining(status: Status) -> str:
             return f"waiting to join: round {admitted[0]}"
         others = {*(roster_entry.peer for roster_entry in ahead[-1].roster), *status.peer_states} - {status.peer}
         if all(status.peer_states.get(peer) == "left" for peer in others):
-            return "waiting to join; no other peer is left: the run may have ended, or goes on once one of its peers returns"
+            return "waiting to join; no other peer takes part: the run is paused or over, or this machine is cut off"
         return f"waiting to join; plans read up to round {ahead[-1].round}"
     if words := keeper_words(status) or bench_words(status):
         return words

@@ -126,7 +126,7 @@ def test_without_a_governor_caps_are_refused(workdir: Path) -> None:
 
     def ask() -> None:
         with ControlClient(workdir) as client:
-            client.set_bandwidth(up_bytes_per_second=1, down_bytes_per_second=None)
+            client.set_bandwidth(up_bytes_per_second=10_000, down_bytes_per_second=None)
 
     with pytest.raises(SwarmError, match="no traffic to cap") as caught:
         served(node, workdir, ask)
@@ -276,6 +276,15 @@ def test_another_version_is_refused_in_words(workdir: Path) -> None:
 def test_an_unknown_command_is_refused(workdir: Path, name: str) -> None:
     request = control_pb2.CommandRequest(api_version=API_VERSION, command=name)
     assert raw(workdir, lambda stub: stub.Command(request)).code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("name", ["up_bytes_per_second", "down_bytes_per_second"])
+def test_a_cap_that_leaves_nothing_beside_gossip_is_refused_with_its_unit(workdir: Path, name: str) -> None:
+    """As on the command line and in the settings, whichever program asks."""
+    request = control_pb2.BandwidthRequest(api_version=API_VERSION, **{name: 9_999})
+    error = raw(workdir, lambda stub: stub.SetBandwidth(request))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details().startswith(f"{name}: 9999 ") and "bytes per second from 10000 on" in error.details()
 
 
 def test_a_long_request_is_refused(workdir: Path) -> None:

@@ -280,10 +280,10 @@ def test_a_joiner_reads_that_all_others_have_left() -> None:
     made = joiner(seated_from=2, working_from=4)[:2]
     others = [seat["peer"] for seat in made[1]["roster"]]
     left = [{"event": "left", "time": START, "peer": peer} for peer in others]
-    assert "no other peer is left" not in derived.joining(replay([*made, *left[1:]]))
-    assert "no other peer is left: the run may have ended" in derived.joining(replay([*made, *left]))
+    assert "no other peer takes part" not in derived.joining(replay([*made, *left[1:]]))
+    assert "no other peer takes part: the run is paused or over" in derived.joining(replay([*made, *left]))
     stranger = {"event": "joined", "time": START, "peer": "another", "round": 0}
-    assert "no other peer is left" not in derived.joining(replay([*made, *left, stranger]))
+    assert "no other peer takes part" not in derived.joining(replay([*made, *left, stranger]))
 
 
 def test_a_joiner_is_neither_paused_nor_in_trouble() -> None:

@@ -22,6 +22,8 @@ class FixedRosterAgreement:
 
     def __init__(self, *, decide: Callable[[RoundPlan, Sequence[Report]], RoundPlan]) -> None:
         self.next_deadline: float | None = None
+        self.last_contact = 0.0
+        """Nobody waits to join a roster that never changes."""
         self._decide = decide
         self._head: RoundPlan | None = None
         self._reports: dict[tuple[int, PeerId], Report] = {}

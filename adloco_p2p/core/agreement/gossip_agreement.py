@@ -83,6 +83,10 @@ class GossipAgreement:
         deadlines = (self.members.next_deadline, self.consensus.next_deadline)
         return min(deadline for deadline in deadlines if deadline is not None)
 
+    @property
+    def last_contact(self) -> float:
+        return self.members.last_contact
+
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
         """Take up the journal. Plans of the ledger after `plans` are handed out again; own `reports` are sent again."""
         recovered = recover(self._records, self._genesis, recall=self._recall)

@@ -116,6 +116,8 @@ class Membership:
         """Peers whose incarnation is known from themselves. Until then, after a start, any member's statement counts."""
         self._ever: dict[PeerId, None] = {}
         """Peers of all rosters since this process began, the last ones if there are many."""
+        self.last_contact = 0.0
+        """When a heartbeat came last of a peer of the run: it has or had a seat, or follows the run. At first, the start."""
         self._renewed: dict[PeerId, float] = {}
         self.known = KnownPeers(me)
         self._leaves: dict[PeerId, Leave] = {}
@@ -176,7 +178,7 @@ class Membership:
         self._beat = incarnation * BEATS_PER_INCARNATION
         self._capacity = capacity
         self._next_beat = now
-        self._last_call = now
+        self._last_call = self.last_contact = now
         for peer in sorted(contacts):
             self.known.remember(peer)
 
@@ -229,6 +231,7 @@ class Membership:
         assert gap >= 0, "the monotonic clock went back"
         self._last_call = now
         if gap > self.timing.stall_seconds:
+            self.last_contact += gap
             for peer in self._renewed:
                 self._renewed[peer] += gap
             self._joins = {peer: (request, at + gap) for peer, (request, at) in self._joins.items()}
@@ -358,6 +361,8 @@ class Membership:
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> list[Effect]:
         """Of a stranger only the join requests count; the consensus looks at its head."""
         self.known.remember(sender)
+        if sender in self._ever or all(request.peer != sender for request in message.joins):  # no other newcomer
+            self.last_contact = now
         for request in message.joins:
             self._on_join(request, now)
         if sender not in self._members:

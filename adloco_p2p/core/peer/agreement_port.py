@@ -18,6 +18,10 @@ class Agreement(Protocol):
     def next_deadline(self) -> float | None:
         """The instant at which `tick` is to be called, or none."""
 
+    @property
+    def last_contact(self) -> float:
+        """When a sign of life came last of a peer that has or had a seat, or is paused: no newcomer. At first, the start."""
+
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
         """Begin after `plans`, the last of which is the newest known; `reports` are those it has not used."""
 

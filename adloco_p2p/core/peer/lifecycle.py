@@ -35,9 +35,10 @@ HANDOVER_SECONDS = 600.0
 """A peer that ends waits this long at most for others to fetch the state that no other peer has."""
 
 NEWCOMER_SECONDS = 300.0
-"""A newcomer waits this long for a member that lets it in, where all members that it knows of are gone."""
+"""A newcomer waits this long for a member that lets it in, where all are gone and no peer of the run gives a sign of life: one
+that is paused may come back."""
 NOBODY_THERE = "E315"
-"""No member of the run is left that could let this peer in."""
+"""No peer of the run is left that could let this one in, or this one is cut off."""
 
 NOT_THE_MODEL = "E314"
 """The run is over, and this peer does not have its model."""
@@ -134,7 +135,7 @@ class Lifecycle:
     @property
     def next_deadline(self) -> float | None:
         if self._alone is not None:
-            return self._alone[1] + NEWCOMER_SECONDS
+            return self._alone_until(self._alone[1])
         return self._handover_until if self.is_donor else self._completion.next_deadline
 
     @property
@@ -282,7 +283,7 @@ class Lifecycle:
     def end(self, now: float) -> list[Effect]:
         """Pause or stop where that was asked and nothing is under way; stop where the others have ended the run or are gone."""
         if self._is_left_alone(now):
-            reason = f"no member of the run was there for {NEWCOMER_SECONDS:.0f} s"
+            reason = f"no peer of the run gave a sign of life for {NEWCOMER_SECONDS:.0f} s"
             return self._stop(Stop(reason=reason, is_finished=False, error=NOBODY_THERE), now)
         if self._is_busy(now):
             return []
@@ -308,14 +309,18 @@ class Lifecycle:
         return effects + self._stop(Stop(reason=reason, is_finished=False), now)
 
     def _is_left_alone(self, now: float) -> bool:
-        """A newcomer without a seat or a state, for whom nothing happened since all members of its newest plan went."""
+        """A newcomer without a seat or a state, for whom nothing happened since all members of its newest plan went, and to
+        whom nothing came from any peer of the run."""
         newest = self._book.newest
         is_seated = any(entry.peer == self._state.me for entry in newest.roster)
         if is_seated or self._state.held or self._book.has_others(newest, self._state.gone):
             self._alone = None
         elif self._alone is None or self._alone[0] != newest.round:
             self._alone = newest.round, now
-        return self._alone is not None and now >= self._alone[1] + NEWCOMER_SECONDS
+        return self._alone is not None and now >= self._alone_until(self._alone[1])
+
+    def _alone_until(self, since: float) -> float:
+        return max(since, self._agreement.last_contact) + NEWCOMER_SECONDS
 
     def _is_busy(self, now: float) -> bool:
         """The last votes of hosts that are gone may still bring the average of a round."""

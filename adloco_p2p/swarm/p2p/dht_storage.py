@@ -85,13 +85,18 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is not 
         records = self._records.get(key, {})
         others = {other: size for other, (size, _) in records.items() if other != name}
         num_others, taken = len(others), num_bytes + sum(others.values())
+        victims: list[str] = []
         for other in [other for other in others if not records[other][1]]:
             if num_others < MAX_RECORDS_PER_KEY and taken <= MAX_BYTES_PER_KEY:
                 break
             num_others, taken = num_others - 1, taken - others[other]
-            self._num_bytes -= records.pop(other)[0]
-            del self.get(key).value[other]
-        return num_others < MAX_RECORDS_PER_KEY and taken <= MAX_BYTES_PER_KEY
+            victims.append(other)
+        if num_others >= MAX_RECORDS_PER_KEY or taken > MAX_BYTES_PER_KEY:
+            return False  # a record that is refused takes nobody's place
+        for victim in victims:
+            self._num_bytes -= records.pop(victim)[0]
+            del self.get(key).value[victim]
+        return True
 
     def _forget_expired(self, key: DHTID) -> None:
         """Records below the key."""
@@ -118,5 +123,6 @@ def _compact(storage: "TimedStorage[Any, Any]") -> None:
 
 
 def bound_storage(dht: DHTNode, now: Callable[[], float]) -> None:
-    """Give the node storages with limits: for records that others store, and for those that its searches found."""
+    """Give the node storages with limits: one for the records of others, and one for its cache, which stays empty: no search of
+    ours caches what it finds, and `dht_requests` refuses what others ask to cache."""
     dht.protocol.storage, dht.protocol.cache = BoundedStorage(now), BoundedStorage(now)

@@ -207,6 +207,23 @@ def test_a_gap_in_ones_own_life_is_nobody_elses_silence() -> None:
     assert not made.lease_valid(B, 40.0)
 
 
+def test_a_peer_of_the_run_is_in_touch_also_where_it_is_paused_or_on_no_plan_any_more_and_a_newcomer_is_not() -> None:
+    made, paused, former, stranger = (member(me, roster=(A, B)) for me in (D, C, B, NEWCOMER))
+    assert made.last_contact == 0.0
+    made.handle(NEWCOMER, stranger.heartbeat(1.0), 1.0)
+    assert made.last_contact == 0.0
+    paused.leave(2.0)
+    made.handle(C, paused.heartbeat(2.0), 2.0)
+    assert made.last_contact == 2.0, "the plan that had it was forgotten here"
+    for made_of, now in ((made, 3.0), (former, 3.0)):
+        made_of.set_roster(Digest("d" * 64), (A,), now)
+    assert former.heartbeat(4.0).joins, "it comes back from a suspension and asks for a seat"
+    made.handle(B, former.heartbeat(4.0), 4.0)
+    assert made.last_contact == 4.0
+    made.observe(1000.0)
+    assert made.last_contact == 1000.0, "this process stood still itself"
+
+
 def test_a_farewell_counts_at_once_travels_on_and_can_be_taken_back_by_a_later_life() -> None:
     made, between, other = member(A), member(B), member(C)
     (leave,) = other.leave(1.0)

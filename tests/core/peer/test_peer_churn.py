@@ -157,6 +157,32 @@ def test_a_newcomer_waits_for_members_that_are_gone_within_a_limit() -> None:
     assert not any(isinstance(effect, Stop) for effect in member.handle(Ticked(), 1.0 + NEWCOMER_SECONDS))
 
 
+def test_a_newcomer_waits_for_a_member_that_pauses() -> None:
+    """The founder alone has the model. While it is paused it has no seat, and follows the run."""
+    story = Story(rules=rules(rounds=12), faults_end_at=1500.0)
+    founder, newcomer = story.machine(PEER0), story.world._new_machine(PEER1)
+    story.at(1.0, lambda: founder.command(Commanded(command="pause")))
+    story.at(20.0, newcomer.boot)
+    story.at(20.0 + 4 * NEWCOMER_SECONDS, lambda: founder.command(Commanded(command="resume")))
+    story.play()
+    assert story.stages[PEER0][:3] == [Stage.TRAINING, Stage.PAUSING, Stage.PAUSED]
+    assert story.is_finished(PEER0) and story.is_finished(PEER1)
+
+
+def test_the_wait_of_a_newcomer_begins_anew_with_each_sign_of_a_peer_of_the_run() -> None:
+    """Of one that is paused, also where it is on no plan any more, or was suspended: membership sees to that."""
+    plan, agreement = genesis(RUN, [(PEER0, CAPACITY)], rules()), Scripted()
+    peer = Peer(me=PEER1, cadence=_cadence(), agreement=agreement)
+    peer.handle(Started(durable=Durable(round=0, plans=(plan,)), capacity=CAPACITY), 0.0)
+    peer.handle(TransitionApplied(round=0), 0.0)
+    peer.handle(PeerGone(peer=PEER0), 1.0)
+    agreement.last_contact = 200.0
+    assert not any(isinstance(effect, Stop) for effect in peer.handle(Ticked(), 1.0 + NEWCOMER_SECONDS))
+    assert peer.next_deadline == 200.0 + NEWCOMER_SECONDS
+    stop = peer.handle(Ticked(), 200.0 + NEWCOMER_SECONDS)[-1]
+    assert isinstance(stop, Stop) and stop.error == NOBODY_THERE
+
+
 def test_a_peer_that_only_receives_and_drains_saves_its_state_when_the_last_votes_had_their_time() -> None:
     """The only host with work goes: the round may still be decided by votes on their way, and is not broken off before."""
     whole = rules(rounds=30)
@@ -288,6 +314,7 @@ class Scripted:
 
     def __init__(self) -> None:
         self.next_deadline: float | None = None
+        self.last_contact = 0.0
         self.outcomes: list[Outcome] = []
         self.submitted: list[Report] = []
 

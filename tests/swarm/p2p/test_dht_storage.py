@@ -78,6 +78,23 @@ def test_a_flood_of_names_replaces_itself_and_not_the_peers_that_stay(clock: Clo
     assert names(storage) == {"c"} and storage._num_bytes == len(RECORD)
 
 
+def test_a_record_that_does_not_fit_takes_nobodys_place(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that come once make way for one that then fits, and for no other."""
+    large = MSGPackSerializer.dumps(bytes(100))
+    monkeypatch.setattr(dht_storage, "MAX_BYTES_PER_KEY", len(large) + 3 * len(RECORD))
+    storage = lenient(clock)
+    for index in range(2):
+        assert storage.store(KEY, large, clock.now + 120.0 + index, subkey="renewed")
+    for name in ("a", "b"):
+        assert storage.store(KEY, RECORD, clock.now + 120.0, subkey=name)
+    assert not storage.store(KEY, large, clock.now + 120.0, subkey="c")
+    assert names(storage) == {"renewed", "a", "b"}
+    assert storage._num_bytes == len(large) + 2 * len(RECORD)
+    for name in ("c", "d"):
+        assert storage.store(KEY, RECORD, clock.now + 120.0, subkey=name)
+    assert names(storage) == {"renewed", "b", "c", "d"}, "the oldest goes"
+
+
 def test_keys_and_bytes_are_bounded_and_the_stalest_key_goes_first(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dht_storage, "MAX_KEYS", 3)
     storage = lenient(clock)
