@@ -152,7 +152,7 @@ def long_heads(_: int) -> Outcome:
         except RemoteProtocolError:
             continue
         exchange.announced(owner, PeerId(f"stranger{number}"), taken.head, now=0.0)
-    kept = sum(len(head.digest) for head in exchange._donors.ends.values()) / num_names
+    kept = sum(len(donor.end.digest) for donor in exchange._donors._donors.values()) / num_names
     happened = f"{kept:.0f} bytes are kept of each, of {MAX_REMEMBERED} names at most"
     return Outcome(
         sent=f"{num_names} heartbeats of {LONG_CHARS // 1000} kB", happened=happened, has_passed=kept <= MOST_KEPT_BYTES

@@ -1,10 +1,11 @@
-"""Of which peer a peer that is far behind asks entries: of one at a time.
+"""Of which peer a peer that is far behind asks entries: of one at a time, and of a second one where the first is silent.
 
 Entries of a large run are long. The same ones from several donors fill a slow link, until no new ones come through. So a donor
 is asked when the answer of the one before is there, or was awaited for long enough.
 """
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
@@ -16,95 +17,149 @@ MAX_REMEMBERED = 2 * MAX_ROSTER
 NEAR_ROUNDS = 1
 """A ledger that is at most so many rounds behind pulls from several at once: a lost answer would delay votes, ..."""
 NEAR_PULLS_PER_PERIOD = 2
-"""... but not from all: so often in a period of gossip for one end, which all honest peers name."""
+"""... but not from all: so often in a period of gossip for one end, which all honest peers name, from members and
+from strangers each."""
+SILENT_PERIODS = 3
+"""A peer whose last near pull brought nothing is not pulled so again for so many periods."""
 REST_PERIODS = 1.1
 """A donor is asked again after so many periods: it answers one question in each of its own."""
+HEARD_PERIODS = 10
+"""A donor was heard within so many periods: about a lease."""
+MAX_UNDER_WAY = 2
+"""Questions whose answers are awaited."""
 PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 2.0, 20.0
-"""How long an answer is awaited, at first and at most: longer each time, since the own link may be slow."""
+"""How long an answer is awaited before a second donor is asked: twice what the last answer took, within these bounds. Silence
+does not lengthen it, or silent names would."""
+GIVEN_UP_AFTER = 4
+"""Times the patience, or MAX_PATIENCE_SECONDS, after which a question is no longer under way."""
 
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
 
 
+@dataclass
+class _Donor:
+    """Instants are seconds of the peer's own clock."""
+
+    end: Head
+    """Of its ledger, as the donor named it last, ..."""
+    heard_at: float
+    """... or answered."""
+    asked_at: float = -inf
+    is_awaited: bool = False
+    """Whether no answer came since then, however late."""
+    took: float | None = None
+    """Seconds until the last answer; infinite where it was of no use, none where there was none."""
+    near_at: float = -inf
+    """When it was pulled as one that is near; of no account once it answers."""
+
+    @property
+    def seconds(self) -> float | None:
+        """What an answer takes: infinitely long where the last one is still to come."""
+        return inf if self.is_awaited else self.took
+
+
 class EntryDonors:
-    """The ends of others' ledgers and how fast these peers answered. Instants are seconds of the peer's own clock."""
+    """The ends of others' ledgers and how fast these peers answered."""
 
     def __init__(self, *, period_seconds: float) -> None:
         """`period_seconds`: of gossip."""
         self._period_seconds = period_seconds
-        self.ends: dict[PeerId, Head] = {}
-        """Of longer and of other histories, as their holders named them; the latest at the end."""
-        self._asked: dict[PeerId, float] = {}
-        """When each was asked last, ..."""
-        self._unanswered: dict[PeerId, float] = {}
-        """... and that again until an answer is there, however late."""
-        self._took: dict[PeerId, float] = {}
-        """Seconds that the last answer of a donor took; infinite where it did not come, or was of no use."""
-        self._near: dict[Digest, float] = {}
-        """Ends that are near, and when they were pulled last."""
-        self._under_way: tuple[PeerId, float] | None = None
-        """Who was asked, and when."""
+        self._donors: dict[PeerId, _Donor] = {}
+        """Holders of longer and of other histories; those heard last at the end."""
+        self._near: dict[tuple[Digest, bool], float] = {}
+        """When an end that is near was pulled last, of strangers and of members."""
+        self._under_way: tuple[PeerId, ...] = ()
+        """Peers that were asked last; all that are awaited are among them."""
         self._patience = PATIENCE_SECONDS
-        self._has_failed = False
-        """Whether the answer that was awaited last did not come, or was of no use."""
+        self._is_members_turn = True
 
     @property
     def furthest_round(self) -> int:
         """To which any of them reaches."""
-        return max((head.round for head in self.ends.values()), default=0)
+        return max((donor.end.round for donor in self._donors.values()), default=0)
 
-    def note_end(self, peer: PeerId, head: Head) -> None:
-        remember(self.ends, peer, head)
+    def end_of(self, peer: PeerId) -> Head | None:
+        """The end that the peer named last."""
+        donor = self._donors.get(peer)
+        return donor.end if donor is not None else None
 
-    def choose(self, have: Head, known: Container[Digest], *, without: Collection[PeerId], now: float) -> PeerId | None:
+    def note_end(self, peer: PeerId, head: Head, now: float) -> None:
+        """The peer names the end of its ledger."""
+        donor = self._donors.get(peer) or _Donor(end=head, heard_at=now)
+        donor.end, donor.heard_at = head, now
+        remember(self._donors, peer, donor)
+
+    def choose(
+        self, have: Head, known: Container[Digest], *, roster: Sequence[PeerId], without: Collection[PeerId], now: float
+    ) -> PeerId | None:
         """The peer to ask now; none while an answer is awaited, or where nobody is far ahead of what is here and rested.
 
-        It is the one whose last answer took the least time. One that was never asked comes before those that took more than a
-        period, but not after one that failed: so new names, of which there may be any number, take every second turn at most.
-        `known`: plans of the own ledger."""
-        if self._under_way is not None:
-            donor, asked_at = self._under_way
-            if now - asked_at < self._patience:
-                return None
-            self._patience = min(2 * self._patience, MAX_PATIENCE_SECONDS)
-            self._end_turn(donor, inf)
-        rested = [
-            peer
-            for peer, head in self.ends.items()
-            if is_far(head.round - have.round)
-            and now - self._asked.get(peer, -inf) >= REST_PERIODS * self._period_seconds
-            and head.digest not in known
+        It is the one whose last answer took the least time. One that was never asked counts as if it took a period, the one
+        that was heard last first. There may be any number of new names, so they get every second turn at most, and not while
+        one of them is awaited, where one of the `roster` can be asked: that of the newest plan known here. `known`: plans of
+        the own ledger."""
+        given_up = now - min(GIVEN_UP_AFTER * self._patience, MAX_PATIENCE_SECONDS)
+        asked = {peer: self._donors[peer] for peer in self._under_way if peer in self._donors}
+        awaited = [peer for peer, donor in asked.items() if donor.is_awaited and donor.asked_at > given_up]
+        asked_at = max((asked[peer].asked_at for peer in awaited), default=-inf)
+        if len(awaited) >= MAX_UNDER_WAY or now - asked_at < self._patience:
+            return None
+        able = {
+            peer: donor
+            for peer, donor in self._donors.items()
+            if is_far(donor.end.round - have.round)
+            and self._is_there(donor, now)
+            and donor.end.digest not in known
             and peer not in without
-        ]
+            and peer not in awaited
+        }
+        members = frozenset(roster) if able else frozenset()
+        is_members_turn = self._is_members_turn or not members.issuperset(awaited)
+        in_turn = {peer: donor for peer, donor in able.items() if peer in members} if is_members_turn else {}
+        resting = now - REST_PERIODS * self._period_seconds
+        rested = [(peer, donor) for peer, donor in (in_turn or able).items() if donor.asked_at <= resting]
         if not rested:
             return None
-        unasked = self._patience if self._has_failed else self._period_seconds
-        chosen = min(rested, key=lambda peer: (self._took.get(peer, unasked), self._asked.get(peer, -inf)))
-        remember(self._asked, chosen, now)
-        remember(self._unanswered, chosen, now)
-        self._under_way = chosen, now
+        chosen, donor = min(rested, key=lambda item: self._order(item[1]))
+        donor.asked_at, donor.is_awaited = now, True
+        self._under_way = (*awaited, chosen)
+        self._is_members_turn = chosen not in members
         return chosen
 
-    def takes_near(self, end: Digest, now: float) -> bool:
-        """A peer names an end that is near. Whether to pull from it, which counts as done."""
-        if now - self._near.get(end, -inf) < self._period_seconds / NEAR_PULLS_PER_PERIOD:
+    def _is_there(self, donor: _Donor, now: float) -> bool:
+        """It was heard lately, and since it was asked in vain."""
+        is_silent = donor.is_awaited and donor.heard_at <= donor.asked_at
+        return not is_silent and now - donor.heard_at <= HEARD_PERIODS * self._period_seconds
+
+    def _order(self, donor: _Donor) -> tuple[float, float, float]:
+        seconds = donor.seconds
+        return (self._period_seconds if seconds is None else seconds), donor.asked_at, -donor.heard_at
+
+    def takes_near(self, peer: PeerId, *, roster: Container[PeerId], now: float) -> bool:
+        """A peer named an end that is near. Whether to pull from it, which counts as done. Members share turns of their own,
+        and one that is silent is passed over for a while."""
+        donor, period = self._donors[peer], self._period_seconds
+        turn = donor.end.digest, peer in roster
+        is_silent = now - donor.near_at < SILENT_PERIODS * period
+        if is_silent or now - self._near.get(turn, -inf) < period / NEAR_PULLS_PER_PERIOD:
             return False
-        remember(self._near, end, now)
+        donor.near_at = now
+        remember(self._near, turn, now)
         return True
 
     def note_answer(self, peer: PeerId, now: float, *, is_of_use: bool) -> None:
         """Entries of the peer came, late ones and unasked ones among them."""
-        asked_at = self._unanswered.pop(peer, None)
-        if asked_at is None:
+        donor = self._donors.get(peer)
+        if donor is None:
             return
+        took = now - donor.asked_at
         if is_of_use:
-            self._patience = min(max(PATIENCE_SECONDS, 2 * (now - asked_at)), MAX_PATIENCE_SECONDS)
-        self._end_turn(peer, now - asked_at if is_of_use else inf)
-
-    def _end_turn(self, peer: PeerId, took: float) -> None:
-        remember(self._took, peer, took)
-        if self._under_way is not None and self._under_way[0] == peer:
-            self._under_way, self._has_failed = None, took == inf
+            donor.heard_at, donor.near_at = now, -inf
+        if donor.is_awaited:
+            donor.is_awaited, donor.took = False, took if is_of_use else inf
+            if is_of_use:
+                self._patience = min(max(PATIENCE_SECONDS, 2 * took), MAX_PATIENCE_SECONDS)
 
 
 def is_far(num_rounds: int) -> bool:

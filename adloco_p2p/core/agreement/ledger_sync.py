@@ -97,25 +97,33 @@ class LedgerExchange:
     def announced(self, owner: LedgerOwner, peer: PeerId, head: Head, *, now: float) -> list[Send]:
         """A peer names the end of its ledger, which ours does not have: pull it. Whether it outranks ours is known when the two
         have been compared."""
-        self._donors.note_end(peer, head)
+        self._donors.note_end(peer, head, now)
         collected = self._other.ledger
         if collected is not None and collected.digests[-1] == head.digest:
             self._compare(owner, collected, peer, now)
             return []
         if self._is_far_ahead(peer, owner.ledger):
             return self.pull_next(owner.ledger, now=now)
-        is_pulled = not self._was_rejected(peer, now) and self._donors.takes_near(head.digest, now)
+        if self._was_rejected(peer, now):
+            return []
+        is_pulled = self._donors.takes_near(peer, roster=roster_of(owner.ledger.plans[-1]), now=now)
         return [self.pull(owner.ledger, peer)] if is_pulled else []
 
     def pull_next(self, ledger: Ledger, *, now: float) -> list[Send]:
-        """Where ours is far behind: ask the next donor, unless the answer of one is awaited."""
+        """Where ours, or the one that is collected, is far behind: ask the next donor, unless the answer of one is awaited."""
         rejected = frozenset(peer for peer in self._rejected if self._was_rejected(peer, now))
-        donor = self._donors.choose(ledger.head, ledger.position, without=rejected, now=now)
+        donor = self._donors.choose(
+            self._have(ledger), ledger.position, roster=roster_of(ledger.plans[-1]), without=rejected, now=now
+        )
         return [self.pull(ledger, donor)] if donor is not None else []
 
     def _is_far_ahead(self, peer: PeerId, ledger: Ledger) -> bool:
-        end = self._donors.ends.get(peer)
-        return end is not None and is_far(end.round - ledger.head.round)
+        end = self._donors.end_of(peer)
+        return end is not None and is_far(end.round - self._have(ledger).round)
+
+    def _have(self, ledger: Ledger) -> Head:
+        """The end after which entries are wanted."""
+        return self._other.ledger.head if self._other.ledger is not None else ledger.head
 
     def _was_rejected(self, peer: PeerId, now: float) -> bool:
         return now - self._rejected.get(peer, -inf) < PERIODS_OF_REJECTION * self._period_seconds
@@ -138,13 +146,12 @@ class LedgerExchange:
         More is asked for where these entries were of use: of the sender, or of the next donor where the sender is far ahead."""
         if now - self._collected_at > PERIODS_OF_COLLECTING * self._period_seconds:
             self.forget_other()
-        before = owner.ledger.head
-        are_sound = self._take(owner, sender, entries, now)
-        is_of_use = are_sound and (self.is_collecting or owner.ledger.head != before)
+        before = owner.ledger.head, self._other.tip
+        is_of_use = self._take(owner, sender, entries, now) and (owner.ledger.head, self._other.tip) != before
         self._donors.note_answer(sender, now, is_of_use=is_of_use)
         if not is_of_use:
             return []  # pulled again when a heartbeat names it again
-        if self._is_far_ahead(sender, owner.ledger) and not self.is_collecting:
+        if self._is_far_ahead(sender, owner.ledger):
             return self.pull_next(owner.ledger, now=now)
         return [self.pull(owner.ledger, sender)]
 
@@ -170,7 +177,7 @@ class LedgerExchange:
         """Hand the owner another history that outranks its own and is as long, or ends here: what wins by votes is taken up at
         its end, not round by round. False where it has lost: the electors prefer ours, or it ends here and does not outrank it,
         by the word of the sender, for which nothing is dropped that others may add to."""
-        own, end = owner.ledger, self._donors.ends.get(sender)
+        own, end = owner.ledger, self._donors.end_of(sender)
         is_end, wins = end is not None and end.digest == other.head.digest, outranks(other, own)
         has_lost = not wins and verdict(own, other) == "own"
         if has_lost:

@@ -1,6 +1,16 @@
 """A peer that is far behind asks one donor at a time: the fastest, another one after silence, and no liar holds it up."""
 
-from adloco_p2p.core.agreement.entry_donors import MAX_PATIENCE_SECONDS, PATIENCE_SECONDS, EntryDonors
+from collections import Counter
+from itertools import pairwise
+from math import inf
+
+from adloco_p2p.core.agreement.entry_donors import (
+    GIVEN_UP_AFTER,
+    HEARD_PERIODS,
+    MAX_PATIENCE_SECONDS,
+    PATIENCE_SECONDS,
+    EntryDonors,
+)
 from adloco_p2p.core.model.ledger_entry import Head
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from tests.core.core_values import peer
@@ -10,15 +20,27 @@ HERE = Head(round=0, digest=Digest("0" * 64), samples=0)
 FAR = Head(round=100, digest=Digest("f" * 64), samples=0)
 
 
+MEMBERS = tuple(map(peer, range(20)))
+
+
 def donors(*names: PeerId) -> EntryDonors:
     made = EntryDonors(period_seconds=PERIOD)
     for name in names:
-        made.note_end(name, FAR)
+        made.note_end(name, FAR, 0.0)
     return made
 
 
 def asked(of: EntryDonors, now: float) -> PeerId | None:
-    return of.choose(HERE, (HERE.digest,), without=(), now=now)
+    return of.choose(HERE, (HERE.digest,), roster=MEMBERS, without=(), now=now)
+
+
+def beat(of: EntryDonors, *names: PeerId, now: float) -> None:
+    for name in names:
+        of.note_end(name, FAR, now)
+
+
+def stranger(number: int) -> PeerId:
+    return PeerId(f"new{number:04}")
 
 
 def test_one_is_asked_until_its_answer_is_there_or_was_awaited_for_long_enough() -> None:
@@ -30,15 +52,26 @@ def test_one_is_asked_until_its_answer_is_there_or_was_awaited_for_long_enough()
     assert asked(some, 2.5) == peer(2)
 
 
-def test_on_a_slow_link_answers_are_awaited_longer_each_time_and_a_late_one_shows_how_long_they_take() -> None:
-    some = donors(*map(peer, range(20)))
-    instants = [now for now in range(61) if asked(some, float(now)) is not None]
-    assert instants == [0, 2, 6, 14, 30, 30 + MAX_PATIENCE_SECONDS]
-    some.note_answer(peer(4), 53.5, is_of_use=True)
-    assert asked(some, 53.5) is None, "the answer to the newest question is still awaited"
-    some.note_answer(peer(5), 54.0, is_of_use=True)
-    assert asked(some, 54.0) == peer(6)
-    assert [now for now in (61.9, 62.0) if asked(some, now)] == [62.0], "twice what the last answer took"
+def test_two_questions_are_under_way_at_most_and_silence_does_not_lengthen_their_turns() -> None:
+    some, instants = donors(*MEMBERS), []
+    for now in range(41):
+        beat(some, *MEMBERS, now=float(now))
+        if asked(some, float(now)) is not None:
+            instants.append(now)
+    assert instants == [0, 2, 8, 10, 16, 18, 24, 26, 32, 34, 40]
+    assert GIVEN_UP_AFTER * PATIENCE_SECONDS == 8
+
+
+def test_on_a_slow_link_a_late_answer_shows_how_long_they_take() -> None:
+    some, instants = donors(*MEMBERS), []
+    for now in range(60):
+        beat(some, *MEMBERS, now=float(now))
+        if asked(some, float(now)) is not None:
+            instants.append(now)
+        if now == 9:
+            some.note_answer(peer(0), 9.0, is_of_use=True)
+    assert instants[:4] == [0, 2, 8, 8 + 2 * 9], "twice what the late answer took"
+    assert all(later - earlier <= MAX_PATIENCE_SECONDS for earlier, later in pairwise(instants))
 
 
 def test_the_fastest_is_asked_again_once_it_has_rested_and_one_that_trickles_only_while_all_others_rest() -> None:
@@ -54,16 +87,96 @@ def test_the_fastest_is_asked_again_once_it_has_rested_and_one_that_trickles_onl
     assert peer(0) not in turns[3:], "the others have rested by then"
 
 
+def test_of_the_members_the_one_that_was_heard_last_is_asked_first() -> None:
+    some = donors(*MEMBERS)
+    beat(some, peer(7), now=5.0)
+    assert asked(some, 6.0) == peer(7)
+
+
+def test_silent_names_that_came_first_and_speak_more_often_delay_no_member() -> None:
+    false = [stranger(number) for number in range(100)]
+    some = donors(*false, peer(0))
+    beat(some, *false, now=0.5)
+    assert asked(some, 0.5) == peer(0)
+    some.note_answer(peer(0), 0.9, is_of_use=True)
+    beat(some, peer(0), *false, now=0.9)
+    assert asked(some, 0.9) in false, "peer 0 rests"
+    beat(some, peer(0), *false, now=0.9 + PATIENCE_SECONDS)
+    assert asked(some, 0.9 + PATIENCE_SECONDS) == peer(0)
+
+
 def test_new_names_without_number_take_every_second_turn_at_most() -> None:
-    some, now, turns = donors(peer(0)), 0.0, []
-    for number in range(12):
-        turn = asked(some, now)
-        some.note_end(PeerId(f"new{number:02}"), FAR)
-        turns.append(turn)
-        now += 1.5 if turn == peer(0) else 2 * PATIENCE_SECONDS
-        if turn == peer(0):
+    """The member is slower than a name that was never asked counts for, and every name is heard after it."""
+    some, turns, answers_at = donors(*map(stranger, range(100)), peer(0)), [], inf
+    for tenth in range(300):
+        now = tenth / 10
+        beat(some, peer(0), stranger(100 + tenth), now=now)
+        if now >= answers_at:
             some.note_answer(peer(0), now, is_of_use=True)
-    assert turns.count(peer(0)) == 6
+            answers_at = inf
+        if (turn := asked(some, now)) is not None:
+            turns.append(turn)
+            answers_at = now + 1.5 if turn == peer(0) else answers_at
+    assert turns[0] == peer(0)
+    assert not any(earlier != peer(0) != later for earlier, later in pairwise(turns)), turns
+    assert turns.count(peer(0)) >= 10, turns
+
+
+def test_killed_donors_are_soon_passed_over() -> None:
+    """All had answered; 18 of 20 die at once."""
+    some, now = EntryDonors(period_seconds=PERIOD), 0.0
+    for number, member in enumerate(MEMBERS):
+        beat(some, member, now=now)
+        assert some.choose(HERE, (), roster=MEMBERS, without=MEMBERS[:number], now=now) == member
+        now += 0.3 + number / 100
+        some.note_answer(member, now, is_of_use=True)
+    beat(some, *MEMBERS, now=now)
+    died_at = now
+    while (turn := asked(some, now)) not in MEMBERS[18:]:
+        assert turn is None or turn in MEMBERS[:18]
+        now += 0.5
+        beat(some, *MEMBERS[18:], now=now)
+    assert now - died_at <= (HEARD_PERIODS * PERIOD) + GIVEN_UP_AFTER * PATIENCE_SECONDS
+
+
+def test_a_false_end_that_was_named_once_is_not_asked_for_any_more() -> None:
+    some = donors(stranger(0))
+    assert asked(some, 0.0) == stranger(0)
+    assert [now for now in range(1, 300) if asked(some, float(now)) is not None] == []
+    some = donors(stranger(0))
+    assert asked(some, 10.1 * PERIOD) is None, "nobody heard it for so long"
+
+
+def test_one_that_was_asked_in_vain_and_is_heard_again_is_asked_again() -> None:
+    some = donors(peer(0))
+    assert asked(some, 0.0) == peer(0)
+    beat(some, peer(0), now=1.0)
+    assert [now for now in range(1, 10) if asked(some, float(now)) is not None] == [8]
+
+
+def test_a_silent_one_takes_few_turns_of_an_end_that_is_near() -> None:
+    near = Head(round=1, digest=Digest("e" * 64), samples=0)
+    some = EntryDonors(period_seconds=PERIOD)
+    pulled = Counter[PeerId]()
+    for tenth in range(300):
+        for name in (stranger(0), stranger(1 + tenth % 10)):
+            some.note_end(name, near, tenth / 10)
+            if some.takes_near(name, roster=MEMBERS, now=tenth / 10):
+                pulled[name] += 1
+                if name != stranger(0):
+                    some.note_answer(name, tenth / 10, is_of_use=True)
+    assert pulled[stranger(0)] <= 10, "one in three periods"
+    assert pulled.total() == 60, "two in each period"
+
+
+def test_strangers_take_no_turns_of_an_end_that_is_near_from_members() -> None:
+    near = Head(round=1, digest=Digest("e" * 64), samples=0)
+    some = EntryDonors(period_seconds=PERIOD)
+    taken = []
+    for name in (*map(stranger, range(5)), *MEMBERS[:5]):
+        some.note_end(name, near, 0.0)
+        taken.append(some.takes_near(name, roster=MEMBERS, now=0.0))
+    assert taken == [True, *[False] * 4, True, *[False] * 4]
 
 
 def test_a_useless_answer_ends_the_turn_and_the_donor_comes_last() -> None:
@@ -78,10 +191,10 @@ def test_a_useless_answer_ends_the_turn_and_the_donor_comes_last() -> None:
 def test_nobody_is_asked_whose_end_is_near_or_known_or_whose_history_lost() -> None:
     near = Head(round=1, digest=Digest("e" * 64), samples=0)
     some = donors(peer(0), peer(1))
-    some.note_end(peer(2), near)
-    assert some.choose(HERE, (FAR.digest,), without=(), now=0.0) is None
-    assert some.choose(HERE, (), without=(peer(0), peer(1)), now=0.0) is None
-    assert some.choose(HERE, (), without=(peer(0),), now=0.0) == peer(1)
+    some.note_end(peer(2), near, 0.0)
+    assert some.choose(HERE, (FAR.digest,), roster=MEMBERS, without=(), now=0.0) is None
+    assert some.choose(HERE, (), roster=MEMBERS, without=(peer(0), peer(1)), now=0.0) is None
+    assert some.choose(HERE, (), roster=MEMBERS, without=(peer(0),), now=0.0) == peer(1)
 
 
 def test_entries_that_nobody_asked_for_change_no_turn() -> None:
@@ -96,5 +209,6 @@ def test_what_comes_long_after_the_answer_says_nothing_of_the_link() -> None:
     assert asked(some, 0.0) == peer(0)
     some.note_answer(peer(0), 0.5, is_of_use=True)
     some.note_answer(peer(0), 1000.0, is_of_use=True)
+    beat(some, peer(1), now=1000.0)
     assert asked(some, 1000.0) == peer(0)
     assert asked(some, 1000.0 + PATIENCE_SECONDS) == peer(1)

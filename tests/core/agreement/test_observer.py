@@ -191,6 +191,30 @@ def test_a_member_goes_on_collecting_while_it_decides_plans() -> None:
     assert member.consensus._exchange.is_collecting
 
 
+def test_while_another_history_is_collected_one_donor_is_asked_at_a_time() -> None:
+    """Its entries are as long as those of the own one; what is known, or nothing, is no answer that leads to a question."""
+    short, other = trained(3, rounds=3), trained(3, rounds=12, speed=20.0)
+    reader, theirs = observer(short, peer(0)), members(other).ledger
+    converse(short, reader, reader.tick(short.now))
+    fork = next(place for place, ours in enumerate(reader.ledger.digests) if ours != theirs.digests[place])
+    first, second = theirs.entry(fork), theirs.entry(fork + 1)
+    exchange, start = reader._exchange, short.now + 10.0
+
+    def announced(number: int, tenth: int) -> list[PeerId]:
+        return [send.peer for send in exchange.announced(reader, peer(number), theirs.head, now=start + tenth / 10)]
+
+    def answered(number: int, tenth: int, *entries: LedgerEntry) -> list[PeerId]:
+        return [send.peer for send in exchange.follow(reader, peer(number), entries, now=start + tenth / 10)]
+
+    assert announced(11, 0) == [peer(11)]
+    assert answered(11, 3, first) == [] and exchange.is_collecting, "it rests"
+    assert announced(12, 4) == [peer(12)]
+    assert [announced(number, 5) for number in (13, 14)] == [[], []]
+    assert answered(11, 6, first) == answered(11, 6) == [], "the answer of 12 is awaited"
+    assert answered(12, 7, second) == [peer(13)]
+    assert answered(12, 8, first, second) == answered(14, 8, second) == [], "that of 13 is"
+
+
 def test_another_history_is_collected_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that never outranks the own one would otherwise grow in memory for as long as a peer sends it."""
     short, long = trained(3, rounds=3), trained(3, rounds=6, speed=20.0)
