@@ -158,10 +158,11 @@ class PeerState:
 
     def keep_early(self, sender: PeerId, message: AveragingMessage) -> None:
         """For when its round begins here, as far as its plan is known."""
-        if not (isinstance(message, AverageDigest) and message.is_void):
+        if not (isinstance(message, AverageDigest) and message.is_void and message.signature):
             return
         if sender in self.book.planned(message.instance, message.round):
-            self.instance(message.instance).early_votes.setdefault(message.round, {})[sender] = message
+            vote = replace(message, backers=())  # its signature is verified when it counts, and others' votes come from them
+            self.instance(message.instance).early_votes.setdefault(message.round, {})[sender] = vote
 
     def working(self) -> list[int]:
         """Rounds that this peer trains or averages: its reports of them are still to come."""
