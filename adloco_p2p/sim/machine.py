@@ -90,6 +90,8 @@ class Machine:
         """World time of the newest command of its user."""
         self.state_since: float | None = None
         """World time at which the newest life got a state from others first."""
+        self.fetch_seconds = 0.0
+        """The longest that a fetch of a state was to take."""
         self.crashed_at = 0.0
         """World time of the newest crash."""
         self.is_gone = False

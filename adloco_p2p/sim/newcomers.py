@@ -1,32 +1,58 @@
-"""The promise to newcomers: one that stays gets a seat, and its work counts. Read from the ledger of the run's end.
+"""The promise to newcomers: one that stays gets a seat and a state, and its work counts. Read from the ledger of the run's end.
 
 Judged is a newcomer of an open run from when it is steady: it runs, follows no command and stands still no more, and the
-faults of the world are over. Its seat is due within `SEAT_PLANS` plans. Its work is due within `WORK_PLANS` plans from when
-it has its seat and a state, but for plans that give it none by right: to a keeper, and to a member that waits on the bench.
-Nothing is promised where seats cost invitations, or where an adversary may ask for as many as it likes.
+faults of the world are over. Its seat is due within `SEAT_PLANS` plans. A state is due, in its first life, within `STATE_PLANS`
+plans that give it an instance, but for those that came while the bytes of one state were on their way. Its work is due within
+`WORK_PLANS` plans from when it has its seat and a state, but for plans that give it none by right: to a keeper, and to a
+member that waits on the bench. Nothing is promised where seats cost invitations, or where an adversary may ask for as many as
+it likes.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import PeerId
 
 SEAT_PLANS = 4
+STATE_PLANS = 8
 WORK_PLANS = 8
 
 
-def broken(peer: PeerId, plans: Sequence[tuple[float, LedgerEntry]], *, steady_since: float, state_since: float | None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newcomer:
+    """What the world knows of one. World times, seconds."""
+
+    peer: PeerId
+    steady_since: float
+    state_since: float | None
+    """It got a state from others."""
+    fetch_seconds: float | None
+    """The longest that one of its fetches was to take; None where it may have a state of an earlier life."""
+
+
+def broken(newcomer: Newcomer, plans: Sequence[tuple[float, LedgerEntry]]) -> str:
     """What a newcomer was promised and did not get; empty where nothing. `plans`: of the run, and when the first peer had each.
     World time, seconds."""
-    since = [(at, entry) for at, entry in plans if at >= steady_since]
+    peer, state_since = newcomer.peer, newcomer.state_since
+    since = [(at, entry) for at, entry in plans if at >= newcomer.steady_since]
     seated = [(at, entry) for at, entry in since if peer in roster_of(entry.plan)]
     if len(since) >= SEAT_PLANS and not any(peer in roster_of(entry.plan) for _, entry in since[:SEAT_PLANS]):
         return f"{peer} got no seat in the {SEAT_PLANS} plans from round {since[0][1].plan.round} on"
+    if newcomer.fetch_seconds is not None:
+        hosting = [(at, entry) for at, entry in seated if _is_host(entry.plan, peer)]
+        awaited = [(at, entry) for at, entry in hosting if at >= hosting[0][0] + newcomer.fetch_seconds][:STATE_PLANS]
+        if len(awaited) == STATE_PLANS and (state_since is None or state_since > awaited[-1][0]):
+            return f"{peer} got no state in the {STATE_PLANS} plans from round {awaited[0][1].plan.round} on"
     due = [entry for at, entry in seated if state_since is not None and at >= state_since and _may_work(entry.plan, peer)]
     if len(due) >= WORK_PLANS and not any(_counts(entry, peer) for entry in due[:WORK_PLANS]):
         return f"no work of {peer} counts in the {WORK_PLANS} plans from round {due[0].plan.round} on"
     return ""
+
+
+def _is_host(plan: RoundPlan, peer: PeerId) -> bool:
+    return any(share.peer == peer for item in plan.instances for share in item.hosts)
 
 
 def _may_work(plan: RoundPlan, peer: PeerId) -> bool:

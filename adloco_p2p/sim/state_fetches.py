@@ -30,6 +30,7 @@ class StateFetches:
         offers = list(self._offers(effect))
         donors = [donor.me for donor, _ in offers]
         seconds = around.links.fetch(self._machine.peer, donors or effect.from_peers) + around.network.delay_seconds()
+        self._machine.fetch_seconds = max(self._machine.fetch_seconds, seconds)
         around.queue.after(seconds, self._end, effect, offers)
 
     def cancel(self, instance: InstanceId) -> None:

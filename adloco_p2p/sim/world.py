@@ -39,7 +39,7 @@ from adloco_p2p.sim.identities import RUN, name_of, short, sign, verify
 from adloco_p2p.sim.links import Links
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.network import Network
-from adloco_p2p.sim.newcomers import broken
+from adloco_p2p.sim.newcomers import Newcomer, broken
 from adloco_p2p.sim.peer_checkers import PeerCheckers, check_ledger, check_tables
 from adloco_p2p.sim.surroundings import MakeAgreement, MakePeer, Surroundings
 from adloco_p2p.sim.synthetic_reports import CAPACITY, invented, lone_proof
@@ -313,8 +313,13 @@ class World:
             if process is None or machine.is_gone or machine.lies_in_reports or machine.peer in roster_of(self.genesis):
                 continue
             here = [(at, entry) for at, entry in plans if process.stop is None or at <= process.stopped_at]
-            problem = broken(machine.peer, here, steady_since=machine.steady_since, state_since=machine.state_since)
-            if problem:
+            newcomer = Newcomer(
+                peer=machine.peer,
+                steady_since=machine.steady_since,
+                state_since=machine.state_since,
+                fetch_seconds=machine.fetch_seconds if machine.life == 1 else None,
+            )
+            if problem := broken(newcomer, here):
                 raise Violation(problem)
 
     def _came_too_late(self, machine: Machine) -> bool:

@@ -1,6 +1,6 @@
 """The checker of the promise to newcomers finds peers that keep none of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.model.events import FetchState
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.sim.cached_rule import production_rule
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults, everyday_faults
 from adloco_p2p.sim.simulate import everyday_rules
+from adloco_p2p.sim.state_fetches import StateFetches
 from adloco_p2p.sim.world import Parts, World, rules_of_one
 
 RULES = rules_of_one(16, probation_rounds=0)
@@ -50,6 +52,21 @@ def test_a_newcomer_that_stays_gets_a_seat_and_its_work_counts(parts: Parts, fou
         assert [*world.machines][-1] in roster_of(world.ledger()[-1].plan)
         return
     with pytest.raises(Violation, match=found):
+        world.run()
+
+
+def test_a_newcomer_that_gets_a_state_only_at_the_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not left behind, and no work of it was due before."""
+    world = World(0, peers=3, rounds=16, faults=Faults(faults_end_at=3.0), rules=RULES, parts=Parts())
+    offers = StateFetches._offers
+
+    def late(self: StateFetches, effect: FetchState) -> Iterator[Any]:
+        is_founder = self._machine.peer in roster_of(world.genesis)
+        return offers(self, effect) if is_founder or effect.round >= 15 else iter(())
+
+    monkeypatch.setattr(StateFetches, "_offers", late)
+    world.queue.at(4.0, world._join)
+    with pytest.raises(Violation, match="got no state in the 8 plans"):
         world.run()
 
 

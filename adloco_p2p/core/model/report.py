@@ -68,8 +68,6 @@ class InstanceReport:
     """Outer parameters after the round; of a host that did nothing in it, the same as `state_digest`."""
     state_digest: HexDigest
     """Root of outer parameters and outer momentum after the round: what a joiner verifies against."""
-    is_doubtful: bool = False
-    """The host does not know whether a majority agreed on every step to this state; see `HostedInstance.doubtful_from`."""
     vector_bytes: Count = 0
     """Of this host's pseudo-gradient as it travels; 0 where it was in no average."""
 

@@ -163,7 +163,7 @@ class CatchingUp:
         agreed = {i: state or self._book.reported_state(i, number, self._state.gone) for i, state in named.items()}
         states = {item.instance: self._state_after(number, item) for item in own.instances}
         for instance, state in states.items():  # the last plan names no state of instances that it merges away
-            if state == named.get(instance) or self._book.is_agreed(instance, number, state):
+            if state == named.get(instance) or self._book.is_of_majority(instance, number, state):
                 self._state.instance(instance).confirm(number + 1)
         differing = [i for i, state in states.items() if agreed.get(i) not in (None, state)]
         effects: list[Effect] = []

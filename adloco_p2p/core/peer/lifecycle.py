@@ -438,7 +438,7 @@ class Lifecycle:
         """A majority agreed on every step to this peer's states after the last plan, or has reported them since."""
         is_own = self._is_exchanging is None
         return all(
-            self._state.known(instance).doubtful_from is None or (is_own and self._state.is_confirmed(plan, instance))
+            self._state.known(instance).doubtful_from is None or (is_own and self._state.is_reported(plan, instance))
             for instance in self._book.mine(plan)
         )
 

@@ -34,7 +34,7 @@ class Outlook:
     may_come: bool
     """A host has it, or may still come to have it."""
     is_agreed: bool
-    """A plan names the state, or the reports show it; see `PlanBook.is_agreed`."""
+    """A plan names the state, or a majority of the planned hosts, dead or alive, reported it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,6 @@ class PlanBook:
         self.digests: dict[int, Digest] = {}
         self._states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
         """(Round, instance) -> the state after the round, as each peer reported it."""
-        self._sure: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
-        """Of these states those that were reported without doubt."""
         self._reporters: dict[int, dict[PeerId, None]] = {}
         """Round -> peers that reported it."""
         self.final: FinalState | None = None
@@ -87,8 +85,6 @@ class PlanBook:
         self._reporters.setdefault(report.round, {})[report.peer] = None
         for item in report.instances:
             self._states.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
-            if not item.is_doubtful:
-                self._sure.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
 
     def forget(self, *, before: int) -> None:
         """Plans of the last rounds stay in any case: a peer that is behind needs them."""
@@ -105,7 +101,6 @@ class PlanBook:
         self.digests = {number: digest for number, digest in self.digests.items() if number in plans}
         self._mine = {number: hosted for number, hosted in self._mine.items() if number in plans}
         self._states = {key: states for key, states in self._states.items() if key[0] in reports}
-        self._sure = {key: states for key, states in self._sure.items() if key[0] in reports}
         self._reporters = {number: peers for number, peers in self._reporters.items() if number in reports}
 
     # --- what a plan means for this peer -----------------------------------------------------------------------------
@@ -232,15 +227,11 @@ class PlanBook:
         awaited = [] if has_passed else [peer for peer in planned if peer not in states]
         return first if all(self._goes_without(peer, instance, number) for peer in awaited) else None
 
-    def is_agreed(self, instance: InstanceId, number: int, state: Digest) -> bool:
-        """More than half of the planned hosts, dead or alive, reported this state after the round, or a member that was to have
-        it did, without doubt."""
-        plan, planned, states = self.plans.get(number), self.planned(instance, number), self._states.get((number, instance), {})
-        if plan is None:
-            return False
-        sure = self._sure.get((number, instance), {})
-        is_known = any(sure.get(peer) == state for peer in self._may_have(plan, instance))
-        return is_known or is_majority(sum(states.get(peer) == state for peer in planned), len(planned))
+    def is_of_majority(self, instance: InstanceId, number: int, state: Digest) -> bool:
+        """More than half of the planned hosts, dead or alive, reported this state after the round. Fewer prove nothing,
+        whatever they state of it: one liar would end the doubts of others against the reports of most."""
+        planned, states = self.planned(instance, number), self._states.get((number, instance), {})
+        return is_majority(sum(states.get(peer) == state for peer in planned), len(planned))
 
     @staticmethod
     def _may_have(plan: RoundPlan, instance: InstanceId) -> list[PeerId]:
@@ -274,7 +265,7 @@ class PlanBook:
             return Outlook(digest=self.final.digest, donors=donors, may_come=False, is_agreed=self.final.is_agreed)
         states = self._states.get((boundary - 1, instance), {})
         digest = self.reported_state(instance, boundary - 1, gone, passes_over=passes_over)
-        is_agreed = digest is not None and self.is_agreed(instance, boundary - 1, digest)
+        is_agreed = digest is not None and self.is_of_majority(instance, boundary - 1, digest)
         rewind = self._rewind(instance, boundary)
         hosts: list[PeerId] = []
         for number in (boundary - 1, boundary, boundary + 1):

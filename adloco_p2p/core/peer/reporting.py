@@ -120,13 +120,12 @@ class Reporting:
         if downlink > 0:
             self.capacity = replace(self.capacity, download_bytes_per_second=downlink)
         self.capacity = self._task_scoring.capacity(self.capacity)
-        items = [*(self._with_complaint(outer.report(), plan) for outer in done), *self._kept(plan, done)]
         made = Report(
             peer=self._state.me,
             round=plan.round,
             plan=self._book.digests[plan.round],
             capacity=self.capacity,
-            instances=tuple(self._with_doubt(item, plan) for item in items),
+            instances=(*(self._with_complaint(outer.report(), plan) for outer in done), *self._kept(plan, done)),
             verdict=self._state.verdicts.get(plan.round),
             branches=self._branches.claims(),
             proof=self._branches.proof(self._state.me),
@@ -137,10 +136,6 @@ class Reporting:
         self._state.own_reports[plan.round] = report
         self._book.note_states(report)
         return [*self._task_scoring.ended(plan), *self._submit(report, now)]
-
-    def _with_doubt(self, report: InstanceReport, plan: RoundPlan) -> InstanceReport:
-        doubtful_from = self._state.known(report.instance).doubtful_from
-        return replace(report, is_doubtful=doubtful_from is not None and doubtful_from <= plan.round + 1)
 
     def _with_complaint(self, report: InstanceReport, plan: RoundPlan) -> InstanceReport:
         hosted = self._state.instance(report.instance)

@@ -158,10 +158,11 @@ class PeerState:
 
     def keep_early(self, sender: PeerId, message: AveragingMessage) -> None:
         """For when its round begins here, as far as its plan is known."""
-        if not (isinstance(message, AverageDigest) and message.is_void):
+        if not (isinstance(message, AverageDigest) and message.is_void and message.signature):
             return
         if sender in self.book.planned(message.instance, message.round):
-            self.instance(message.instance).early_votes.setdefault(message.round, {})[sender] = message
+            vote = replace(message, backers=())  # its signature is verified when it counts, and others' votes come from them
+            self.instance(message.instance).early_votes.setdefault(message.round, {})[sender] = vote
 
     def working(self) -> list[int]:
         """Rounds that this peer trains or averages: its reports of them are still to come."""
@@ -205,14 +206,14 @@ class PeerState:
         is_only_one = self.mine_of(boundary - 1) == self.book.mine(plan) == [instance]
         return is_next and is_only_one and self.book.has_work(plan, instance)
 
-    def is_confirmed(self, last: RoundPlan, instance: InstanceId) -> bool:
-        """Others agreed on the states here of which the last plan makes this one, by their reports. No plan names it."""
+    def is_reported(self, last: RoundPlan, instance: InstanceId) -> bool:
+        """Most hosts of the last round reported the states here of which the last plan makes this one. No plan names it."""
         number = last.round - 1
         merged = {merge.target: dict(zip(merge.sources, merge.weights, strict=True)) for merge in last.merges}
         sources = [source for source, weight in merged.get(instance, {instance: 1.0}).items() if weight > 0.0]
         own = self.own_reports.get(number)
         states = {item.instance: item.state_digest for item in own.instances} if own is not None else {}
-        return all(source in states and self.book.is_agreed(source, number, states[source]) for source in sources)
+        return all(source in states and self.book.is_of_majority(source, number, states[source]) for source in sources)
 
     def is_alone_with(self, instance: InstanceId, present: int) -> bool:
         """No living peer but this one was to train the instance in any round from its boundary here up to the present, and

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.attempt import RESEND_SECONDS
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import ApplyOuter, AverageFinished, CarryOver, OuterApplied, RunInner
+from adloco_p2p.core.model.events import ApplyOuter, AverageFinished, CarryOver, OuterApplied, RunInner, Send
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptStart, AverageDigest
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import Digest, PeerId
@@ -98,6 +99,17 @@ def test_where_the_others_make_no_average_its_round_is_void_as_theirs_is() -> No
     for peer, item in votes_of_others(outer).items():
         effects += outer.received(peer, item, 12.0)
     assert has(effects, CarryOver) and not has(effects, ApplyOuter) and outer.is_void and not outer.has_voted
+
+
+def test_a_host_that_waits_for_an_attempt_of_others_asks_again_once_one_of_them_votes_void() -> None:
+    """Those that leave send their votes once. One that was lost came a minute later (seed 124 of
+    `tests/sim/test_waits_world.py`)."""
+    outer = trained(planned())
+    outer.received(A, AttemptStart(instance=INSTANCE, round=1, attempt=1, members=(A, B, C)), 12.0)
+    assert outer.next_deadline is not None and outer.next_deadline > 12.0 + 10 * RESEND_SECONDS
+    outer.received(B, votes_of_others(outer)[B], 13.0)
+    effects = outer.tick(13.0 + RESEND_SECONDS)
+    assert [effect.peer for effect in effects if isinstance(effect, Send)] == [A, B, C]
 
 
 def test_what_a_vector_takes_follows_from_what_was_sent() -> None:

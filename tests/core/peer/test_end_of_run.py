@@ -1,5 +1,6 @@
 """Which model the run has, where peers end it with different states."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,10 +23,9 @@ from adloco_p2p.core.model.events import (
     TransitionApplied,
 )
 from adloco_p2p.core.model.messages import FinalClaim, RunComplete
-from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, RESEND_SECONDS, SETTLED_SECONDS, CompletionBarrier
-from adloco_p2p.core.peer.lifecycle import voters_of
+from adloco_p2p.core.peer.lifecycle import NOT_THE_MODEL, voters_of
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.peer.plan_book import PlanBook
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
@@ -315,7 +315,7 @@ def test_what_most_hosts_report_after_the_last_plan_is_the_model_of_the_run(
     claim it. No plan follows that would name the state."""
     peer = _at_the_end(is_doubtful=True)
     plan = peer._book.plans[1]
-    own, *reports = [in_doubt(_report(host, plan, "the last state")) for host in (PEER0, *others)]
+    own, *reports = [_report(host, plan, "the last state") for host in (PEER0, *others)]
     peer._state.own_reports[1] = own
     peer._book.note_states(own)
     peer.handle(Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0, state_digest=ONE), 1.0)
@@ -325,6 +325,24 @@ def test_what_most_hosts_report_after_the_last_plan_is_the_model_of_the_run(
     effects += [effect for now in range(40) for effect in peer.handle(Ticked(), float(now))]
     assert [effect.durable.is_finished for effect in effects if isinstance(effect, SaveCheckpoint)] == [True] * is_finished
     assert [effect.is_finished for effect in effects if isinstance(effect, Stop)] == [is_finished]
+
+
+def test_one_liar_that_reports_the_state_of_a_peer_in_doubt_does_not_end_its_doubt() -> None:
+    """The round was void for the peer, so the liar knows its state: that of the round before. Three of five committed an
+    average, reported it, and are gone."""
+    hosts = (*ALL, name_of(4))
+    peer = _at_the_end(is_doubtful=True, roster=hosts)
+    plan = peer._book.plans[1]
+    states = ("before", "average", "average", "average", "before")
+    own, *reports = [_report(host, plan, state) for host, state in zip(hosts, states, strict=True)]
+    peer._state.own_reports[1] = own
+    for report in (own, *reports):
+        peer._book.note_states(report)
+    effects = peer.handle(Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0, state_digest=ONE), 1.0)
+    effects += [effect for other in hosts[1:] for effect in peer.handle(PeerGone(peer=other), 2.0)]
+    effects += [effect for now in range(40) for effect in peer.handle(Ticked(), float(now))]
+    assert not any(effect.durable.is_finished for effect in effects if isinstance(effect, SaveCheckpoint))
+    assert [effect.error for effect in effects if isinstance(effect, Stop)] == [NOT_THE_MODEL]
 
 
 def test_a_peer_that_waits_for_an_average_that_nobody_made_ends_the_run_with_the_others() -> None:
@@ -347,14 +365,10 @@ def test_a_peer_that_waits_for_an_average_that_nobody_made_ends_the_run_with_the
     assert 1 in [report.round for report in agreement.submitted]
 
 
-def in_doubt(report: Report) -> Report:
-    return replace(report, instances=tuple(replace(item, is_doubtful=True) for item in report.instances))
-
-
-def _at_the_end(*, is_doubtful: bool) -> Peer:
-    """One of three, which has carried out the last plan and evaluates."""
+def _at_the_end(*, is_doubtful: bool, roster: Sequence[PeerId] = ALL[:3]) -> Peer:
+    """The first of these, which has carried out the last plan and evaluates."""
     whole = rules(rounds=2)
-    plans = [genesis(RUN, [(peer, CAPACITY) for peer in ALL[:3]], whole)]
+    plans = [genesis(RUN, [(peer, CAPACITY) for peer in roster], whole)]
     plans += [first := next_plan(plans[0], (), whole), next_plan(first, (), whole)]
     peer = Peer(me=PEER0, cadence=replace(_cadence(), work=whole.work), agreement=Scripted())
     durable = Durable(round=2, plans=tuple(plans), held=(INSTANCE,), doubtful=(INSTANCE,) if is_doubtful else ())
