@@ -45,7 +45,7 @@ class HostedInstance:
     """Rounds that others were to train, and all of them are gone: the state here went through them as it was."""
     early_votes: dict[int, dict[PeerId, AverageDigest]] = field(default_factory=dict)
     """Round -> void votes of its contributors that came before it began here: one that has left sends its vote once. They are
-    not verified yet, and a restart forgets them."""
+    verified when they count, and a restart forgets them."""
     saved: set[int] = field(default_factory=set)
     """Boundaries at which it was saved, for a checkpoint that is not complete yet."""
     served: set[tuple[int, PeerId]] = field(default_factory=set)

@@ -158,10 +158,10 @@ class PeerState:
 
     def keep_early(self, sender: PeerId, message: AveragingMessage) -> None:
         """For when its round begins here, as far as its plan is known."""
-        if not (isinstance(message, AverageDigest) and message.is_void and message.signature):
+        if not (isinstance(message, AverageDigest) and message.is_void):
             return
         if sender in self.book.planned(message.instance, message.round):
-            vote = replace(message, backers=())  # its signature is verified when it counts, and others' votes come from them
+            vote = replace(message, backers=())  # nobody has verified them; an unsigned one shows that its sender will not vote
             self.instance(message.instance).early_votes.setdefault(message.round, {})[sender] = vote
 
     def working(self) -> list[int]:
