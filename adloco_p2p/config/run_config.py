@@ -22,7 +22,7 @@ from adloco_p2p.core.model.rules import (
 from adloco_p2p.core.model.scalars import Digest, Fraction, InstanceId, is_printable
 from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
 
-PROTOCOL_VERSION = 19
+PROTOCOL_VERSION = 20
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
@@ -300,6 +300,11 @@ class AveragingConfig:
     sum: 0.05: a twentieth of the parts; 1.0: as many as there are, some of them twice; one less than the hosts: every host
     everything. Bytes of a round: about half as much more. 0: never."""
 
+    assess_every: NaturalInt = 0
+    """Look at one contribution per instance after every so many rounds: three hosts, drawn by lot, fetch it, and measure
+    whether its host trained on the rows that it was given. A host that does not is given a quarter of the rows, and so of the
+    weight. The host that is drawn uploads its contribution three times. 0: never. Not with `data.streaming`."""
+
     fragments: Annotated[int, Ge(1), Le(64)] = 1
     """Parts of the parameter vector that are averaged in turn, one a round; local parameters of the others go on
     (arXiv 2501.18512). Divides the bytes of a round. 1: all of it every round."""
@@ -355,6 +360,7 @@ class RunConfig:
             merge=self.merge,
             admission=self.admission,
             guard=self.guard,
+            assess_every=self.averaging.assess_every,
             final_fraction=self.inner.final_fraction,
         )
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MaxLen
 
+from adloco_p2p.core.model.assessments import MAX_LOOKS, Look, ScoreTenths
 from adloco_p2p.core.model.complaints import KnownComplaint, Place
 from adloco_p2p.core.model.gradient_statistics import NoiseSample
 from adloco_p2p.core.model.scalars import (
@@ -27,6 +28,8 @@ MAX_COMPLAINTS = 16 * MAX_HOSTS
 """Of the hosts of one instance, one per host and round, that a plan remembers."""
 MOST_STEP_SPREAD = 8
 """The most inner steps of a contribution over the fewest, beyond which the statistic of the batch test is refused."""
+MAX_SCORES = 4
+"""Scores of a host's contributions that a plan remembers."""
 MAX_HISTORY = 32
 """Rounds of statistics that a plan carries per instance."""
 
@@ -56,6 +59,8 @@ class HostShare:
     """How often it was suspended, ..."""
     suspended_until: Count = 0
     """... and, the last time, until when: it has no work before this round."""
+    scores: Annotated[tuple[ScoreTenths, ...], MaxLen(MAX_SCORES)] = ()
+    """Of its contributions that were looked at, the last ones, oldest first; see `core/planning/assessment.py`."""
     place_before: Place | None = None
     """Its place among the instance's hosts in the plan before; none where it was not there. Reports on that plan, from which
     the next one is made, name hosts by these places."""
@@ -128,6 +133,10 @@ class InstancePlan:
     """Rounds before this one are averaged by the stricter rule."""
     complaints: Annotated[tuple[KnownComplaint, ...], MaxLen(MAX_COMPLAINTS)] = ()
     """Those that count, oldest first; see `core/planning/suspension.py`."""
+    is_assessed: bool = False
+    """A contribution to the average of the round before is looked at."""
+    looks: Annotated[tuple[Look, ...], MaxLen(MAX_LOOKS)] = ()
+    """Contributions of earlier rounds that are looked at, oldest first."""
     vector_bytes: Count = 0
     """Of a pseudo-gradient as it travels, as most hosts report it; 0 before the first reports."""
     reads: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)] = ()

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt, MaxLen
 
+from adloco_p2p.core.model.assessments import Assessment
 from adloco_p2p.core.model.branches import MAX_BRANCHES, BranchState
 from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.complaints import Complaint
@@ -62,6 +63,8 @@ class InstanceReport:
     """Of a host that was drawn to measure the outer step."""
     complaint: Complaint | None = None
     """Of a host that could not make a part again since its last report; the last one."""
+    assessment: Assessment | None = None
+    """Of a host that was drawn to look at a contribution of an earlier round; the oldest one that it has not reported."""
     pseudo_gradient: PseudoGradientStatistics | None
     half_batch: HalfBatchStatistics | None
     digest: HexDigest

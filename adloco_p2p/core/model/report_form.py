@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.assessments import Assessment, ContributionAssessed
 from adloco_p2p.core.model.complaints import Complaint, PartNotShown
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.ledger_entry import SignedReport
@@ -51,6 +52,15 @@ def complaint_of(event: PartNotShown, plan: InstancePlan) -> Complaint | None:
     if event.contributor not in places or event.reducer not in places:
         return None
     return Complaint(round=event.round, contributor=places[event.contributor], reducer=places[event.reducer])
+
+
+def assessment_of(event: ContributionAssessed, plan: InstancePlan) -> Assessment | None:
+    """As the report on the plan's round has it; None where nothing was measured, or the subject is no host of the plan."""
+    places = {share.peer: place for place, share in enumerate(plan.hosts)}
+    asked = event.asked
+    if event.score is None or asked.subject not in places:
+        return None
+    return Assessment(round=event.round, subject=places[asked.subject], score=asked.tenths(event.score))
 
 
 # --- size ------------------------------------------------------------------------------------------------------------
@@ -128,6 +138,7 @@ def _names_hosts_only(report: Report, num_hosts: Mapping[InstanceId, int]) -> bo
 
 def _last_place(item: InstanceReport) -> int:
     """Of the hosts that it names; -1 where it names none."""
-    complaint = item.complaint
+    complaint, assessment = item.complaint, item.assessment
     last = max(item.contributors.bit_length(), item.left_out.bit_length()) - 1
-    return last if complaint is None else max(last, complaint.contributor, complaint.reducer)
+    last = last if complaint is None else max(last, complaint.contributor, complaint.reducer)
+    return last if assessment is None else max(last, assessment.subject)

@@ -192,5 +192,7 @@ class Rules:
     merge: MergeRules = field(default_factory=MergeRules)
     admission: AdmissionRules = field(default_factory=AdmissionRules)
     guard: GuardRules = field(default_factory=GuardRules)
+    assess_every: NaturalInt = 0
+    """Rounds from one look at a contribution to the next (`averaging.assess_every`); 0: none."""
     final_fraction: Fraction = 0.1
     """Learning rate at the end of its decay, as a fraction of the peak (`inner.final_fraction`); the ramp `seesaw` reads it."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.model.assessments import ContributionAssessed
 from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.scalars import Digest, PeerId
@@ -52,6 +53,8 @@ class HostedInstance:
     """Boundaries whose state others have fetched from this peer, with the other one."""
     not_shown: PartNotShown | None = None
     """The last one since this peer's last report on the instance."""
+    assessed: list[ContributionAssessed] = field(default_factory=list)
+    """What it has to report, one with each report, oldest first."""
     fruitless_rounds: int = 0
     """Rounds in a row that led nowhere; see `divergence.py`."""
     fetch: Fetch | None = None
@@ -108,6 +111,7 @@ class HostedInstance:
         boundaries = range(rounds.start, rounds.stop + 1)
         self.rounds = {number: outer for number, outer in self.rounds.items() if number in rounds}
         self.early_votes = {number: votes for number, votes in self.early_votes.items() if number in rounds}
+        self.assessed = [event for event in self.assessed if event.round in rounds]
         self.declined = {number for number in self.declined if number in rounds}
         self.untrained = {number for number in self.untrained if number in rounds}
         self.saved = {boundary for boundary in self.saved if boundary in boundaries}

@@ -28,6 +28,7 @@ from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.failed_attempts import FailedAttempts
 from adloco_p2p.core.averaging.outer_round import OuterRound, round_line
 from adloco_p2p.core.averaging.phases import Phase
+from adloco_p2p.core.model.assessments import ContributionAssessed
 from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.course import work_at
 from adloco_p2p.core.model.events import (
@@ -191,7 +192,7 @@ class Peer:
                 return self._tick(now)
             case TransitionApplied():
                 return self._boundary.applied(event)
-            case Probed() | TasksScored() | PartNotShown():
+            case Probed() | TasksScored() | PartNotShown() | ContributionAssessed():
                 return self._reporting.measured(event)
             case StateFetched():
                 return self._fetching.fetched(event, now)

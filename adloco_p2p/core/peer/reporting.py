@@ -5,11 +5,12 @@ from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.assessments import ContributionAssessed
 from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.events import Effect, InnerFinished, InnerResult, Probe, Probed
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report
-from adloco_p2p.core.model.report_form import complaint_of, fitted
+from adloco_p2p.core.model.report_form import assessment_of, complaint_of, fitted
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.task_scores import TasksScored
@@ -41,10 +42,14 @@ class Reporting:
     def is_probing(self) -> bool:
         return any(number not in self._state.verdicts for number in self._state.probing)
 
-    def measured(self, event: Probed | TasksScored | PartNotShown) -> list[Effect]:
+    def measured(self, event: Probed | TasksScored | PartNotShown | ContributionAssessed) -> list[Effect]:
         """Keep it for the report."""
         if isinstance(event, PartNotShown):
             self._state.instance(event.instance).not_shown = event
+            return []
+        if isinstance(event, ContributionAssessed):
+            if event.score is not None:
+                self._state.instance(event.instance).assessed.append(event)
             return []
         if isinstance(event, TasksScored):
             return self._task_scoring.scored(event)
@@ -125,7 +130,7 @@ class Reporting:
             round=plan.round,
             plan=self._book.digests[plan.round],
             capacity=self.capacity,
-            instances=(*(self._with_complaint(outer.report(), plan) for outer in done), *self._kept(plan, done)),
+            instances=(*(self._with_findings(outer.report(), plan) for outer in done), *self._kept(plan, done)),
             verdict=self._state.verdicts.get(plan.round),
             branches=self._branches.claims(),
             proof=self._branches.proof(self._state.me),
@@ -137,12 +142,15 @@ class Reporting:
         self._book.note_states(report)
         return [*self._task_scoring.ended(plan), *self._submit(report, now)]
 
-    def _with_complaint(self, report: InstanceReport, plan: RoundPlan) -> InstanceReport:
-        hosted = self._state.instance(report.instance)
+    def _with_findings(self, report: InstanceReport, plan: RoundPlan) -> InstanceReport:
+        """With what this host found of ended averages since its last report on the instance."""
+        hosted, item = self._state.instance(report.instance), plan.instance(report.instance)
         event, hosted.not_shown = hosted.not_shown, None
-        if event is None or event.round > plan.round:
-            return report
-        return replace(report, complaint=complaint_of(event, plan.instance(report.instance)))
+        if event is not None and event.round <= plan.round:
+            report = replace(report, complaint=complaint_of(event, item))
+        if hosted.assessed and hosted.assessed[0].round < plan.round:
+            report = replace(report, assessment=assessment_of(hosted.assessed.pop(0), item))
+        return report
 
     def _kept(self, plan: RoundPlan, done: Sequence[OuterRound]) -> list[InstanceReport]:
         """States after the round that this peer has without having ended the round: no host trained it, and they went through
