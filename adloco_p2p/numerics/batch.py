@@ -1,6 +1,6 @@
 """The input of the device room from the data room: rows of token ids, and where they come from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -65,6 +65,18 @@ class Batch:
         return Batch(
             input_ids=change(self.input_ids), labels=change(self.labels), positions=positions, documents=self.documents
         )
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """The rows of all of them, in order, on the CPU."""
+    positions = [batch.positions for batch in batches if batch.positions is not None]
+    assert len(positions) in (0, len(batches)), "rows of one feed are all packed, or none is"
+    return Batch(
+        input_ids=torch.cat([batch.input_ids for batch in batches]),
+        labels=torch.cat([batch.labels for batch in batches]),
+        positions=torch.cat(positions) if positions else None,
+        documents=tuple(count for batch in batches for count in batch.documents),
+    )
 
 
 class SampleStream(Protocol):

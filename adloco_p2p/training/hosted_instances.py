@@ -16,6 +16,7 @@ import torch
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
+from adloco_p2p.core.model.measurers import is_assessed
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId, within_scalars
 from adloco_p2p.errors import LocalProtocolError
 from adloco_p2p.numerics.digest import StateHashing, state_digests
@@ -239,7 +240,9 @@ class HostedInstances(ABC):
                 if self._run.guard.enabled:
                     hosted.keep_present()
                 hashing.written(self.num_parameters)
+                before = (round, hosted.outer) if is_assessed(round, every=self._run.averaging.assess_every) else None
                 hosted.set_outer(outer, momentum, digests=hashing.digests())
+                hosted.before = before
         if not is_applied:
             hosted.forget_moments()
         if is_applied and residual is not None and self._run.averaging.feedback:
@@ -293,6 +296,15 @@ class HostedInstances(ABC):
         self._pseudo_gradients.pop(instance, None)
         self._residual.pop(instance, None)
         return True
+
+    def before_step(self, instance: InstanceId, *, round: int) -> torch.Tensor | None:
+        """The outer parameters [P] before the outer step of the round, whose contributions are looked at, which nobody writes
+        to; once, and None where another step followed. May be called from any thread."""
+        hosted = self._instances.get(instance)
+        if hosted is None or hosted.before is None or hosted.before[0] != round:
+            return None
+        (_, before), hosted.before = hosted.before, None
+        return before
 
     def _part(self, hosted: Instance) -> slice:
         """The parameters that the pseudo-gradient of the current round refers to."""

@@ -15,12 +15,14 @@ import transformers
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.assessments import AssessContribution
 from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import ConfigError, DeviceError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.adapters import draw_adapter_
+from adloco_p2p.training.assessment import ROWS_AT_ONCE, Steps, assessed, row_losses
 from adloco_p2p.training.compiling import check_can_compile
 from adloco_p2p.training.data_parallel import Team
 from adloco_p2p.training.device import configure_devices, is_bfloat16
@@ -202,6 +204,24 @@ class Hosting(HostedInstances):
         place = self._place_of(instance)
         before, after = (self._loss(outer, rows, device=place) for outer in (hosted.kept[-1][0], hosted.outer))
         return before, after
+
+    def assess(
+        self, asked: AssessContribution, before: torch.Tensor, contribution: torch.Tensor, others: torch.Tensor
+    ) -> Steps:
+        """Look at a contribution: see `assessed`, and `before_step`. Chance, the feed's place, and all that trains stay as they
+        are. Steps raise DeviceError where the device's memory is short."""
+        places = (asked.given_rows, asked.unseen_rows)
+        read = partial(self._feed.at, instance=asked.instance, peer=self._me, round=asked.round, reads=asked.reads)
+        given, unseen = (read(of_one) for of_one in places)
+        device = self._place_of(asked.instance)
+        one = self._shells[device]
+
+        def losses(parameters: torch.Tensor, rows: Batch) -> torch.Tensor:
+            with one.lent:
+                return self._with_room(partial(row_losses, one.shell, parameters, rows), device=device)
+
+        micro_batch = min(ROWS_AT_ONCE, self._limit_of(one).samples)
+        return assessed(before, contribution, others, given=given, unseen=unseen, micro_batch=micro_batch, losses=losses)
 
     def evaluate(self, instance: InstanceId) -> float:
         """Held-out loss of the outer parameters, nats per predicted token; infinite where it is not a number. Where instances

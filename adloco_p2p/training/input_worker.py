@@ -14,13 +14,13 @@ import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
-from adloco_p2p.numerics.batch import Batch, Feed, SampleStream
+from adloco_p2p.numerics.batch import Batch, Feed, SampleStream, joined
 
 READY_BATCHES = 2
 """Batches of inner steps that are read, or being read, while the device computes."""
@@ -104,6 +104,18 @@ class InputWorker:
 
     def drawn(self, lot: str, num_rows: int, *, reads: tuple[InstanceId, ...] = ()) -> Batch:
         return self._thread.submit(lambda: self._of(reads).drawn(lot, num_rows)).result()
+
+    def at(
+        self, places: Sequence[int], *, instance: InstanceId, peer: PeerId, round: int, reads: tuple[InstanceId, ...] = ()
+    ) -> Batch:
+        """The rows at these places of the instance's sample order, of a feed whose places determine its rows."""
+
+        def read() -> Batch:
+            feed = self._of(reads)
+            streams = (feed.open(instance=instance, peer=peer, round=round, first_sample=place) for place in places)
+            return joined([stream.take(1) for stream in streams])
+
+        return self._thread.submit(read).result()
 
     def _of(self, reads: tuple[InstanceId, ...]) -> Feed:
         return self._feed.of(reads) if reads else self._feed

@@ -49,6 +49,8 @@ class Instance:
         """Local parameters, and state and steps of the optimizer, on the host; see `leave_device`."""
         self.kept: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=STATES_KEPT)
         """States before the last outer steps, oldest first."""
+        self.before: tuple[int, torch.Tensor] | None = None
+        """The round of the last outer step, where a contribution to it is looked at, and the outer parameters before it."""
         self.set_outer(outer, torch.zeros_like(outer) if momentum is None else momentum)
         self.is_at_boundary = True
         """Whether no round is under way: the local parameters are the outer parameters; or, where fragments are averaged in
@@ -73,6 +75,7 @@ class Instance:
         assert outer.shape == momentum.shape
         self.outer = pinned(outer) if self._device.type == "cuda" else outer
         self.momentum = momentum
+        self.before = None
         self._digests = digests
 
     def new_outer(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import torch
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.assessments import AssessContribution
 from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -318,6 +320,9 @@ class OwnLoop(HostedInstances):
         reads: tuple[InstanceId, ...],  # noqa: ARG002
     ) -> tuple[float, float]:
         raise AssertionError(f"combinations.py: no guard measures a program's steps ({instance}, {state})")
+
+    def assess(self, asked: AssessContribution, *vectors: torch.Tensor) -> NoReturn:
+        raise AssertionError(f"combinations.py: nobody looks at a program's contributions ({asked}, {len(vectors)} vectors)")
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,13 @@ from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.assessment import Floats, assessment_score
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from benchmarks.assessed.kinds import KINDS, QUARTER, Senders, joined, of_all_kinds, picked
-from benchmarks.assessed.score import Floats, adjusted_score, plain_score
+from benchmarks.assessed.score import plain_score
 from benchmarks.method.run import BASE, indexed
 from benchmarks.method.store import digest_of
 from benchmarks.robustness.training import apply_
@@ -147,7 +148,7 @@ class Swarm:
         common = at_start - self._losses(outer - others, rows)
         drops = {kind: at_start - self._losses(outer - vector, rows) for kind, vector in kinds.items()}
         return {
-            kind: [round(plain_score(drop, is_given), 2), round(adjusted_score(drop, common, is_given), 2)]
+            kind: [round(plain_score(drop, is_given), 2), round(assessment_score(drop, common, is_given), 2)]
             for kind, drop in drops.items()
         }
 

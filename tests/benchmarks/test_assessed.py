@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from adloco_p2p.numerics.assessment import assessment_score
 from adloco_p2p.numerics.batch import Batch
 from benchmarks.assessed.kinds import KINDS, of_all_kinds, woven
 from benchmarks.assessed.report import CELLS, assessments, below_part, rounds_until, tables
 from benchmarks.assessed.run import ASSESSED, Cell, key_of, run_cell
-from benchmarks.assessed.score import adjusted_score, plain_score
+from benchmarks.assessed.score import plain_score
 
 IS_GIVEN = np.arange(20) < 8
 
@@ -30,15 +31,17 @@ def test_the_adjusted_score_is_students_t_of_the_mark_in_a_regression_on_all_thr
     found = np.linalg.inv(columns.T @ columns) @ columns.T @ drops
     rest = drops - columns @ found
     error = (rest @ rest / (len(drops) - 3) * np.linalg.inv(columns.T @ columns)[2, 2]) ** 0.5
-    assert adjusted_score(drops, common, IS_GIVEN) == pytest.approx(found[2] / error)
-    assert adjusted_score(drops, common, IS_GIVEN) > 2 * plain_score(drops, IS_GIVEN), "rows that are easy for all are no noise"
+    assert assessment_score(drops, common, IS_GIVEN) == pytest.approx(found[2] / error)
+    assert assessment_score(drops, common, IS_GIVEN) > 2 * plain_score(drops, IS_GIVEN), (
+        "rows that are easy for all are no noise"
+    )
 
 
 def test_scores_have_no_unit_and_are_nothing_where_no_loss_moves() -> None:
     drops, common = drawn(1) + IS_GIVEN, drawn(2)
-    assert adjusted_score(1e-3 * drops, common, IS_GIVEN) == pytest.approx(adjusted_score(drops, common, IS_GIVEN))
+    assert assessment_score(1e-3 * drops, common, IS_GIVEN) == pytest.approx(assessment_score(drops, common, IS_GIVEN))
     assert plain_score(1e-3 * drops, IS_GIVEN) == pytest.approx(plain_score(drops, IS_GIVEN))
-    assert adjusted_score(0 * drops, common, IS_GIVEN) == plain_score(0 * drops, IS_GIVEN) == 0.0
+    assert assessment_score(0 * drops, common, IS_GIVEN) == plain_score(0 * drops, IS_GIVEN) == 0.0
 
 
 def test_twins_train_on_every_other_row_of_both() -> None:
