@@ -80,6 +80,10 @@ class AveragingError(SwarmError):
         self.vector_bytes = 0
 
 
+class ContributionNotShown(AveragingError):
+    """A contributor was asked in time, and did not show the contribution that it committed itself to."""
+
+
 class StateTransferFailed(SwarmError):
     """The requested state could not be fetched from any donor."""
 

@@ -7,9 +7,11 @@ Everything happens in one event loop. Messages arrive in order and are never los
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import torch
 
+from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import AverageFinished, FetchState
 from adloco_p2p.core.model.messages import WireMessage
@@ -140,6 +142,12 @@ class MemoryPort:
             bytes_received=size,
         )
         return Averaged(vector=result.vector, residual=result.residuals[place], finished=finished)
+
+    def show_contribution(self, effect: ShowContribution) -> None:
+        """Nothing: contributions go with their average."""
+
+    async def contribution(self, effect: AssessContribution) -> NoReturn:
+        raise AveragingError(f"no contribution to the average of round {effect.round} is kept here")
 
     async def repair(self, effect: RepairAverage, vector: torch.Tensor | None) -> Averaged:
         average, left_out = self.swarm.averages.get(effect.digest, (None, ()))

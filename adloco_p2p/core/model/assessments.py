@@ -93,6 +93,16 @@ class AssessContribution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShowContribution:
+    """Effect: this peer is the subject. Let the assessors, and nobody else, fetch its contribution to the average of `round`,
+    once each."""
+
+    instance: InstanceId
+    round: int
+    assessors: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContributionAssessed:
     """Event: the end of an `AssessContribution`."""
 

@@ -6,7 +6,7 @@ before the next begins, so Persist before Send is a guarantee. Long ones are han
 
 from dataclasses import dataclass, field, fields
 
-from adloco_p2p.core.model.assessments import AssessContribution, ContributionAssessed
+from adloco_p2p.core.model.assessments import AssessContribution, ContributionAssessed, ShowContribution
 from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.complaints import PartNotShown
@@ -543,6 +543,7 @@ Effect = (
     | SaveCheckpoint
     | ScoreTasks
     | AssessContribution
+    | ShowContribution
     | Log
     | Stop
 )

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import torch
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
@@ -18,9 +19,10 @@ from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import AverageFinished
 from adloco_p2p.core.model.ledger_entry import Evidence, Sign, Verify
-from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, LocalProtocolError
 from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.assessment import mean_of_others
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, suitable_part_bytes
 from adloco_p2p.swarm.allreduce.attempt_register import AttemptRegister
@@ -34,6 +36,7 @@ from adloco_p2p.swarm.allreduce.pledges import Notary, most_pledges_bytes
 from adloco_p2p.swarm.allreduce.receipt_exchange import ReceiptExchange
 from adloco_p2p.swarm.allreduce.recheck import Rechecks
 from adloco_p2p.swarm.allreduce.result_exchange import ResultExchange
+from adloco_p2p.swarm.allreduce.shown_contributions import ShownContributions
 from adloco_p2p.swarm.allreduce.topology import Attempt, AttemptResult, AveragingLimits, Surroundings, Topology
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES
 from adloco_p2p.swarm.transport.endpoint import Endpoint
@@ -69,12 +72,14 @@ class Averager:
         part_bytes: int = 1 << 20,
         limits: AveragingLimits | None = None,
         recheck: float = 0.0,
+        is_assessed: bool = False,
         sign: Sign,
         verify: Verify,
         on_evidence: Callable[[Evidence], None],
     ) -> None:
         """`sign`: in this peer's name; `on_evidence` is called with what proves that another peer lied. `recheck`: the rate of
-        `drawn_parts`, for the parts that members make again. The streams of strangers get few places and little time."""
+        `drawn_parts`, for the parts that members make again. `is_assessed`: whether members look at whole contributions. The
+        streams of strangers get few places and little time."""
         assert part_bytes <= MAX_CHUNK_BYTES // 2, "parts are rounded to groups of the codec, and served as chunks"
         self._endpoint = endpoint
         self._codec, self._rule, self._topology = codec_named(codec), rule_named(aggregation, division=division), topology
@@ -87,7 +92,7 @@ class Averager:
         self._background = BackgroundTasks()
         self._results = ResultExchange(endpoint, codec=self._codec, limits=self._limits)
         self._receipts = ReceiptExchange(endpoint.me, self._notary, self._connect)
-        self._keeps_contributions = recheck > 0
+        self._keeps_contributions = recheck > 0 or is_assessed
         self._held = HeldUploads()
         self._decided = DecidedAttempts(self._attempts, self._held, close=self._close_soon)
         self._rechecks = Rechecks(
@@ -96,6 +101,7 @@ class Averager:
             on_evidence=on_evidence,
             is_coming=self._is_coming,
         )
+        self._shown = ShownContributions(self._rechecks, connect=self._connect)
         self._acceptor = StreamAcceptor(endpoint, HANDLER, self._serve, on_refused=self._note_refusal)
 
     async def start(self) -> None:
@@ -288,6 +294,26 @@ class Averager:
             seconds=asyncio.get_running_loop().time() - begun,
         )
 
+    def show_contribution(self, instance: InstanceId, round: int, assessors: Collection[PeerId]) -> None:
+        """These members, and no others, may fetch this peer's contribution to the average of that round, once each."""
+        self._shown.show(instance, round, assessors)
+
+    async def contribution(self, instance: InstanceId, round: int, subject: PeerId) -> tuple[torch.Tensor, torch.Tensor]:
+        """The contribution of `subject` to an average that has ended here, and the mean of the others: float32 [P] each. Raises
+        ContributionNotShown where the subject is at fault, AveragingError where it cannot be had otherwise."""
+        ended = self._rechecks.ended(instance, round)
+        settled = next((one for one in ended if one.spec.completes is None), None)
+        result = next((held for one in ended if (held := self._results.of(one.spec.key)) is not None), None)
+        if settled is None or result is None:
+            raise AveragingError("this peer was not in that average, or keeps nothing of it")
+        coefficient, total = settled.share_of(subject)
+        if coefficient >= total:
+            raise AveragingError("nothing but this contribution is in the average")
+        vector = await self._shown.fetch(settled, subject, self._around.executor)
+        averaged = (await self._results.restore(result, None, self._around.executor)).vector
+        without = partial(mean_of_others, averaged, vector, coefficient=coefficient, total=total)
+        return vector, await asyncio.get_running_loop().run_in_executor(self._around.executor, without)
+
     def forget(self, key: Digest) -> None:
         """Drop the encoded result that is kept for repairs."""
         self._results.forget(key, busy=self._attempts.running)
@@ -398,6 +424,8 @@ class Averager:
                 stream.close()  # the other end waits for that: what is on its way is lost with a stream
             case Purpose.RECHECK if not is_stranger and self._keeps_contributions:
                 await self._rechecks.serve(stream, hello)
+            case Purpose.ASSESS if not is_stranger and self._keeps_contributions:
+                await self._shown.serve(stream, hello)
             case Purpose.ABORT:
                 stream.resume()
                 async with asyncio.timeout(limits.hello_seconds):

@@ -31,6 +31,8 @@ class Purpose(IntEnum):
     """The sender shows the receipts that it got, so that a reducer cannot give two."""
     RECHECK = 4
     """The sender makes parts again, and asks for what the receiver contributed to them."""
+    ASSESS = 5
+    """The sender looks at the receiver's contribution, and asks for all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Evidence
 from adloco_p2p.core.model.recheck_draw import MOST_INSPECTED, drawn_parts, inspected_parts
-from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part
@@ -87,15 +87,29 @@ class Rechecks:
         self._has_more.set()
         self._has_more = asyncio.Event()
 
-    async def serve(self, stream: FramedStream, hello: Hello) -> None:
-        """Show another member the own parts that it asks for, no more of them than it may draw. Raises StreamLost,
-        RemoteProtocolError, TimeoutError."""
+    async def asked_for(self, peer: PeerId, hello: Hello) -> Settled:
+        """The average that a member asks about, once it has ended here. Raises RemoteProtocolError, TimeoutError."""
         async with asyncio.timeout(_PART_SECONDS):
             while hello.key not in self._held and self._is_coming(hello.key):
                 await self._has_more.wait()
         settled = self._held.get(hello.key)
-        if settled is None or stream.peer not in settled.spec.members or hello.spec != settled.spec.digest:
-            raise RemoteProtocolError(f"{stream.peer} asks for parts that are not here")
+        if settled is None or peer not in settled.spec.members or hello.spec != settled.spec.digest:
+            raise RemoteProtocolError(f"{peer} asks for parts that are not here")
+        return settled
+
+    def holds(self, settled: Settled) -> bool:
+        """No average of a later round has ended here."""
+        return settled.spec.key in self._held
+
+    def ended(self, instance: InstanceId, round: int) -> list[Settled]:
+        """The attempts at this average that gave their results here, the last one first; none where they are dropped."""
+        held = reversed(self._held.values())
+        return [one for one in held if (one.spec.instance, one.spec.round) == (instance, round)]
+
+    async def serve(self, stream: FramedStream, hello: Hello) -> None:
+        """Show another member the own parts that it asks for, no more of them than it may draw. Raises StreamLost,
+        RemoteProtocolError, TimeoutError."""
+        settled = await self.asked_for(stream.peer, hello)
         if (hello.key, stream.peer) in self._asked:
             raise RemoteProtocolError(f"{stream.peer} asks for parts of one average again")
         self._asked.add((hello.key, stream.peer))
@@ -116,6 +130,10 @@ class Rechecks:
     def note_begun(self, round: int) -> None:
         """An average of this round begins here. A contributor drops the one before once this one has ended there."""
         self._newest_begun = max(self._newest_begun, round)
+
+    def is_past(self, round: int) -> bool:
+        """An average of a later round has begun here: contributors may drop what they keep of this one."""
+        return self._newest_begun > round
 
     def begin(
         self,
@@ -161,7 +179,7 @@ class Rechecks:
                     if settled.coefficients[place] == 0:
                         continue
                     member = reducer if contributor in settled.gone else contributor
-                    is_in_time = member in streams or self._newest_begun <= spec.round
+                    is_in_time = member in streams or not self.is_past(spec.round)
                     try:
                         shown.append(await self._part_of(settled, place, member, part, streams, stack))
                     except (StreamLost, RemoteProtocolError, TimeoutError) as error:

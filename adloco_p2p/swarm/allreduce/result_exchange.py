@@ -71,6 +71,10 @@ class ResultExchange:
     def find(self, digest: Digest) -> EncodedResult | None:
         return self._store.find(digest)
 
+    def of(self, key: Digest) -> EncodedResult | None:
+        """The result of the average with this key, if it is held."""
+        return self._store.of(key)
+
     def hold(
         self, key: Digest, result: EncodedResult, *, round: int, busy: Collection[Digest], is_fetched: bool = False
     ) -> None:

@@ -171,6 +171,9 @@ class ResultStore:
         if not any(other.encoded is dropped.encoded for other in self._results.values()):
             self._spare = dropped.encoded
 
+    def of(self, key: Digest) -> EncodedResult | None:
+        return self._results.get(key)
+
     async def find_blob(self, digest: Digest) -> Blob | None:
         result = self.find(digest)
         return None if result is None else result.blob

@@ -11,8 +11,8 @@ from annotated_types import MaxLen
 
 from adloco_p2p.core.model.hash_tree import LEAST_VALUE, SCALE_ROUNDING, climb, proof, shard_hash, tree_root
 from adloco_p2p.core.model.ledger_entry import MAX_WAY_TEXT, Pledge, ProvenSlice, WrongSum
-from adloco_p2p.core.model.scalars import Digest
-from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.codecs import SignCodec, fits
 from adloco_p2p.numerics.part_tree import part_leaves, slices
 from adloco_p2p.numerics.reduction import BadPart, combination
@@ -63,6 +63,14 @@ class Settled:
     """Contributors that died before the attempt was completed: the reducers show their parts."""
     held: Mapping[int, HeldContribution] = field(default_factory=dict)
     """By member: theirs, as far as this member reduces them."""
+
+    def share_of(self, peer: PeerId) -> tuple[float, float]:
+        """The coefficient of its contribution in the average, and the sum of all. Raises AveragingError for no contributor."""
+        spec = self.spec
+        places = {spec.members[member]: place for place, member in enumerate(spec.contributors)}
+        if peer not in places:
+            raise AveragingError(f"{peer} has no contribution in that average")
+        return self.coefficients[places[peer]], sum(self.coefficients)
 
     def own_part(self, part: Part) -> ShownPart:
         shards = [tree_root(shard) for shard in self.own_leaves]

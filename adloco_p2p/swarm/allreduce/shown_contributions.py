@@ -1,0 +1,162 @@
+"""Whole contributions to ended averages, shown to the members that are drawn to look at them (`core/model/assessments.py`).
+
+    assessor --HELLO--> subject --PROOF (the roots of all parts), DATA (all parts)--> assessor (closes)
+
+The subject shows what it keeps for re-checks (`recheck.py`) until an average of a later round has ended: to the assessors that
+its own core names, to each once, and to nobody else. It begins when its average has ended, so that most of it travels while
+the hosts train. An assessor checks the roots against the contribution's signed root, and every part against its own root.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from concurrent.futures import Executor
+
+import torch
+
+from adloco_p2p.core.model.hash_tree import tree_root
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
+from adloco_p2p.errors import AveragingError, ContributionNotShown, RemoteProtocolError
+from adloco_p2p.numerics.codecs import fits
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
+from adloco_p2p.swarm.allreduce.own_contribution import root_of, sent_root
+from adloco_p2p.swarm.allreduce.part_sink import PartSink
+from adloco_p2p.swarm.allreduce.recheck import Rechecks
+from adloco_p2p.swarm.allreduce.settled import Settled
+from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, StreamLost
+
+_CONNECT_SECONDS = 20.0
+_PART_SECONDS = 120.0
+"""For one part; for the first, the subject may have to end its average and its outer step before."""
+_ROUNDS_KEPT = 8
+"""Averages whose assessors are known."""
+_ROOT_BYTES = hashlib.sha256().digest_size
+
+
+class ShownContributions:
+    """For one peer, and one event loop."""
+
+    def __init__(self, rechecks: Rechecks, *, connect: Callable[[PeerId, float], Awaitable[FramedStream]]) -> None:
+        self._rechecks = rechecks
+        self._connect = connect
+        self._assessors: OrderedDict[tuple[InstanceId, int], set[PeerId]] = OrderedDict()
+        """By instance and round, of this peer's contributions: those that may still ask."""
+        self._has_more = asyncio.Event()
+
+    # --- as the subject ---
+
+    def show(self, instance: InstanceId, round: int, assessors: Collection[PeerId]) -> None:
+        """These members look at this peer's contribution."""
+        self._assessors[instance, round] = set(assessors)
+        while len(self._assessors) > _ROUNDS_KEPT:
+            self._assessors.popitem(last=False)
+        self._has_more.set()
+        self._has_more = asyncio.Event()
+
+    async def serve(self, stream: FramedStream, hello: Hello) -> None:
+        """Show an assessor the own contribution. Raises StreamLost, RemoteProtocolError, TimeoutError."""
+        settled = await self._rechecks.asked_for(stream.peer, hello)
+        if not settled.own:
+            raise RemoteProtocolError(f"{stream.peer} asks for a contribution that is not here")
+        of = (settled.spec.instance, settled.spec.round)
+        async with asyncio.timeout(_PART_SECONDS):
+            while of not in self._assessors:
+                await self._has_more.wait()
+        if stream.peer not in self._assessors[of]:
+            raise RemoteProtocolError(f"{stream.peer} is not to look at this contribution, or has asked for it before")
+        self._assessors[of].remove(stream.peer)
+        stream.resume()
+        stream.send(FrameKind.PROOF, b"".join(root for shard in settled.own_leaves for root in shard))
+        for part in settled.spec.parts:
+            if not self._rechecks.holds(settled):
+                raise RemoteProtocolError(f"{stream.peer} did not take the contribution before the next average ended")
+            async with asyncio.timeout(_PART_SECONDS):
+                await stream.send_data(memoryview(settled.own[part.index]))
+        await stream.until_closed(_PART_SECONDS)
+
+    # --- as an assessor ---
+
+    async def fetch(self, settled: Settled, subject: PeerId, executor: Executor) -> torch.Tensor:
+        """The contribution of `subject`, as all hosts decode it: float32 [P]. Raises ContributionNotShown; AveragingError where
+        it was asked for so late that an honest subject may have dropped it."""
+        is_in_time = not self._rechecks.is_past(settled.spec.round)
+        try:
+            return await self._fetched(settled, subject, executor)
+        except (StreamLost, RemoteProtocolError, TimeoutError) as error:
+            why = f"{subject} did not show its contribution: {error}"
+            raise (ContributionNotShown(why, suspects=(subject,)) if is_in_time else AveragingError(why)) from error
+
+    async def _fetched(self, settled: Settled, subject: PeerId, executor: Executor) -> torch.Tensor:
+        spec, loop = settled.spec, asyncio.get_running_loop()
+        vector = torch.empty(spec.size)
+        came: dict[int, bytearray] = {}
+
+        def room(part: Part) -> memoryview:
+            came[part.index] = bytearray(part.num_sent_bytes)
+            return memoryview(came[part.index])
+
+        parts, ending = tuple(spec.parts), None
+        stream = await self._connect(subject, _CONNECT_SECONDS)
+        try:
+            stream.sink = sink = PartSink(subject, parts, room=room, on_part=lambda _: None, permitted=lambda: len(parts))
+            stream.max_control_bytes = max(CONTROL_BYTES, _ROOT_BYTES * len(parts))
+            stream.send(FrameKind.HELLO, Hello(purpose=Purpose.ASSESS, key=spec.key, spec=spec.digest).encode())
+            async with asyncio.timeout(2 * _PART_SECONDS):  # the subject waits for two things, each so long
+                roots = _checked_roots(settled, subject, await stream.receive(FrameKind.PROOF))
+            ending = asyncio.ensure_future(stream.receive(FrameKind.NOTE))  # none comes: it raises when the stream ends
+            for turn, part in enumerate(parts):
+                if not self._rechecks.holds(settled):
+                    raise RemoteProtocolError("it was not here before the next average ended")
+                await _arrived(sink, turn + 1, ending)
+                data = came.pop(part.index)
+                await loop.run_in_executor(executor, _decode, spec, part, data, roots[part.index], vector)
+        finally:
+            stream.close()
+            if ending is not None:
+                ending.cancel()
+        return vector
+
+
+async def _arrived(sink: PartSink, count: int, ending: "asyncio.Future[bytes]") -> None:
+    """Until so many parts are here. Raises what `ending` raises, RemoteProtocolError, TimeoutError."""
+    waiting = asyncio.ensure_future(sink.wait_for(count))
+    try:
+        async with asyncio.timeout(_PART_SECONDS):
+            await asyncio.wait((waiting, ending), return_when=asyncio.FIRST_COMPLETED)
+        if sink.num_arrived < count:
+            ending.result()
+            raise RemoteProtocolError("less than a contribution")
+    finally:
+        waiting.cancel()
+
+
+def _checked_roots(settled: Settled, subject: PeerId, payload: bytes) -> Sequence[bytes]:
+    """The roots of all parts, by index, that make the contribution's signed root. Raises RemoteProtocolError."""
+    spec = settled.spec
+    if len(payload) != _ROOT_BYTES * spec.num_parts:
+        raise RemoteProtocolError("roots of another number of parts")
+    leaves, first = list[tuple[bytes, ...]](), 0
+    for shard in spec.shards:
+        rows = range(first, first + len(shard))
+        leaves.append(tuple(payload[_ROOT_BYTES * row : _ROOT_BYTES * (row + 1)] for row in rows))
+        first += len(shard)
+    place = spec.contributors.index(spec.members.index(subject))
+    if root_of(spec, [tree_root(shard) for shard in leaves]) != settled.roots[place]:
+        raise RemoteProtocolError("parts that it did not commit itself to")
+    of_parts = [b""] * spec.num_parts
+    for shard, roots in zip(spec.shards, leaves, strict=True):
+        for part, root in zip(shard, roots, strict=True):
+            of_parts[part.index] = root
+    return of_parts
+
+
+def _decode(spec: AllReduceSpec, part: Part, data: bytearray, root: bytes, vector: torch.Tensor) -> None:
+    """The part, into its place of `vector` [P]. Raises RemoteProtocolError."""
+    if sent_root(spec, part, data) != root:
+        raise RemoteProtocolError("a part that it did not commit itself to")
+    values = spec.codec.decode(data)
+    if len(values) != part.size or not fits(spec.codec, values):
+        raise RemoteProtocolError("a part that is not finite, or of another size")
+    vector[part.first : part.first + part.size] = values

@@ -1,0 +1,133 @@
+"""Contributions that assessors fetch whole, between real peers on loopback: what the others averaged, and nothing else."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
+from adloco_p2p.errors import AveragingError, ContributionNotShown
+from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.swarm.allreduce.handshake import Hello
+from adloco_p2p.swarm.allreduce.recheck import Rechecks
+from adloco_p2p.swarm.allreduce.settled import Settled
+from tests.swarm.averaging_peers import Peers, averaged, mesh_of
+
+SIZE, HOSTS = 50_003, 4
+SUBJECT = 2
+ONE = InstanceId(0)
+
+peers = mesh_of(HOSTS)
+
+
+def vectors() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    common = torch.randn(SIZE, generator=generator)
+    return [common + torch.randn(SIZE, generator=generator) for _ in range(HOSTS)]
+
+
+def allow(peers: Peers, *assessors: int) -> None:
+    peers[SUBJECT].averager.show_contribution(ONE, 0, [peers[index].peer_id for index in assessors])
+
+
+async def fetched(peers: Peers, by: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return await peers[by].averager.contribution(ONE, 0, peers[SUBJECT].peer_id)
+
+
+@pytest.mark.parametrize(
+    ("rule", "codec"),
+    [
+        ("mean", "float32"),
+        ("robust", "int8"),
+        pytest.param("mean", "topk2", marks=pytest.mark.heavy),
+        pytest.param("clip", "bfloat16", marks=pytest.mark.heavy),
+        pytest.param("mean", "sign", marks=pytest.mark.heavy),
+        pytest.param("mean", "sign_int4", marks=pytest.mark.heavy),
+        pytest.param("geometric_median", "int4", marks=pytest.mark.heavy),
+    ],
+)
+def test_assessors_get_the_contribution_as_it_was_averaged_and_the_mean_of_the_others(
+    peers: Peers, rule: str, codec: str
+) -> None:
+    sent, weights = vectors(), (1, 2, 3, 1)
+    with peers.using(aggregation=rule, codec=codec, recheck=0.0, is_assessed=True):
+        averaged(peers.average(f"shown {rule} {codec}", sent, weights))
+        allow(peers, 0, 3)
+
+        async def both() -> list[tuple[torch.Tensor, torch.Tensor]]:
+            return list(await asyncio.gather(fetched(peers, 0), fetched(peers, 3)))
+
+        (vector, others), (theirs, also) = peers.run(both())
+    assert torch.equal(vector, theirs) and torch.equal(others, also), "equal bytes for all assessors"
+    named = codec_named(codec)
+    decoded = [named.decode(named.encode(each)) for each in sent]
+    assert torch.equal(vector, decoded[SUBJECT]) or codec != "float32"
+    assert float(torch.cosine_similarity(vector, decoded[SUBJECT], dim=0)) > 0.999
+    if codec == "float32":
+        expected = (decoded[0] + 2 * decoded[1] + decoded[3]) / 4
+        assert torch.allclose(others, expected, atol=1e-5)
+
+
+def test_only_those_that_are_drawn_are_served_and_each_once(peers: Peers) -> None:
+    with peers.using(is_assessed=True):
+        averaged(peers.average("drawn", vectors(), (1, 1, 1, 1)))
+        allow(peers, 0)
+        peers.run(fetched(peers, 0))
+        for other in (0, 1):
+            with pytest.raises(ContributionNotShown, match="did not show its contribution"):
+                peers.run(fetched(peers, other))
+
+
+def test_an_assessor_that_asks_before_the_subject_knows_of_it_waits(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for, has_come = Rechecks.asked_for, asyncio.Event()
+
+    async def noting(self: Rechecks, peer: PeerId, hello: Hello) -> Settled:
+        has_come.set()
+        return await asked_for(self, peer, hello)
+
+    monkeypatch.setattr(Rechecks, "asked_for", noting)
+    with peers.using(is_assessed=True):
+        averaged(peers.average("early", vectors(), (1, 1, 1, 1)))
+
+        async def early() -> torch.Tensor:
+            asking = asyncio.ensure_future(fetched(peers, 0))
+            await has_come.wait()
+            allow(peers, 0)
+            return (await asking)[0]
+
+        assert torch.equal(peers.run(early()), vectors()[SUBJECT])
+
+
+def test_another_contribution_than_the_signed_one_is_not_taken(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = Rechecks.hold
+
+    def changing(self: Rechecks, settled: Settled) -> None:
+        changed = [bytes([part[0] ^ 1]) + bytes(part[1:]) for part in settled.own]
+        hold(self, settled if settled.me != SUBJECT else replace(settled, own=changed))
+
+    monkeypatch.setattr(Rechecks, "hold", changing)
+    with peers.using(is_assessed=True):
+        averaged(peers.average("changed", vectors(), (1, 1, 1, 1)))
+        allow(peers, 0)
+        with pytest.raises(ContributionNotShown, match="did not commit itself to"):
+            peers.run(fetched(peers, 0))
+
+
+def test_a_subject_that_is_asked_late_is_not_at_fault(peers: Peers) -> None:
+    """Once the next average has begun here it may have ended there, and what was sent before is dropped."""
+    with peers.using(is_assessed=True):
+        averaged(peers.average("late", vectors(), (1, 1, 1, 1)))
+        peers[0].averager._rechecks.note_begun(1)
+        with pytest.raises(AveragingError) as caught:
+            peers.run(fetched(peers, 0))
+        assert not isinstance(caught.value, ContributionNotShown)
+
+
+def test_a_peer_that_was_not_in_the_average_looks_at_nothing(peers: Peers) -> None:
+    with peers.using(is_assessed=True):
+        averaged(peers.average("without", vectors(), (1, 1, 1, 0)))
+        with pytest.raises(AveragingError, match="not in that average"):
+            peers.run(peers[0].averager.contribution(ONE, 7, peers[SUBJECT].peer_id))
+        with pytest.raises(AveragingError, match="has no contribution"):
+            peers.run(peers[0].averager.contribution(ONE, 0, peers[3].peer_id))
