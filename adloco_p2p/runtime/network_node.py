@@ -270,6 +270,7 @@ class NetworkPeer:
             aggregation=run.averaging.aggregation,
             division=run.averaging.division,
             recheck=run.averaging.recheck,
+            is_assessed=run.averaging.assess_every > 0,
             limits=AveragingLimits(
                 kept_rounds=results_kept(run.work.rounds_kept),
                 kept_bytes=kept_bytes(local.engine.num_parameters),

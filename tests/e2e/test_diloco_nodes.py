@@ -10,6 +10,7 @@ import torch
 
 from adloco_p2p.config.run_config import AveragingConfig, RunConfig
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import Durable, InnerResult, Received, RunInner, Started, Stop
 from adloco_p2p.core.model.plan import RoundPlan
@@ -92,6 +93,12 @@ class LatePort:
 
     async def repair(self, effect: RepairAverage, vector: Any) -> AveragedVector:
         raise AssertionError("nothing is lost here")
+
+    def show_contribution(self, effect: ShowContribution) -> None:
+        raise AssertionError("nobody looks at one")
+
+    async def contribution(self, effect: AssessContribution) -> tuple[Any, Any]:
+        raise AssertionError("nobody looks at one")
 
 
 def train(run: RunConfig, names: Sequence[PeerId]) -> list[Member]:

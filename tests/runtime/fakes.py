@@ -2,11 +2,12 @@
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import (
     AverageFinished,
@@ -69,6 +70,8 @@ class FakeEngine:
     """Inner steps go on until somebody stops them."""
     was_stopped: threading.Event = field(default_factory=threading.Event)
     device_names: tuple[str, ...] = ("cpu",)
+    looked_at: int | None = None
+    """The round whose contributions may be looked at."""
 
     def place(self, instance: InstanceId, devices: Sequence[int]) -> None:
         self.calls.note("place", instance, *devices)
@@ -108,6 +111,15 @@ class FakeEngine:
     def measure_step(self, instance: InstanceId, state: Digest, *, reads: tuple[InstanceId, ...]) -> tuple[float, float]:
         self.calls.note("measure_step", instance)
         return 2.0, 1.9
+
+    def before_step(self, instance: InstanceId, *, round: int) -> str | None:
+        return "outer" if round == self.looked_at else None
+
+    def assess(self, asked: AssessContribution, *vectors: str) -> Iterator[float | None]:
+        for index in range(3):
+            self.calls.note("pass", index, *vectors[1:])
+            yield None
+        yield 4.5
 
     def rewind(self, instance: InstanceId, state: Digest) -> bool:
         self.calls.note("rewind", instance)
@@ -184,6 +196,13 @@ class FakeNetwork:
 
     async def repair(self, effect: RepairAverage, vector: str | None) -> FakeAverage:
         raise AssertionError(f"nobody to fetch from: {effect.from_peers}")
+
+    def show_contribution(self, effect: ShowContribution) -> None:
+        self.calls.note("show", effect.round, *effect.assessors)
+
+    async def contribution(self, effect: AssessContribution) -> tuple[str, str]:
+        self.calls.note("contribution", effect.subject)
+        return "contribution", "others"
 
     async def fetch(self, effect: FetchState) -> Sequence[str]:
         raise AssertionError(f"nobody to fetch from: {effect.from_peers}")

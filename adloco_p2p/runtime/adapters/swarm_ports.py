@@ -8,6 +8,7 @@ import torch
 
 from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model import messages
+from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import FetchState
 from adloco_p2p.core.model.messages import WireMessage
@@ -124,6 +125,12 @@ class NetworkAveraging:
 
     async def repair(self, effect: RepairAverage, vector: torch.Tensor | None) -> AveragedVector:
         return await self._averager.repair(effect, size=self._size(effect.round), vector=vector)
+
+    def show_contribution(self, effect: ShowContribution) -> None:
+        self._averager.show_contribution(effect.instance, effect.round, effect.assessors)
+
+    async def contribution(self, effect: AssessContribution) -> tuple[torch.Tensor, torch.Tensor]:
+        return await self._averager.contribution(effect.instance, effect.round, effect.subject)
 
 
 class NetworkStates:

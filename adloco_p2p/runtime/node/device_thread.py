@@ -40,6 +40,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.core.model.telemetry import MAX_SAMPLE_TEXT, Log, Progress, SampleText
+from adloco_p2p.runtime.node.looks import Looks
 from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector
 
 DeviceEffect = (
@@ -155,6 +156,7 @@ class DeviceThread:
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="outer")
         self._outer_step: Future[None] | None = None
         """Done beside inner steps; nothing but these begins before its end."""
+        self.looks = Looks(shared.post)
         self._num_put = self._num_done = 0
         """The first is written by the event loop, the second by the thread."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -196,7 +198,11 @@ class DeviceThread:
             self._shared.writes.put(None)
 
     def _next_job(self) -> Job:
-        return self._taken.popleft() if self._taken else self._jobs.get()
+        if self._taken:
+            return self._taken.popleft()
+        while self._jobs.empty() and self.looks.go_on():
+            pass
+        return self._jobs.get()
 
     def _meet(self, meeting: Meeting) -> None:
         if meeting.arrive():
@@ -374,6 +380,7 @@ class DeviceThread:
     def _forget(self, instance: InstanceId) -> None:
         """The instance is here no longer: let its buffers go."""
         self._states.retire(instance)
+        self.looks.forget(instance)
         self._shared.drop_pseudo_gradients(instance)
         self._shared.drop_averages(instance)
 
@@ -402,7 +409,10 @@ class DeviceThread:
         def should_stop() -> bool:
             if self._shared.is_discarded(instance):
                 return True
-            return self._between_steps(effect) if effect.is_ahead else self._shared.should_stop
+            has_to_stop = self._between_steps(effect) if effect.is_ahead else self._shared.should_stop
+            if not has_to_stop:
+                self.looks.go_on_between_steps(effect)
+            return has_to_stop
 
         def is_enough(steps: int) -> bool:
             end = self._shared.early_ends.get(instance)

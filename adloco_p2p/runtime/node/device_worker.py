@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from adloco_p2p.core.model.assessments import AssessContribution
 from adloco_p2p.core.model.events import (
     DiscardRound,
     DropInstance,
@@ -95,6 +96,13 @@ class DeviceWorker:
     def put_average(self, instance: InstanceId, number: int, averaged: AveragedVector) -> None:
         """The average that a later `ApplyOuter` of this round will apply, if it is ever asked to."""
         self._shared.averages[instance, number] = averaged
+
+    def look(self, asked: AssessContribution, before: Vector, contribution: Vector, others: Vector) -> None:
+        """Score a contribution in the spare time of the instance's device; see `Engine.assess`."""
+        device, _ = self._map.device_of(asked.instance)
+        engine = self._shared.engine
+        self._devices[device].looks.put(asked, lambda: engine.assess(asked, before, contribution, others))
+        self._devices[device].put(lambda: None)  # it may wait for a job, and looks after this one
 
     def stop(self, *, timeout_seconds: float) -> bool:
         """End after the jobs that are queued, and the writing that they ask for. True if that was done in time."""

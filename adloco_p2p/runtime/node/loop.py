@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from adloco_p2p.background import BackgroundTasks
+from adloco_p2p.core.model.assessments import AssessContribution, ContributionAssessed, ShowContribution
 from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.complaints import PartNotShown
@@ -39,7 +40,15 @@ from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.core.model.telemetry import Log, StoodStill, Stopped
 from adloco_p2p.core.peer.lifecycle import Stage
 from adloco_p2p.core.peer.peer import Peer
-from adloco_p2p.errors import AdlocoError, AveragingError, DeviceError, StateTransferFailed, SwarmError, TaskScoringFailed
+from adloco_p2p.errors import (
+    AdlocoError,
+    AveragingError,
+    ContributionNotShown,
+    DeviceError,
+    StateTransferFailed,
+    SwarmError,
+    TaskScoringFailed,
+)
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.runtime.node.ports import (
     AveragedVector,
@@ -51,6 +60,7 @@ from adloco_p2p.runtime.node.ports import (
     Messenger,
     StateExchange,
     TaskScorer,
+    Vector,
 )
 
 STOOD_STILL_SECONDS = 10.0
@@ -238,6 +248,11 @@ class Node:
             case FetchState():
                 self._cancel_fetch(effect.instance)
                 self._fetches[effect.instance] = self._tasks.begin(self._fetch(effect))
+            case AssessContribution():
+                before = self._ports.engine.before_step(effect.instance, round=effect.round)
+                self._tasks.begin(self._look(effect, before))
+            case ShowContribution():
+                self._ports.averaging.show_contribution(effect)
             case ScoreTasks():
                 self._tasks.begin(self._score_tasks())
             case Stop():
@@ -294,6 +309,18 @@ class Node:
     def _note_not_shown(self, effect: Average, contributor: PeerId, reducer: PeerId) -> None:
         event = PartNotShown(instance=effect.instance, round=effect.round, contributor=contributor, reducer=reducer)
         self._inbox.put_local(event)
+
+    async def _look(self, effect: AssessContribution, before: Vector | None) -> None:
+        """Fetch the contribution; the device posts the score."""
+        try:
+            if before is None:
+                raise AveragingError("the outer parameters before the step are not here any more")
+            contribution, others = await self._ports.averaging.contribution(effect)
+        except AveragingError as error:
+            score = 0.0 if isinstance(error, ContributionNotShown) else None
+            self._inbox.put_local(ContributionAssessed(asked=effect, score=score, reason=str(error)))
+        else:
+            self._worker.look(effect, before, contribution, others)
 
     async def _score_tasks(self) -> None:
         assert self._ports.scorer is not None, "this peer does not report that it can"

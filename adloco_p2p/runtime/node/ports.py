@@ -4,9 +4,10 @@ A vector is a flat tensor on the CPU, shape [P]: float32, and bfloat16 where sta
 only hands it on, so that it needs no torch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, SupportsFloat
 
+from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import AverageFinished, Durable, FetchState, InnerResult, RunInner
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
@@ -77,6 +78,15 @@ class Engine(Protocol):
         """The loss before and after the last outer step, on rows drawn by the state that it led to, of the data of the
         instances `reads` (`InstancePlan.reads`)."""
 
+    def before_step(self, instance: InstanceId, *, round: int) -> Vector | None:
+        """The outer parameters before the outer step of the round, where contributions to it may be looked at; given once, and
+        none where another step followed. May be called from any thread."""
+
+    def assess(self, asked: AssessContribution, before: Vector, contribution: Vector, others: Vector) -> Iterator[float | None]:
+        """Look at a contribution to the outer step from `before`: a forward pass with each `next`, which gives None, and at the
+        end the score. `others`: the mean of the other contributions. Nothing but these two vectors is changed. Raises
+        DeviceError where the device is short of memory."""
+
     def rewind(self, instance: InstanceId, state: Digest) -> bool:
         """Go back to an earlier state. False where it is not kept."""
 
@@ -137,6 +147,13 @@ class Averaging(Protocol):
     async def repair(self, effect: RepairAverage, vector: Vector | None) -> AveragedVector:
         """Fetch a committed average from peers that hold it, verified against its digest. `vector`: this peer's own of that
         round; where it is in the average there are statistics, as of `average`."""
+
+    def show_contribution(self, effect: ShowContribution) -> None:
+        """From now on the assessors may fetch this peer's contribution."""
+
+    async def contribution(self, effect: AssessContribution) -> tuple[Vector, Vector]:
+        """The subject's contribution, and the mean of the other ones, in the average that ended here last; both are the
+        caller's. Raises ContributionNotShown where the subject is at fault, and AveragingError otherwise."""
 
 
 class Messenger(Protocol):
