@@ -1,5 +1,6 @@
 """The command line itself: what its help shows, that its examples are right, and what a shell can complete."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -133,6 +134,20 @@ def test_the_loss_that_few_bytes_cost_is_shown_with_the_hosts_that_it_was_measur
     assert f"\n# codec sign, {shown}, +0.032 +- 0.014 nats with 8 hosts (docs/results/bytes.md)\n" in capsys.readouterr().out
     assert main(["plan", "--samples", "1000", "--peers", "3", *chosen]) == 0
     assert f"per peer and direction; {shown} (docs/results/bytes.md)\n" in capsys.readouterr().out
+
+
+def test_the_price_of_contributions_looked_at_is_shown_with_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three uploads of one contribution, which float32 makes 4 bytes per value, shared over 8 peers and 4 rounds."""
+    asked = ["plan", "--samples", "1000", "--set", "averaging.assess_every=4", "averaging.codec=float32"]
+    assert main([*asked, "--peers", "8", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    sent = 3 * 4 * document["parameters"]
+    assert document["look"] == {"every": 4, "subject_bytes": sent, "bytes_per_peer_and_round": sent / 32}
+    assert main([*asked, "--peers", "8"]) == 0
+    shown = f"  one contribution looked at every 4 rounds: {sent / 1e6:,.2f} MB from its host; {sent / 32e6:,.2f} MB a round"
+    assert shown in capsys.readouterr().out
+    assert main([*asked, "--peers", "4"]) == 0
+    assert "  contributions looked at: none with fewer than 5 peers\n" in capsys.readouterr().out
 
 
 def test_start_without_a_configuration_goes_on_with_the_run_of_the_directory(tmp_path: Path) -> None:

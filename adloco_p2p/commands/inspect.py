@@ -12,6 +12,7 @@ from adloco_p2p.config.load import load_peer, load_run, show
 from adloco_p2p.config.local_files import check_sources
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.measurers import LEAST_FULL
 from adloco_p2p.core.model.telemetry import Plan, Round, Stamped
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
@@ -21,7 +22,7 @@ from adloco_p2p.views import units
 if TYPE_CHECKING:
     from adloco_p2p.training.device import DeviceMemory
     from adloco_p2p.training.memory_need import MemoryNeed
-    from adloco_p2p.views.cost_model import Estimate, Exchange, Link
+    from adloco_p2p.views.cost_model import Estimate, Exchange, Link, LookPrice
     from adloco_p2p.views.device_share import DeviceShare
     from adloco_p2p.views.status import Status
 
@@ -108,8 +109,8 @@ def _status_of_all(workdir: Path, events: Sequence[Stamped]) -> "Status | None":
 def plan(arguments: argparse.Namespace) -> int:
     """Bounds of rounds, bytes and transfer time (method section 12, derived); where a directory is named, what happened in it
     and how the run continues from there."""
-    from adloco_p2p.numerics.codecs import codec_named, wire_bytes
-    from adloco_p2p.views.cost_model import Link, exchange_of
+    from adloco_p2p.numerics.codecs import bytes_each_way, codec_named, wire_bytes
+    from adloco_p2p.views.cost_model import Link, exchange_of, look_price
 
     _check_rates(arguments)
     run = load_run(arguments.config, arguments.set).value
@@ -125,6 +126,8 @@ def plan(arguments: argparse.Namespace) -> int:
     )
     estimates = _estimates(arguments, run, num_samples=num_samples, link=link)
     exchange = exchange_of(run, link)
+    sent_bytes, _ = bytes_each_way(codec_named(run.averaging.codec), arguments.peers)
+    look = look_price(run, link, sent_bytes_per_value=sent_bytes)
     happened = None if arguments.workdir is None else _happened(arguments)
     computing = _computing(arguments, run, link)
     if arguments.json:
@@ -132,6 +135,7 @@ def plan(arguments: argparse.Namespace) -> int:
             "samples": num_samples,
             "parameters": need.num_parameters,
             "exchange": asdict(exchange),
+            "look": None if look is None else asdict(look),
             "estimates": [asdict(item) for item in estimates],
             "memory": asdict(need),
             "devices": [asdict(item) for item in _devices()],
@@ -145,7 +149,13 @@ def plan(arguments: argparse.Namespace) -> int:
         f" {plural(arguments.peers, 'host')} per instance, H {run.work.inner_steps},"
         f" first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
     )
-    for line in (*_data_lines(run), _memory_line(need), _devices_line(_devices()), _exchange_line(exchange)):
+    for line in (
+        *_data_lines(run),
+        _memory_line(need),
+        _devices_line(_devices()),
+        _exchange_line(exchange),
+        *_look_lines(run, look),
+    ):
         say(line)
     if computing is not None:
         say(_computing_line(computing))
@@ -223,6 +233,18 @@ def _ramp_estimate(run: RunConfig, num_samples: int, link: "Link") -> "Estimate"
 
 
 _PRICED = "held-out loss beside float32, as measured"
+
+
+def _look_lines(run: RunConfig, look: "LookPrice | None") -> list[str]:
+    if not run.averaging.assess_every:
+        return []
+    if look is None:
+        return [f"  contributions looked at: none with fewer than {LEAST_FULL} peers"]
+    one, each = look.subject_bytes / 1e6, look.bytes_per_peer_and_round / 1e6
+    return [
+        f"  one contribution looked at every {look.every} rounds: {one:,.2f} MB from its host;"
+        f" {each:,.2f} MB a round per peer and direction, on average"
+    ]
 
 
 def _exchange_line(exchange: "Exchange") -> str:

@@ -30,6 +30,7 @@ def combinations(run: RunConfig) -> list[str]:
         *_evaluation(run),
         *_optimizers(run),
         *_fragments(run),
+        *_assessments(run),
         *_batch(run),
         *_work(run),
         *_instances(run),
@@ -85,6 +86,7 @@ def _program(run: RunConfig) -> list[str]:
         "outer.overlap": (run.outer.overlap != "none", run.outer.overlap, "none"),
         "averaging.fragments": (run.averaging.fragments != 1, run.averaging.fragments, "1"),
         "guard.enabled": (run.guard.enabled, True, "false"),
+        "averaging.assess_every": (run.averaging.assess_every > 0, run.averaging.assess_every, "0"),
         "model.pretrained": (
             run.model.pretrained is not None,
             run.model.pretrained,
@@ -235,6 +237,30 @@ def _fragments(run: RunConfig) -> list[str]:
         problems.append(
             f"batch.statistic: with averaging.fragments {count} a pseudo-gradient is that of {count} rounds, not of one;"
             " set it to micro_batch, or batch.test to constant"
+        )
+    return problems
+
+
+def _assessments(run: RunConfig) -> list[str]:
+    """Impossible where contributions are looked at."""
+    averaging = run.averaging
+    if not averaging.assess_every:
+        return []
+    every, problems = f"averaging.assess_every: {averaging.assess_every}", []
+    if run.data.streaming:
+        problems.append(
+            f"{every}, but with data.streaming no host knows which rows another one was given; set data.streaming to false,"
+            " or averaging.assess_every to 0"
+        )
+    if averaging.fragments > 1:
+        problems.append(
+            f"{every}, but with averaging.fragments {averaging.fragments} a contribution is of several rounds, whose rows are"
+            " not looked at; set one of the two to its default"
+        )
+    if averaging.division == "named":
+        problems.append(
+            f"{every}, but with averaging.division named no host knows the mean of the others from one contribution; set"
+            " averaging.division to all, or averaging.assess_every to 0"
         )
     return problems
 

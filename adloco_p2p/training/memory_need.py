@@ -7,7 +7,8 @@
 | local parameters; state of the inner optimizer, of each instance | device | 4; 8 with AdamW |
 | outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16; 12 mixed; 8 as bfloat16 |
 | with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8; 6 mixed; 4 as bfloat16 |
-| as encoded, the last average, kept for repairs, and with `averaging.recheck` what this peer sent into it | host | twice the codec's |
+| as encoded, the last average, kept for repairs, and with `averaging.recheck` or `assess_every` what this peer sent into it | host | twice the codec's |
+| with `averaging.assess_every`, another host's contribution and the mean of the others; without the guard outer parameters one boundary further back | host | 8; 4, or 2 as bfloat16 |
 | as encoded, those of `work.rounds_kept` + 2 rounds before it, as many as fit into 12 (or 64 MiB) | disk | each the codec's |
 | what a coarse codec lost in earlier rounds, saved without a copy; where a round began that did not wait | host | 4; 4 |
 
@@ -92,9 +93,15 @@ def _coded(run: RunConfig) -> float:
 
 def _lasting(run: RunConfig, state: int) -> float:
     """Bytes per parameter on the host at any time; `state`: of outer parameters and momentum."""
-    kept = 1 + (run.averaging.recheck > 0) + (not codec_named(run.averaging.codec).is_verbatim)
+    averaging, is_assessed = run.averaging, run.averaging.assess_every > 0
+    kept = 1 + (averaging.recheck > 0 or is_assessed) + (not codec_named(averaging.codec).is_verbatim)
     states = 3 if run.guard.enabled else 2
-    return states * state + kept * _coded(run) + _FLOAT * (_has_residual(run) + (run.outer.overlap != "none"))
+    looked_at = is_assessed * (2 * _FLOAT + (0 if run.guard.enabled else _outer_bytes(run)))
+    return states * state + kept * _coded(run) + looked_at + _FLOAT * (_has_residual(run) + (run.outer.overlap != "none"))
+
+
+def _outer_bytes(run: RunConfig) -> int:
+    return 2 if run.outer.state == "bfloat16" else _FLOAT
 
 
 def _earlier_bytes(run: RunConfig, size: int) -> int:

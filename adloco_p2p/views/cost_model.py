@@ -11,6 +11,8 @@ from math import ceil, log
 from typing import Literal
 
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.assessments import ASSESSORS
+from adloco_p2p.core.model.measurers import LEAST_FULL
 
 ROUNDING = 1e-9
 """Rounds that are whole but for rounding are whole."""
@@ -140,6 +142,29 @@ def exchange_of(run: RunConfig, link: Link) -> Exchange:
         price_nats=price,
         price_half_width=half_width,
         price_hosts=hosts,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookPrice:
+    """What it costs to look at one contribution (`averaging.assess_every`)."""
+
+    every: int
+    """Rounds from one look to the next."""
+    subject_bytes: float
+    """Sent by the host whose contribution it is, once in so many rounds for each instance; a third goes to each assessor."""
+    bytes_per_peer_and_round: float
+    """Sent by one peer on average; it receives as many."""
+
+
+def look_price(run: RunConfig, link: Link, *, sent_bytes_per_value: float) -> LookPrice | None:
+    """None where the run has no looks, or too few peers. `sent_bytes_per_value`: of a contribution on the wire."""
+    every = run.averaging.assess_every
+    if not every or link.num_workers < LEAST_FULL:
+        return None
+    subject_bytes = ASSESSORS * link.num_parameters * sent_bytes_per_value
+    return LookPrice(
+        every=every, subject_bytes=subject_bytes, bytes_per_peer_and_round=subject_bytes / link.num_workers / every
     )
 
 

@@ -76,6 +76,22 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
         (["outer.kind=average", "outer.momentum=0.9"], "outer.momentum: 0.9 would be ignored: outer.kind is average"),
         (["outer.kind=sgd", "outer.momentum=0.9"], "outer.momentum: 0.9 would be ignored: outer.kind is sgd"),
         (
+            ["averaging.assess_every=2", "data.streaming=true"],
+            "averaging.assess_every: 2, but with data.streaming no host knows which rows",
+        ),
+        (
+            [*ONE, "averaging.assess_every=2", "averaging.fragments=4", "batch.test=constant"],
+            "averaging.assess_every: 2, but with averaging.fragments 4 a contribution is of several rounds",
+        ),
+        (
+            ["averaging.assess_every=2", "averaging.preset=sparse", "averaging.division=named"],
+            "averaging.assess_every: 2, but with averaging.division named no host knows the mean of the others",
+        ),
+        (
+            [*ONE, "averaging.assess_every=2", "model.program=mine"],
+            "averaging.assess_every: 2, but a program does the inner steps",
+        ),
+        (
             ["averaging.fragments=64", "instances.count=1", "batch.test=constant"],
             "averaging.fragments: 64 do not all have their turn in 40 rounds",
         ),
