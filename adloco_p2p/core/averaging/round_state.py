@@ -53,6 +53,8 @@ class RoundState:
         self.is_carried = assignment.is_carried
         self.is_ahead = False
         """Its inner steps began before the outer step of the round before."""
+        self.is_looked_at = False
+        """Once it is done: the look at a contribution to its average, if there is one, was begun."""
         self.seconds: dict[str, float] = {}
         """By phase."""
         self.next_deadline: float | None = None

@@ -70,6 +70,7 @@ from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.task_scores import TasksScored
 from adloco_p2p.core.model.telemetry import Left, Returned
 from adloco_p2p.core.peer.agreement_port import Agreement
+from adloco_p2p.core.peer.assessing import looks_due
 from adloco_p2p.core.peer.boundary import Boundary
 from adloco_p2p.core.peer.catch_up import CatchingUp
 from adloco_p2p.core.peer.divergence import note_round, reason_to_stop
@@ -344,6 +345,7 @@ class Peer:
             return self._lifecycle.wait(now)
         effects = self._lifecycle.make_room()
         effects += [*self._catching_up.catch_up(now, is_donor=self._lifecycle.is_donor), *self._go_on_alone(now)]
+        effects += looks_due(self._state)
         effects += self._reporting.report_rounds(now)
         if reason := reason_to_stop(self._state.instances):
             return [*effects, *self._lifecycle.give_up(reason, now)]

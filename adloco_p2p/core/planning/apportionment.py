@@ -137,7 +137,9 @@ def capped_parts(amounts: Sequence[float]) -> list[float]:
     return [most if host in capped else rest * (amount / free) for host, amount in enumerate(lowered)]
 
 
-def share_batch(batch: int, speeds: Sequence[float], work: WorkRules) -> list[tuple[int, int]]:
+def share_batch(
+    batch: int, speeds: Sequence[float], work: WorkRules, *, fractions: Sequence[float] = ()
+) -> list[tuple[int, int]]:
     """(samples per inner step, inner steps) of every host of an instance, so that all end together.
 
     `speeds` are samples per second, 0 where unknown: an unknown host is taken for a mean one. Every host does at least one
@@ -145,16 +147,20 @@ def share_batch(batch: int, speeds: Sequence[float], work: WorkRules) -> list[tu
     the whole batch. A host whose share is off by more than `step_tolerance`, because samples are whole, does fewer or more
     steps instead; otherwise exactly H, so that pseudo-gradients compare. Equal sharing and wholly unknown speeds give H.
     Capped sharing follows `capped_parts` of the speeds, so that the fast wait for the others rather than outweigh them.
+    `fractions` [n], where there are any: of its part each host gets this much, and the others get the rest.
     """
     assert batch >= 1 and speeds
     total = max(batch, len(speeds))
     known = [speed for speed in speeds if speed > 0.0]
-    if work.share == "equal" or not known:
+    is_equal = work.share == "equal" or not known
+    if is_equal and not fractions:
         return [(samples, work.inner_steps) for samples in largest_remainder(total, [1.0] * len(speeds))]
-    mean = fsum(known) / len(known)
-    filled = [speed if speed > 0.0 else mean for speed in speeds]
+    mean = fsum(known) / len(known) if known else 1.0
+    filled = [1.0 if is_equal else speed or mean for speed in speeds]
     if work.share == "capped":
         filled = capped_parts(filled)
+    if fractions:
+        filled = [part * fraction for part, fraction in zip(filled, fractions, strict=True)]
     speed_sum = fsum(filled)
     most_steps = floor(work.max_step_ratio * work.inner_steps)
     shares = []

@@ -11,6 +11,7 @@ from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.scalars import MAX_HOSTS, InstanceId, PeerId, shortened
 from adloco_p2p.core.planning.apportionment import allocate_hosts, credible_speeds, share_batch
+from adloco_p2p.core.planning.assessment import IDLE_FRACTION, describe_idle, idle_hosts
 from adloco_p2p.core.planning.host_backoff import backed_off, describe_backoff
 from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeriods
 from adloco_p2p.core.planning.suspension import describe_suspensions, suspended
@@ -229,6 +230,7 @@ def _records(
                 missed_averages=before.missed_averages if before else 0,
                 suspensions=before.suspensions if before else 0,
                 suspended_until=before.suspended_until if before else 0,
+                scores=before.scores if before else (),
                 works_from=min(works_from, round) if peer in working else max(works_from, round + 1),
                 place_before=places.get(peer),
                 averages_every=periods.of(peer).every,
@@ -247,7 +249,10 @@ def _shared(
     round: int,
 ) -> InstancePlan:
     """The instance with its batch cut over the hosts that have a speed here, and each part cut into passes."""
-    cuts = dict(zip(speeds, share_batch(plan.requested_batch, list(speeds.values()), rules.work), strict=True))
+    idle = idle_hosts({record.peer: record.scores for record in records if record.peer in speeds})
+    fractions = [IDLE_FRACTION if peer in idle else 1.0 for peer in speeds]
+    shared = share_batch(plan.requested_batch, list(speeds.values()), rules.work, fractions=fractions if idle else ())
+    cuts = dict(zip(speeds, shared, strict=True))
     shares: list[HostShare] = []
     modes: dict[SwitchMode, str] = {}
     first_sample = plan.first_sample
@@ -270,6 +275,7 @@ def _shared(
     reasons = [
         describe_backoff(shares),
         describe_suspensions(shares, round),
+        describe_idle(shares, idle),
         "" if mode == "single" else modes[mode],
         plan.reason,
     ]

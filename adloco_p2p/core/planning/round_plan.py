@@ -28,6 +28,7 @@ from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.run_progress import end_after, progress_at, samples_after, steps_within
 from adloco_p2p.core.model.scalars import MAX_INSTANCES, MAX_ROSTER, Digest, InstanceId, PeerId, shortened
 from adloco_p2p.core.model.words import plural
+from adloco_p2p.core.planning.assessment import with_scores
 from adloco_p2p.core.planning.batch_ramp import scheduled_request
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
 from adloco_p2p.core.planning.bench import take_turns
@@ -270,6 +271,7 @@ def _carried(
     hosts = tuple(share.peer for share in plan.hosts)
     roster, reported = previous.roster, previous.round - 1
     moved = with_complaints(plan, moved, claims, roster, places, round=reported)
+    moved = with_scores(plan, moved, claims, roster, places, round=reported, every=rules.assess_every)
     moved = replace(moved, measurers_before=plan.measurers)
     moved, alarm = judged(plan, moved, claims, roster, round=reported, rules=rules.guard)
     return InstanceDraft(plan=moved, holders=hosts, ready=hosts), alarm
