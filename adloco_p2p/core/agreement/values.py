@@ -58,7 +58,8 @@ class Values:
         self._doubted_since: float | None = None
         """When a value was first refused for the reports that it lacks."""
         self._have: int | None = None
-        pool.move(range(slot.round - REPORT_LAG, slot.round + 1), (*slot.roster, *self._reporters))
+        # those of one round more: too late for a plan, they still show who has a state that others lack
+        pool.move(range(slot.round - REPORT_LAG - 1, slot.round + 1), (*slot.roster, *self._reporters))
 
     # --- reports -----------------------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ class CommitPhase:
             at.hosts[voter].has_voted = True
         if message.is_answer and message.is_void and not message.signature:  # unsigned: the sender only followed the void round
             at.hosts[sender].has_declined = True
-        if message.is_void and not at.is_contributor and at.next_deadline is not None:  # the attempt that it awaits may be over
+        if not at.is_contributor and at.next_deadline is not None:  # the attempt that it awaits is over, votes may be lost
             at.next_deadline = min(at.next_deadline, now + RESEND_SECONDS)
         effects += [*self.stand_by(now), *self._attempts.end_lost(now), *self.seek(now), *self._relay_vote(sender)]
         if at.is_past and not message.is_answer:

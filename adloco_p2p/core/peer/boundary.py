@@ -108,15 +108,15 @@ class Boundary:
         plan = self._book.plans[event.round]
         mine = self._book.mine(plan)
         effects: list[Effect] = []
-        doubtful = {i for i, item in self._state.instances.items() if item.doubtful_from is not None}
         for fork in plan.forks:
             for target in fork.targets:
                 if target in mine and fork.source in self._state.held:
-                    self._state.instance(target).arrive(event.round, is_agreed=fork.source not in doubtful)
+                    self._state.instance(target).descend(event.round, [self._state.instance(fork.source)])
             effects.append(fork_line(fork, plan.round))
         for merge in plan.merges:
             if merge.target in mine:
-                self._state.instance(merge.target).arrive(event.round, is_agreed=doubtful.isdisjoint(merge.sources))
+                sources = [self._state.known(source) for source in merge.sources]
+                self._state.instance(merge.target).descend(event.round, sources)
             effects.append(merge_line(merge, plan.round))
         effects += self._gone_back(plan, mine, event.missing)
         self._state.opening, self._state.opened = None, event.round

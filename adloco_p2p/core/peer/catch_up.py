@@ -123,6 +123,13 @@ class CatchingUp:
         self._waiting = None
         return effects
 
+    def pass_over_the_rest(self) -> list[Effect]:
+        """To the end of the run, which others have come to: their state after the last plan is all that is needed yet."""
+        last = self._book.newest.round
+        effects = self._fast_forward(last)
+        self._state.opened = last
+        return effects
+
     def rewrite(self, switched: Reorg) -> list[Effect]:
         """Take the other history over, and its state; what was trained here since the fork is set aside, to be merged in."""
         plans = [entry.plan for entry in switched.won]

@@ -46,6 +46,8 @@ class CompletionBarrier:
         """The end of the run on this peer: the last plan, and the final state."""
         self._claims: FinalClaims | None = None
         """About the last plan that this peer came to."""
+        self._before_own: FinalClaims | None = None
+        """The same of others, while this peer is not there yet."""
         self._sent: Digest | None = None
         """Of the claims that it counted when it sent its message the last time."""
         self._ended: dict[PeerId, RunComplete] = {}
@@ -152,8 +154,21 @@ class CompletionBarrier:
         """Of the run; see `FinalClaims.final_state`."""
         if self._own is None or self._claims is None:
             return None
-        held = {peer: message.state for peer, message in self._ended.items() if message.plan == self._own.plan}
-        return self._claims.final_state(voters, held | {self.me: self._own.state})
+        return self._claims.final_state(voters, self._held(self._own.plan) | {self.me: self._own.state})
+
+    def state_of_most(self, plan: Digest, roster: Sequence[PeerId], voters: Sequence[PeerId]) -> FinalState | None:
+        """Of the run, for a peer that has not come to its last plan: that of more than half of the voters, if there is one."""
+        claims = self._before_own
+        if claims is None or claims.own.plan != plan:
+            nothing = FinalClaim(peer=self.me, plan=plan, state=None, is_agreed=False)
+            claims = self._before_own = FinalClaims(nothing, roster, self._verify)
+        for message in self._ended.values():
+            claims.take(message.claims)
+        run = claims.final_state(voters, self._held(plan))
+        return run if run is not None and run.is_of_most else None
+
+    def _held(self, plan: Digest | None) -> dict[PeerId, Digest | None]:
+        return {peer: message.state for peer, message in self._ended.items() if message.plan == plan}
 
     def _elsewhere(self, gone: Collection[PeerId]) -> list[PeerId]:
         """Living peers that are done, with another state than this peer."""

@@ -1,12 +1,13 @@
 """One instance as one peer keeps it: its state, the transfer that it waits for, its rounds, and what was saved of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.assessments import ContributionAssessed
 from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.messages import AverageDigest
-from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,25 +77,41 @@ class HostedInstance:
     """Its local parameters hold the inner steps of rounds that were void; the next pseudo-gradient spans them."""
     is_stale: bool = False
     """The device holds a state of an earlier boundary: the last resort where no other peer has any."""
-    doubtful_from: int | None = None
-    """Since this boundary the state may not be that of the run: it is an older one, or the others may have committed an average
-    that did not come here. None where a majority agreed on every step to it."""
+    older_from: int | None = None
+    """Since this boundary the state may not be that of the run, whatever votes come: it is an older one, or was on disk so."""
+    unproven: set[tuple[InstanceId, int]] = field(default_factory=set)
+    """Void rounds that led to the state, with their instances: the others may have committed an average that did not come here,
+    by the votes that came so far."""
     is_lost: bool = False
     """No peer has the state: this one reports without it, until plans end the instance or the state is found."""
+
+    @property
+    def doubtful_from(self) -> int | None:
+        """Since this boundary the state may not be that of the run. None where a majority agreed on every step to it."""
+        since = [number + 1 for _, number in self.unproven] + ([self.older_from] if self.older_from is not None else [])
+        return min(since, default=None)
 
     def arrive(self, boundary: int, *, is_agreed: bool = True, state_digest: Digest | None = None) -> None:
         """A whole state of this boundary is here: no inner steps are carried over, and none of an earlier boundary matters."""
         self.boundary, self.state_digest, self.is_stale, self.is_carried = boundary, state_digest, False, False
-        self.doubtful_from = None if is_agreed else boundary
+        self.older_from, self.unproven = None if is_agreed else boundary, set()
+
+    def descend(self, boundary: int, sources: Sequence["HostedInstance"]) -> None:
+        """At this boundary its state was made of those of other instances, or of its own."""
+        older = [source.older_from for source in sources if source.older_from is not None]
+        unproven = {void for source in sources for void in source.unproven}
+        self.arrive(boundary)
+        self.older_from, self.unproven = min(older, default=None), unproven
 
     def doubt(self, boundary: int) -> None:
         """From this boundary on, if not from an earlier one."""
-        self.doubtful_from = boundary if self.doubtful_from is None else self.doubtful_from
+        self.older_from = boundary if self.older_from is None else min(boundary, self.older_from)
 
     def confirm(self, boundary: int) -> None:
         """A plan names the state that this peer had at the boundary."""
-        if self.doubtful_from is not None and self.doubtful_from <= boundary:
-            self.doubtful_from = None
+        if self.older_from is not None and self.older_from <= boundary:
+            self.older_from = None
+        self.unproven = {(instance, number) for instance, number in self.unproven if number >= boundary}
 
     def give_up(self) -> None:
         """Before a fast-forward: what is here is of an earlier boundary, and no transfer under way is wanted. The root of the
@@ -109,6 +126,9 @@ class HostedInstance:
     def keep(self, rounds: range) -> None:
         """Forget all other rounds, and the boundaries that are not between them: boundary n lies before round n."""
         boundaries = range(rounds.start, rounds.stop + 1)
+        if lasting := [number + 1 for _, number in self.unproven if number not in rounds]:  # no vote comes any more
+            self.doubt(min(lasting))
+        self.unproven = {(instance, number) for instance, number in self.unproven if number in rounds}
         self.rounds = {number: outer for number, outer in self.rounds.items() if number in rounds}
         self.early_votes = {number: votes for number, votes in self.early_votes.items() if number in rounds}
         self.assessed = [event for event in self.assessed if event.round in rounds]

@@ -287,6 +287,8 @@ class Lifecycle:
             return self._stop(Stop(reason=reason, is_finished=False, error=NOBODY_THERE), now)
         if self._is_busy(now):
             return []
+        if passed := self._pass_over_the_rest():
+            return passed
         if self._fetching.has_given_up:
             return self._stop(Stop(reason=NO_FINAL_MODEL, is_finished=False, error=NOT_THE_MODEL), now)
         newest, opened = self._book.newest, self._state.opened
@@ -492,11 +494,27 @@ class Lifecycle:
         """This peer's final state for that of the run."""
         self._enter(self._before_waiting)
         self._completion.withdraw()
-        self._book.final, self._state.final, self._is_exchanging = run, None, True
+        self._state.final = None
         for instance in mine:
             self._state.instance(instance).give_up()
-        message = "the final state of this peer is not that of the run; fetching that of the others"
-        return [telemetry.Warning(key="final state", message=message, active=True)]
+        return self._fetch_final(run, "the final state of this peer is not that of the run; fetching that of the others")
+
+    def _fetch_final(self, run: FinalState, reason: str) -> list[Effect]:
+        self._book.final, self._is_exchanging = run, True
+        return [telemetry.Warning(key="final state", message=reason, active=True)]
+
+    def _pass_over_the_rest(self) -> list[Effect]:
+        """Where most of those that decide have ended the run, and this peer lacks a state on the way, which none may have any
+        more, it needs only their final one. A member may have claimed two: so it doubts that until all have compared."""
+        last, opened = self._book.newest, self._state.opened
+        is_lacking = any(instance not in self._state.held for instance in self._book.sources(last))
+        if not last.is_last or opened >= last.round or self.is_ending or self._fetching.under_way or not is_lacking:
+            return []
+        run = self._completion.state_of_most(self._book.digests[last.round], _peers_of(last), voters_of(self._book, last))
+        if run is None or all(peer in self._state.gone for peer in run.holders):
+            return []
+        reason = "this peer lacks a state before the last round; fetching the final one of the others"
+        return [*self._catching_up.pass_over_the_rest(), *self._fetch_final(replace(run, is_agreed=False), reason)]
 
     def _evaluate_exchanged(self, plan: RoundPlan) -> list[Effect]:
         is_here = all(self._state.is_at(instance, plan.round) for instance in self._book.mine(plan))

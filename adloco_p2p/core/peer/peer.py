@@ -246,7 +246,9 @@ class Peer:
                 self._state.keep_early(event.sender, message)
                 return self._fetching.decline(event.sender, message)
             effects = self._state.stamped(outer.received(event.sender, message, now))
-            self._has_news = bool(effects)  # a step to another phase is logged
+            is_proof = isinstance(message, AverageDigest) and outer.is_done and outer.is_agreed
+            has_ended_doubt = is_proof and self._state.prove(outer.instance, outer.round)
+            self._has_news = bool(effects) or has_ended_doubt  # a step to another phase is logged
             return effects
         if isinstance(message, RunComplete):
             return self._lifecycle.received(event.sender, message)
@@ -431,7 +433,7 @@ class Peer:
         hosted = self._state.instance(outer.instance)
         hosted.state_digest = outer.applied.state_digest if outer.applied is not None else None
         if not outer.is_agreed:
-            hosted.doubt(outer.round + 1)
+            hosted.unproven.add((outer.instance, outer.round))
         effects = [round_line(outer), *note_round(hosted, outer), *self._arrive(outer.instance, outer.round + 1, now)]
         hosted.is_carried = outer.is_carrying
         following = hosted.rounds.get(outer.round + 1)

@@ -151,10 +151,11 @@ class PlanBook:
         weighed = [(merge.target, dict(zip(merge.sources, merge.weights, strict=True))) for merge in plan.merges]
         targets = {instance, *(target for target, weights in weighed if weights.get(instance))}
         hosts = {share.peer for item in plan.instances if item.instance in targets for share in item.hosts}
-        return sorted(hosts - self._leaving - {self.me, *gone})
+        return sorted(hosts - self.leaving - {self.me, *gone})
 
     @property
-    def _leaving(self) -> set[PeerId]:
+    def leaving(self) -> set[PeerId]:
+        """Members that end, as their newest report announces."""
         return {seat.peer for seat in self.newest.roster if seat.capacity.is_leaving}
 
     def is_held(
@@ -182,7 +183,7 @@ class PlanBook:
 
     def has_heirs(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:
         """Another peer of the roster that trains is alive, and stays."""
-        others = {seat.peer for seat in plan.roster} - keepers_of(plan) - self._leaving - {self.me, *gone}
+        others = {seat.peer for seat in plan.roster} - keepers_of(plan) - self.leaving - {self.me, *gone}
         return bool(others)
 
     def has_others(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:

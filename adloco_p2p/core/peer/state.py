@@ -164,6 +164,13 @@ class PeerState:
             vote = replace(message, backers=())  # nobody has verified them; an unsigned one shows that its sender will not vote
             self.instance(message.instance).early_votes.setdefault(message.round, {})[sender] = vote
 
+    def prove(self, instance: InstanceId, number: int) -> bool:
+        """By the votes that are here nobody can have committed an average of that round. Whether a state was in doubt of it."""
+        doubtful = [item for item in self.instances.values() if (instance, number) in item.unproven]
+        for item in doubtful:
+            item.unproven.remove((instance, number))
+        return bool(doubtful)
+
     def working(self) -> list[int]:
         """Rounds that this peer trains or averages: its reports of them are still to come."""
         return sorted({outer.round for outer in self.rounds if outer.is_contributor and not outer.is_done})
@@ -223,12 +230,12 @@ class PeerState:
         return hosted and not any(self.book.successors(instance, number, self.gone) for number in numbers)
 
     def is_doubtful_without(self, plan: RoundPlan, instance: InstanceId) -> bool:
-        """This peer was to help make the average of the round and has not. Once it is gone most of those that were to are: the
-        living hosts could not know whether these made one."""
+        """This peer was to help make the average of the round and has not. Once it is gone, with those that announce that they
+        go, most of those that were to are: the living hosts could not know whether these made one."""
         outer, planned = self.round_of(plan.round, instance), self.book.planned(instance, plan.round)
         is_open = plan.round >= self.opened if outer is None else not (outer.has_voted or outer.is_past)
         is_open = is_open and self.held.get(instance, plan.round) <= plan.round and not plan.is_last
-        absent = [peer for peer in planned if peer == self.me or peer in self.gone]
+        absent = [peer for peer in planned if peer == self.me or peer in self.gone or peer in self.book.leaving]
         is_lost = self.me in planned and is_majority(len(absent), len(planned))
         return is_open and is_lost and bool(self.book.successors(instance, plan.round, self.gone))
 

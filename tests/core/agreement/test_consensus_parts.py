@@ -17,7 +17,7 @@ from adloco_p2p.core.agreement.values import RETURN_FRACTION, Values
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
-from adloco_p2p.core.model.events import Broadcast, Outcome, Send
+from adloco_p2p.core.model.events import Broadcast, Outcome, ReportHeard, Send
 from adloco_p2p.core.model.ledger_entry import SignedReport, Value, Vote
 from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Pull, Supply
 from adloco_p2p.core.model.report import Report
@@ -489,6 +489,18 @@ def versions(author: PeerId, round: int, plan: Digest, *, first: int = 0, count:
         unsigned = SignedReport(report=Report(peer=author, round=round, plan=plan, capacity=offered), signature="")
         made.append(replace(unsigned, signature=sign(author, unsigned.payload)))
     return made
+
+
+@pytest.mark.parametrize(("age", "is_heard"), [(2, True), (3, True), (4, False)])
+def test_a_report_that_comes_after_the_plan_that_could_use_it_is_still_heard(age: int, *, is_heard: bool) -> None:
+    """Once. It names a state that others may lack (seed 89 of `tests/sim/test_waits_world.py`)."""
+    context, slot = opened(3, peer(0))
+    slot = replace(slot, parent=replace(slot.parent, round=7))
+    values = Values(context, slot, ReportPool(verify), named=frozenset)
+    (late,) = versions(peer(1), slot.round - age, slot.digest, count=1)
+    for _ in range(2):
+        values.keep_reports([late])
+    assert context.outbox == [ReportHeard(report=late.report)] * is_heard
 
 
 @pytest.mark.parametrize("has_work", [True, False])

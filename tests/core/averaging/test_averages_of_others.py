@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.attempt import RESEND_SECONDS
 from adloco_p2p.core.averaging.outer_round import OuterRound
@@ -101,13 +103,14 @@ def test_where_the_others_make_no_average_its_round_is_void_as_theirs_is() -> No
     assert has(effects, CarryOver) and not has(effects, ApplyOuter) and outer.is_void and not outer.has_voted
 
 
-def test_a_host_that_waits_for_an_attempt_of_others_asks_again_once_one_of_them_votes_void() -> None:
-    """Those that leave send their votes once. One that was lost came a minute later (seed 124 of
+@pytest.mark.parametrize("contributors", [(), (A, B, C)])
+def test_a_host_that_waits_for_an_attempt_of_others_asks_again_once_one_of_them_votes(contributors: tuple[PeerId, ...]) -> None:
+    """Those that leave send their votes once. One that was lost came a minute later, void or not (seeds 124 and 67 of
     `tests/sim/test_waits_world.py`)."""
     outer = trained(planned())
     outer.received(A, AttemptStart(instance=INSTANCE, round=1, attempt=1, members=(A, B, C)), 12.0)
     assert outer.next_deadline is not None and outer.next_deadline > 12.0 + 10 * RESEND_SECONDS
-    outer.received(B, votes_of_others(outer)[B], 13.0)
+    outer.received(B, votes_of_others(outer, *contributors)[B], 13.0)
     effects = outer.tick(13.0 + RESEND_SECONDS)
     assert [effect.peer for effect in effects if isinstance(effect, Send)] == [A, B, C]
 

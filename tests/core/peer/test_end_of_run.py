@@ -13,11 +13,13 @@ from adloco_p2p.core.model.events import (
     Durable,
     Effect,
     Evaluated,
+    FetchState,
     PeerGone,
     Received,
     SaveCheckpoint,
     Send,
     Started,
+    StateFetched,
     Stop,
     Ticked,
     TransitionApplied,
@@ -363,6 +365,34 @@ def test_a_peer_that_waits_for_an_average_that_nobody_made_ends_the_run_with_the
     assert 1 not in [report.round for report in agreement.submitted]
     peer.handle(Ticked(), 1.0 + LAST_VOTES_SECONDS)
     assert 1 in [report.round for report in agreement.submitted]
+
+
+@pytest.mark.parametrize(("claims", "is_fetched"), [((ONE, ONE), True), ((ONE, OTHER), False), ((ONE,), False)])
+def test_a_peer_that_lacks_a_state_on_the_way_takes_the_final_one_of_most_that_decide(
+    claims: tuple[Digest, ...], *, is_fetched: bool
+) -> None:
+    """It had waited for the state before the last round, which nobody had any more, until the others had gone (seed 67 of
+    `tests/sim/test_waits_world.py`). A member may claim two states, so it ends as finished only after the comparison."""
+    whole = rules(rounds=2)
+    plans = [genesis(RUN, [(peer, CAPACITY) for peer in ALL[:3]], whole)]
+    plans += [first := next_plan(plans[0], (), whole), last := next_plan(first, (), whole)]
+    peer = Peer(me=PEER0, cadence=replace(_cadence(), work=whole.work), agreement=Scripted())
+    peer.handle(Started(durable=Durable(round=1, plans=tuple(plans)), capacity=CAPACITY), 0.0)
+    peer.handle(TransitionApplied(round=1), 0.5)
+    came = [claim(state, is_agreed=True, plan=canonical.digest(last)) for state in claims]
+    effects = [
+        effect
+        for other, one in zip(ALL[1:], came, strict=False)
+        for effect in peer.handle(Received(sender=other, message=one.message(other)), 1.0)
+    ]
+    asked = [effect for effect in effects if isinstance(effect, FetchState)]
+    wanted = FetchState(instance=INSTANCE, round=2, digest=ONE, from_peers=(PEER1, PEER2))
+    assert asked == [wanted] * is_fetched
+    if is_fetched:
+        peer.handle(StateFetched(instance=INSTANCE, round=2, digest=ONE), 2.0)
+        evaluated = Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0, state_digest=ONE, epoch=peer._state.epoch)
+        effects = peer.handle(evaluated, 3.0)
+        assert [effect.is_finished for effect in effects if isinstance(effect, Stop)] == [True]
 
 
 def _at_the_end(*, is_doubtful: bool, roster: Sequence[PeerId] = ALL[:3]) -> Peer:

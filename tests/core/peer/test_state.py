@@ -23,6 +23,8 @@ VERDICT = ProbeVerdict(sources=(), target=INSTANCE, source_losses=(), merged_los
 BY_ROUND = ("own_reports", "verdicts", "probing")
 OF_AN_INSTANCE = ("rounds", "early_votes", "declined", "untrained")
 BY_BOUNDARY = ("saved", "served")
+NEVER_PRUNED = "unproven"
+"""Doubt about a state lasts; see below."""
 
 
 def filled(rounds: int) -> PeerState:
@@ -57,7 +59,7 @@ def test_whatever_is_kept_by_round_is_pruned() -> None:
     of_an_instance = {
         item.name for item in fields(HostedInstance) if isinstance(getattr(HostedInstance(), item.name), dict | set)
     }
-    assert of_an_instance == {*OF_AN_INSTANCE, *BY_BOUNDARY}, "a collection that this test does not know"
+    assert of_an_instance == {*OF_AN_INSTANCE, *BY_BOUNDARY, NEVER_PRUNED}, "a collection that this test does not know"
 
 
 def test_a_lost_history_leaves_nothing_that_was_decided_or_done_in_it() -> None:
@@ -123,6 +125,39 @@ def test_an_average_is_doubtful_where_most_that_were_to_make_it_have_left_others
     assert state.is_doubtful_without(plan, INSTANCE) is is_doubtful
     state.instance(INSTANCE).rounds[0] = SimpleNamespace(has_voted=True, is_past=False)  # type: ignore[assignment]
     assert not state.is_doubtful_without(plan, INSTANCE), "it has voted"
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+def test_one_that_goes_counts_on_no_other_that_goes(*, is_leaving: bool) -> None:
+    """Both knew of each other that they go, neither that the other one would begin no round any more."""
+    state = PeerState(PEER0, is_delayed=False, rounds_kept=2)
+    plan = genesis(RUN, [(peer, CAPACITY) for peer in (PEER0, PEER1, PEER2)], rules(rounds=9))
+    seats = [replace(seat, capacity=replace(CAPACITY, is_leaving=is_leaving and seat.peer == PEER1)) for seat in plan.roster]
+    plan = replace(plan, roster=tuple(seats))
+    state.learn(plan)
+    assert state.is_doubtful_without(plan, INSTANCE) is is_leaving
+
+
+def test_votes_that_come_late_end_the_doubt_about_their_round_alone() -> None:
+    """Also where the instance was merged into another one meanwhile (seed 218 of `tests/sim/test_waits_world.py`)."""
+    state, target = PeerState(PEER0, is_delayed=False, rounds_kept=2), InstanceId(1)
+    source = state.instance(INSTANCE)
+    source.unproven = {(INSTANCE, 3), (INSTANCE, 4)}
+    state.instance(target).descend(5, [source])
+    assert state.known(target).doubtful_from == 4
+    assert state.prove(INSTANCE, 3) and state.known(target).doubtful_from == 5
+    assert not state.prove(target, 4) and state.known(target).doubtful_from == 5, "votes on another average"
+    assert state.prove(INSTANCE, 4) and state.known(target).doubtful_from is None
+
+
+def test_doubt_outlasts_what_is_known_of_the_round() -> None:
+    item = HostedInstance(unproven={(INSTANCE, 3), (INSTANCE, 9)})
+    item.keep(range(5, 20))
+    assert (item.doubtful_from, item.unproven) == (4, {(INSTANCE, 9)})
+    item.confirm(4)
+    assert item.doubtful_from == 10
+    item.confirm(10)
+    assert item.doubtful_from is None
 
 
 def test_void_votes_that_come_before_the_round_begins_are_kept_of_its_contributors() -> None:
