@@ -26,7 +26,7 @@ from statistics import fmean
 from benchmarks.carried_over import PRICE, at_price, shown
 from benchmarks.method.figures import estimate, losses_of
 from benchmarks.method.report import rewrite
-from benchmarks.method.rows import Row, adloco, diloco
+from benchmarks.method.rows import DOUBLING, LINEAR, SEESAW, Row, adloco, diloco
 from benchmarks.method.run import BASE, run_row
 from benchmarks.method.store import RESULTS, Record, command_line, key_of, pack, records_by_key, train_missing
 
@@ -57,12 +57,12 @@ def _schedule(name: str, ramp: str, end: int) -> Made:
 TEST, START, LONG_H, FIXED = "AdLoCo, one instance", "DiLoCo B 8 H 32", "DiLoCo B 8 H 64", "DiLoCo B 16 H 32"
 METHODS: dict[str, Made] = {
     TEST: _grown(TEST),
-    "linear ramp 8 -> 26": _schedule("linear ramp 8 -> 26", "linear", 26),
-    "Seesaw, at most 32": _schedule("Seesaw, at most 32", "seesaw", 32),
-    "doubling ramp 8 -> 32": _schedule("doubling ramp 8 -> 32", "doubling", 32),
-    START: partial(diloco, 8, 32, momentum=0.5, name=START),
+    SEESAW: _schedule(SEESAW, "seesaw", 32),
+    LINEAR: _schedule(LINEAR, "linear", 26),
     LONG_H: partial(diloco, 8, 64, momentum=0.7, name=LONG_H),
     FIXED: partial(diloco, 16, 32, momentum=0.5, name=FIXED),
+    START: partial(diloco, 8, 32, momentum=0.5, name=START),
+    DOUBLING: _schedule(DOUBLING, "doubling", 32),
 }
 """As the rows of the same batches in `benchmarks.method`, without rate and warm-up."""
 
@@ -107,23 +107,29 @@ class Runs:
         pair = self.winner(method)
         return {seed: record for seed in SEEDS if (record := self.find(method, pair, seed))}
 
+    @property
+    def whole(self) -> list[str]:
+        """Methods that are tuned and have all seeds."""
+        return [method for method in METHODS if len(self.of_winner(method)) == len(SEEDS)]
+
 
 def train(arguments: argparse.Namespace) -> None:
-    """Three stages, each of which chooses what the next one trains; of the last, one seed after the other."""
+    """One method after the other, so that an early end leaves whole methods. Each stage chooses what the next one trains."""
 
     def runs() -> Runs:
         return Runs(records_by_key(KEPT, [arguments.output]))
 
-    def train_all(wanted: Iterable[tuple[str, Pair, int]]) -> None:
-        named = [
+    def train_all(method: str, wanted: Iterable[tuple[Pair, int]]) -> None:
+        jobs = [
             (runs().key(method, pair, seed), partial(run_row, row_of(method, pair), seed, samples=SAMPLES))
-            for method, pair, seed in wanted
+            for pair, seed in wanted
         ]
-        train_missing(KEPT, arguments.output, named)
+        train_missing(KEPT, arguments.output, jobs)
 
-    train_all((method, pair, FIRST) for method in METHODS for pair in grid(method))
-    train_all((method, pair, seed) for method in METHODS for pair in runs().finalists(method) for seed in OTHERS)
-    train_all((method, runs().winner(method), seed) for seed in arguments.seeds for method in METHODS)
+    for method in METHODS:
+        train_all(method, [(pair, FIRST) for pair in grid(method)])
+        train_all(method, [(pair, seed) for pair in runs().finalists(method) for seed in OTHERS])
+        train_all(method, [(runs().winner(method), seed) for seed in arguments.seeds])
 
 
 # --- the tables ------------------------------------------------------------------------------------------------------
@@ -136,7 +142,7 @@ def winner_table(runs: Runs) -> list[str]:
         "|" + "---|" * 10,
     ]
     bases = [losses_of(runs.of_winner(base).values()) for base in (START, LONG_H)]
-    for method in METHODS:
+    for method in runs.whole:
         (rate, samples), some = runs.winner(method), runs.of_winner(method)
         losses = losses_of(some.values())
         cells = [method, rate, f"{samples:,}", str(len(some)), estimate([*losses.values()]).shown(3)]
@@ -150,7 +156,7 @@ def winner_table(runs: Runs) -> list[str]:
 def planned_table(runs: Runs) -> list[str]:
     lines = [f"| {TEST}, minus | rounds | final loss | at {PRICE:g} a doubling | final loss by seed |", "|" + "---|" * 5]
     ours = runs.of_winner(TEST)
-    for method in METHODS:
+    for method in runs.whole:
         if method == TEST:
             continue
         theirs = runs.of_winner(method)
@@ -164,7 +170,7 @@ def planned_table(runs: Runs) -> list[str]:
 def grid_table(runs: Runs) -> list[str]:
     """All that was tried: the loss on the first tuning seed and, of the finalists, the mean over three."""
     lines = [f"| row | rate | warm-up of {' | '.join(f'{samples:,}' for samples in WARM_UPS)} |", "|" + "---|" * 5]
-    for method in METHODS:
+    for method in runs.whole:
         finalists, winner = runs.finalists(method), runs.winner(method)
         for rate in dict.fromkeys(rate for rate, _ in grid(method)):
             cells = []
@@ -182,7 +188,7 @@ def write(records: Mapping[str, Record], folder: Path) -> None:
     tables = {"tuned": winner_table(runs), "tuned planned": planned_table(runs), "tuned grid": grid_table(runs)}
     rewrite(folder / "tuned.md", tables)
     seeds = (FIRST, *OTHERS, *SEEDS)
-    keys = {runs.key(method, pair, seed) for method in METHODS for pair in grid(method) for seed in seeds}
+    keys = {runs.key(method, pair, seed) for method in runs.whole for pair in grid(method) for seed in seeds}
     pack([records[key] for key in sorted(keys & records.keys())], folder / KEPT.name)
 
 
