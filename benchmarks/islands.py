@@ -11,7 +11,9 @@ Planned, before there was a run of the guarded row or of the row without a borde
 does the second island pay at all (one instance without a border, and each way to bridge it, minus one island alone); do
 instances as the product has them, forked and guarded, pay beside one instance over all; do merges that are not in the product
 pay beside the best H of one instance. All other comparisons are exploratory. Seeds 4 and 5 of the rows of these three questions
-(`--planned`) were added when three were known, for narrower intervals of the same comparisons.
+(`--planned`) were added when three were known, for narrower intervals of the same comparisons. The row of four hosts that is
+merged every 4 rounds is not among them: its records are kept, and it cannot be trained any more. Since they were made a host
+that begins late ends its inner steps early, which these runs do not model (`benchmarks/method/device.py` refuses it).
 """
 
 import argparse
@@ -41,7 +43,7 @@ MERGED = "one an island, merged every {} rounds, merges in int8"
 PLANNED = {
     *((hosts, name) for hosts in SIZES for name in (ALONE, "one instance, int8, H 128", "one instance, int8, no border, H 16")),
     (2, "one an island, forked after 4 rounds, merged at the end, guarded"),
-    *((hosts, MERGED.format(4)) for hosts in SIZES),
+    (2, MERGED.format(4)),
     (2, MERGED.format(8)),
 }
 """Hosts of an island and name of the rows that answer the three questions of the first lines."""
