@@ -16,9 +16,9 @@ and minus the fixed batch of 16; by final loss, and with PRICE nats for each dou
 over a schedule if the interval at the price lies below zero. A row is called higher or lower than another if the interval of
 its final loss lies off zero, and else no difference is shown. Six comparisons, not corrected. All else is exploratory.
 
-Added when AdLoCo, Seesaw, the linear ramp and DiLoCo with H 64 were known, before any run of it, exploratory: AdLoCo with eta 1.5
-and a batch of at most 20, tuned alike. Without a cap the batch of AdLoCo ends far beyond those of the schedules, with a learning
-rate that goes with its root.
+Added when AdLoCo, Seesaw, the linear ramp and DiLoCo with H 64 were known, before any run of it, exploratory: AdLoCo with eta
+1.5 and a batch of at most 20, tuned alike. With its own cap of 64 the batch of AdLoCo ends beyond those of the schedules, with
+a learning rate that goes with its root.
 """
 
 import argparse
