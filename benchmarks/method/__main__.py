@@ -23,6 +23,7 @@ def main() -> None:
     parser, run, report = command_line("method", __doc__, seeds=[1, 2, 3, 4, 5], train=train, tabulate=tabulate)
     run.add_argument("--group", nargs="+", choices=sorted(GROUPS), default=sorted(GROUPS))
     run.add_argument("--again", action="store_true", help="train also what the records have: does today's code repeat them?")
+    run.add_argument("--rows", nargs="+", help="only rows of these names")
     for part in (run, report):
         part.add_argument("--samples", type=int, default=SAMPLES, help="sequences of 64 tokens per run")
     arguments = parser.parse_args()
@@ -36,6 +37,7 @@ def train(arguments: argparse.Namespace) -> None:
     wanted += [
         (seed, row) for seed in arguments.seeds for group in arguments.group if group != "tuning" for row in GROUPS[group]()
     ]
+    wanted = [(seed, row) for seed, row in wanted if arguments.rows is None or row.name in arguments.rows]
     jobs = (
         (key_of(row, seed, samples=arguments.samples, base=base), partial(run_row, row, seed, samples=arguments.samples))
         for seed, row in wanted

@@ -303,31 +303,10 @@ def controls() -> list[Row]:
     ]
 
 
-RAMP_START = "twice: DiLoCo B 8 H 32"
-RAMP_TEST = "twice: AdLoCo, at most 32"
-
-
-def ramps() -> list[Row]:
-    """Twice the samples, with the constants of the other groups: nothing was tuned at this length, neither test nor ramps."""
-    schedule = "batch.test=schedule"
-    rows = [
-        diloco(8, 32, momentum=0.5, name=RAMP_START),
-        adloco(RAMP_TEST, *_TUNED, "batch.max_batch=32"),
-        adloco("twice: linear ramp 8 -> 26", *_TUNED, schedule, "batch.ramp=linear", "batch.max_batch=26"),
-        adloco("twice: Seesaw, at most 32", *_TUNED, schedule, "batch.ramp=seesaw", "batch.max_batch=32"),
-        adloco("twice: doubling ramp 8 -> 32", *_TUNED, schedule, "batch.ramp=doubling", "batch.max_batch=32"),
-        diloco(
-            16, 32, "inner.learning_rate=8.5e-3", "inner.warmup_steps=128", momentum=0.5, name="twice: fixed 16, warm-up 128"
-        ),
-    ]
-    return [replace(row, length=2) for row in rows]
-
-
 GROUPS = {
     "tuning": tuning,
     "main": main,
     "controls": controls,
-    "ramps": ramps,
     "long": long,
     "ablations": ablations,
     "unequal": unequal,

@@ -33,6 +33,16 @@ def test_the_gain_compares_both_at_their_best_rate_of_the_same_seed() -> None:
     assert gains(records, "small") is None
 
 
+def test_the_page_has_the_gain_at_one_rate_for_all() -> None:
+    drops: dict[str, dict[int, float]] = {"one": {}, "all": {}}
+    for found in read_records(finetune.KEPT):
+        if found["row"] in drops and found["rate"] == 2e-3 and not found["set"]:
+            drops[found["row"]][found["seed"]] = found["before"] - found["after"]
+    kept = [f"{100 * drops['all'][seed] / drops['one'][seed]:.1f}" for seed in (1, 2, 3)]
+    page = " ".join((finetune.KEPT.parents[1] / "finetune.md").read_text().split())
+    assert f"at 2e-3 for all it is {kept[0]}, {kept[1]} and {kept[2]} %" in page
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     work = {"inner_steps": 4, "rounds": 2}

@@ -9,7 +9,7 @@ from adloco_p2p.config.load import load_run
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import open_feed
-from benchmarks.islands import KEPT, SECONDS, SIZES, Arm, arms
+from benchmarks.islands import KEPT, PLANNED, SECONDS, SIZES, Arm, arms
 from benchmarks.method.clock import Islands, Link, Machine, Profile
 from benchmarks.method.device import Setting
 from benchmarks.method.run import BASE, CACHE, run_row
@@ -84,6 +84,10 @@ def test_mutual_merges_give_every_instance_the_mean() -> None:
     assert not torch.allclose(first, second, atol=1e-3)
     for instance in (0, 1):
         assert torch.allclose(outers[2, InstanceId(instance)], (first + second) / 2, atol=1e-6)
+
+
+def test_the_rows_of_the_three_questions_are_rows() -> None:
+    assert {(arm.hosts, arm.name) for hosts in SIZES for arm in arms(hosts)} >= PLANNED
 
 
 def test_the_kept_runs_lasted_no_longer_than_the_others() -> None:

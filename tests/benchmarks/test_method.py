@@ -223,7 +223,7 @@ def test_again_trains_kept_rows_once_and_goes_on_after_an_interruption(tmp_path:
     monkeypatch.setattr(command, "KEPT", kept)
     monkeypatch.setattr(command, "GROUPS", {"main": lambda: rows, "tuning": list})
     monkeypatch.setattr(command, "run_row", made)
-    arguments = argparse.Namespace(output=output, again=True, group=["main"], seeds=[1], samples=8)
+    arguments = argparse.Namespace(output=output, again=True, group=["main"], rows=None, seeds=[1], samples=8)
     with pytest.raises(KeyboardInterrupt):
         command.train(arguments)
     for _ in range(2):

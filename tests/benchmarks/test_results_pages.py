@@ -18,12 +18,13 @@ from benchmarks import (
     presets,
     sizes,
     small_vocabulary,
+    tuned,
     unequal_machines,
 )
 from benchmarks.assessed import report as assessed
 from benchmarks.method import __main__ as method
 from benchmarks.method.report import rewrite, write
-from benchmarks.method.rows import TUNING_SEED
+from benchmarks.method.rows import LINEAR, SEESAW, TUNING_SEED
 from benchmarks.method.store import Record, read_records, records_by_key
 from benchmarks.robustness import report as robustness
 from benchmarks.text_runs import COUNTED, Runs
@@ -54,8 +55,13 @@ def test_the_tables_of_data_of_an_instances_own_follow_from_their_records(tmp_pa
 
 @pytest.mark.parametrize(
     ("benchmark", "name"),
-    [(carried_over, "carried_over.md"), (critical_batch, "carried_over.md"), (unequal_machines, "method.md")],
-    ids=["carried over", "critical batch", "unequal machines"],
+    [
+        (carried_over, "carried_over.md"),
+        (critical_batch, "carried_over.md"),
+        (unequal_machines, "method.md"),
+        (tuned, "tuned.md"),
+    ],
+    ids=["carried over", "critical batch", "unequal machines", "tuned"],
 )
 def test_the_tables_follow_from_their_records(benchmark: Any, name: str, tmp_path: Path) -> None:
     page = Path(shutil.copy(RESULTS / name, tmp_path))
@@ -162,6 +168,20 @@ def test_the_readme_has_the_figures_of_the_larger_models() -> None:
     readme = README.read_text()
     for name, row in ((name, cells[key]) for name, key in named.items()):
         assert f" | {name} | {row[6]} | {row[8]} MB | | {row[3].split()[0]} |\n" in readme
+
+
+def test_the_readme_has_the_figures_of_methods_that_are_tuned_alike() -> None:
+    lines = tuned.winner_table(tuned.Runs(records_by_key(tuned.KEPT, [])))[2:]
+    cells = {found[1]: found for found in ([cell.strip() for cell in line.split("|")] for line in lines)}
+    named = {
+        "AdLoCo": tuned.TEST,
+        "a linear batch ramp without any statistics": LINEAR,
+        "Seesaw, a ramp that follows the learning rate": SEESAW,
+        "DiLoCo, H 64": tuned.LONG_H,
+    }
+    readme = README.read_text()
+    for name, row in ((name, cells[key]) for name, key in named.items()):
+        assert f" | {name} | {row[6]} | {row[8]} MB | {row[7]} | {row[5].split()[0]} |\n" in readme
 
 
 @pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.name)
