@@ -23,18 +23,16 @@ import argparse
 import math
 import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.nodes import Member, begin, read_events, write_document, write_text
-from benchmarks.soak import MACHINE, Peer, addresses_of, processes_of, say, soak_document
+from benchmarks.nodes import IN_OWN_SESSION, Member, begin, end, read_events, write_document, write_text
+from benchmarks.soak import START_SECONDS, Peer, begin_peer, processes_of, say, soak_document
 from benchmarks.stranger import frames_answered
 
 LIARS = ("flip", "nan", "replay", "weight", "garbage", "shape")
@@ -49,7 +47,6 @@ LAST_LOSSES = 5
 """Held-out losses of the last so many evaluations; their median is the run's."""
 NUM_PARAGRAPHS = 8_000
 """More than the model can learn by heart, so that the held-out loss of a run in peace does not rise in the end."""
-STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.5
 
 
@@ -60,7 +57,7 @@ class Siege:
         self.honest: list[Peer] = []
         self.liars: list[Peer] = []
         self.strangers: list[Member] = []
-        self.events: dict[int, list[dict[str, Any]]] = {}
+        self.events: dict[str, list[dict[str, Any]]] = {}
         """Of each honest peer: its rounds."""
         self.seen_at: dict[int, float] = {}
         """Round -> when the first honest peer had ended it."""
@@ -73,13 +70,11 @@ class Siege:
     def run(self) -> None:
         self.folder.mkdir(parents=True)
         step = self.arguments.step_seconds
-        self.honest = [Peer(0, self.folder / "peer-0", ["start", str(self._write_config()), *MACHINE], step)]
-        self.honest[0].start()
-        addresses = addresses_of(self.honest[0])
-        join = ["join", "--initial-peers", *addresses, *MACHINE]
+        self.honest = [begin_peer(self.folder, "peer-0", "start", self._write_config(), step_seconds=step)]
+        addresses = self.honest[0].addresses(deadline=time.monotonic() + START_SECONDS)
+        join = ("join", "--initial-peers", *addresses)
         for index in range(1, self.arguments.peers):
-            self.honest.append(Peer(index, self.folder / f"peer-{index}", join, step))
-            self.honest[-1].start()
+            self.honest.append(begin_peer(self.folder, f"peer-{index}", *join, step_seconds=step))
         began = time.monotonic()
         end = began + 60.0 * self.arguments.minutes
         while (now := time.monotonic()) < end:
@@ -88,52 +83,36 @@ class Siege:
                 self._admit(now, join, addresses, end - now)
             time.sleep(LOOK_SECONDS)
 
-    def _admit(self, now: float, join: list[str], addresses: list[str], seconds: float) -> None:
+    def _admit(self, now: float, join: Sequence[str], addresses: list[str], seconds: float) -> None:
         self.admitted_at, self.siege_seconds = now, seconds
         for index in range(self.arguments.liars):
             kind = LIARS[index % len(LIARS)]
-            self.liars.append(Peer(index, self.folder / f"liar-{index}-{kind}", join, self.arguments.step_seconds, kind))
-            self.liars[-1].start()
+            step = self.arguments.step_seconds
+            self.liars.append(begin_peer(self.folder, f"liar-{index}-{kind}", *join, step_seconds=step, kind=kind))
         for index in range(self.arguments.strangers):
             name = f"stranger-{index}"
             command = ["nice", "-n", STRANGER_NICENESS, sys.executable, "-m", "benchmarks.stranger"]
             command += ["--initial-peers", *addresses, "--workdir", str(self.folder / name)]
             command += ["--seconds", f"{0.75 * seconds:.0f}", "--seed", str(index)]
-            popen = partial(subprocess.Popen, start_new_session=True)
-            self.strangers.append(begin(self.folder, name, command, popen=popen))
+            self.strangers.append(begin(self.folder, name, command, popen=IN_OWN_SESSION))
         kinds = ", ".join(peer.kind for peer in self.liars) or "no"
         say(f"round {max(self.seen_at, default=-1)}: {kinds} liars join, {len(self.strangers)} strangers flood")
 
     def _look(self, now: float) -> None:
         for peer in self.honest:
             for event in peer.new_rounds():
-                self.events.setdefault(peer.index, []).append(event)
+                self.events.setdefault(peer.name, []).append(event)
                 self.seen_at.setdefault(event["round"], now)
-            if not peer.is_alive and not any(text.startswith(f"peer {peer.index} ") for text in self.ended):
-                assert peer.process is not None
-                self.ended.append(f"peer {peer.index} with {peer.process.returncode} in round {max(self.seen_at, default=-1)}")
+            if not peer.is_alive and not any(text.startswith(f"{peer.name} ") for text in self.ended):
+                self.ended.append(f"{peer.name} with {peer.process.returncode} in round {max(self.seen_at, default=-1)}")
 
         self.fallen |= {peer.kind for peer in self.liars if not peer.is_alive}
 
     def stop(self) -> None:
-        for peer in self.liars:
-            peer.signal(signal.SIGKILL)
-        for stranger in self.strangers:
-            stranger.process.kill()
-        for peer in self.honest:
-            if peer.is_alive:
-                peer.signal(signal.SIGINT)
-        deadline = time.monotonic() + STOP_SECONDS
-        strangers = [stranger.process for stranger in self.strangers]
-        for process in [*(peer.process for peer in (*self.honest, *self.liars)), *strangers]:
-            if process is None:
-                continue
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                self.ended.append(f"process {process.pid} does not leave")
-                process.kill()
-                process.wait()
+        for member in (*self.liars, *self.strangers):
+            member.kill()
+        codes = zip(self.honest, end(self.honest), strict=True)
+        self.ended += [f"{peer.name} does not leave" for peer, code in codes if code == -signal.SIGKILL]
 
     # --- the verdict --------------------------------------------------------------------------------------------------
 
@@ -200,7 +179,7 @@ class Siege:
 
     def _part_averaged(self, liar: Peer) -> tuple[float, int]:
         """The part of the averages of several hosts that holds the liar's work, and how many averages there were."""
-        me, work = liar.identity, self._work_of(liar)
+        me, work = liar.peer_id, self._work_of(liar)
         seen = [event for events in self.events.values() for event in events]
         ends = [event for event in seen if not event["is_void"] and len(event["hosts"]) > 1]
         counted = [event for event in ends if event["round"] in work[SETTLING_ROUNDS:]]
@@ -208,7 +187,7 @@ class Siege:
 
     def _work_of(self, liar: Peer) -> list[int]:
         """Rounds in which the plans give it samples. By its own events it has no samples where it was left out."""
-        me = liar.identity
+        me = liar.peer_id
         plans = [event for event in read_events(self.honest[0].workdir) if event["event"] == "plan"]
         hosts = {plan["round"]: [share for item in plan["instances"] for share in item["hosts"]] for plan in plans}
         return [

@@ -32,11 +32,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
-from benchmarks.nodes import ENVIRONMENT, LOOPBACK, ROOT, Event, end_on_sigterm, new_directory, node_command, paced, read_events
+from benchmarks.nodes import LOOPBACK, Event, Member, end_on_sigterm, new_directory, node_command, paced
 
 LOOK_SECONDS = 0.05
 SAMPLE_SECONDS = 0.1
@@ -55,39 +55,35 @@ NOTES = ("left", "suspected", "returned")
 OWN_PEERS = ("admission.kind=open", "admission.probation_rounds=0")
 
 
-@dataclass(kw_only=True)
-class Peer:
-    """One `adloco-peer` over its lives; `start` begins one."""
+def piped(command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
+    """The process with its output for this program, which notes when each line came."""
+    return subprocess.Popen(command, **options | {"stdout": subprocess.PIPE, "text": True})
 
-    workdir: Path
-    process: subprocess.Popen[str] = field(init=False)
+
+@dataclass(kw_only=True, eq=False)
+class Peer(Member):
+    """One `adloco-peer` over its lives."""
+
+    popen: Callable[..., Any] = piped
     began: float = field(init=False)
     lines: list[tuple[float, str]] = field(init=False)
     """Its output in this start, with wall clock times."""
     samples: list[tuple[float, float]] = field(init=False)
     """Processor seconds of its process in this life, with wall clock times."""
 
-    def start(self, *arguments: object, step_seconds: float = 0.0) -> "Peer":
-        """`step_seconds`: see `paced`."""
-        command = node_command(*arguments, workdir=self.workdir, listen=LOOPBACK, program=paced(step_seconds))
+    def start(self) -> Self:
         self.began, self.lines, self.samples = time.time(), [], []
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **ENVIRONMENT},
-            cwd=ROOT,
-        )
+        super().start()
         for work, into in ((self._listen, self.lines), (self._sample, self.samples)):
             threading.Thread(target=work, args=(self.process, into), daemon=True).start()
         return self
 
     def _listen(self, process: subprocess.Popen[str], lines: list[tuple[float, str]]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            lines.append((time.time(), line.rstrip("\n")))
+        with self.log.open("a") as log:
+            for line in process.stdout:
+                lines.append((time.time(), line.rstrip("\n")))
+                log.write(line)
 
     def _sample(self, process: subprocess.Popen[str], samples: list[tuple[float, float]]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -102,9 +98,6 @@ class Peer:
     def said(self, prefix: str) -> tuple[float, str] | None:
         return next(((at, line) for at, line in list(self.lines) if line.startswith(prefix)), None)
 
-    def events(self) -> list[Event]:
-        return read_events(self.workdir)
-
     def first(self, name: str, *, since: float, fits: Callable[[Event], bool] = bool) -> Event | None:
         return next((e for e in self.events() if e["event"] == name and e["time"] >= since and fits(e)), None)
 
@@ -112,11 +105,11 @@ class Peer:
     def me(self) -> str:
         return str(next(event["peer"] for event in self.events() if event["event"] == "started"))
 
-    def kill(self) -> float:
-        """Returns when."""
-        self.process.kill()
-        self.process.wait()
-        return time.time()
+
+def timed(folder: Path, name: str, *arguments: object, step_seconds: float = 0.0) -> Peer:
+    """A node on loopback that is to be started; `step_seconds`: see `paced`."""
+    command = node_command(*arguments, workdir=folder / name, listen=LOOPBACK, program=paced(step_seconds))
+    return Peer(workdir=folder / name, command=command)
 
 
 def _seconds(process: psutil.Process) -> float:
@@ -208,12 +201,12 @@ def missed(others: Sequence[Peer], gone: str, *, since: float, waiter: Waiter) -
     return max(event["time"] for event in waiter.wait(look, f"{gone} to be missed"))
 
 
-def kill_and_restart(
-    peer: Peer, others: Sequence[Peer], known: Sequence[str], waiter: Waiter, *, step_seconds: float
-) -> dict[str, Row]:
-    me, since = peer.me, peer.kill()
+def kill_and_restart(peer: Peer, others: Sequence[Peer], waiter: Waiter) -> dict[str, Row]:
+    me = peer.me
+    peer.kill()
+    since = time.time()
     lost = shares_under_way(others, me, since)
-    peer.start("join", "--initial-peers", *known, step_seconds=step_seconds)
+    peer.start()
 
     def first_note(other: Peer) -> Event | None:
         return next((e for e in other.events() if e["time"] >= since and e["event"] in NOTES and e.get("peer") == me), None)
@@ -262,28 +255,32 @@ def conduct(args: argparse.Namespace, peers: list[Peer]) -> dict[str, dict[str, 
         for what, (seconds, processor) in rows.items():
             print(f"{seconds:8.2f}{'' if processor is None else format(processor, '.2f'):>8}  {what}", flush=True)
 
-    first, step = Peer(workdir=args.out / "peer-0"), args.step_seconds
-    peers.append(first.start("start", args.config, "--set", "work.rounds=100000", *OWN_PEERS, *args.set, step_seconds=step))
+    step = args.step_seconds
+    settings = ("--set", "work.rounds=100000", *OWN_PEERS, *args.set)
+    first = timed(args.out, "peer-0", "start", args.config, *settings, step_seconds=step)
+    peers.append(first.start())
     known = waiter.wait(lambda: first.said("initial peers: "), "the first peer")[1].split()[2:]
+    join = ("join", "--initial-peers", *known)
     for number in range(1, args.peers):
-        peers.append(Peer(workdir=args.out / f"peer-{number}").start("join", "--initial-peers", *known, step_seconds=step))
+        peers.append(timed(args.out, f"peer-{number}", *join, step_seconds=step).start())
     others = list(peers)
     for other in others:
         waiter.wait(partial(other.first, "first_contribution", since=other.began), "the swarm to train")
-    joiner = Peer(workdir=args.out / "joiner")
-    peers.append(joiner)
+    joiner = timed(args.out, "joiner", *join, step_seconds=step)
 
-    def join() -> dict[str, Row]:
-        return phases(joiner.start("join", "--initial-peers", *known, step_seconds=step), waiter)
+    def begin() -> dict[str, Row]:
+        peers[len(others) :] = [joiner.start()]
+        return phases(joiner, waiter)
 
     def kill() -> dict[str, Row]:
-        since = joiner.kill()
+        joiner.kill()
+        since = time.time()
         return {"noted by the last of the others": (missed(others, joiner.me, since=since, waiter=waiter) - since, None)}
 
-    measure("cold join", join)
+    measure("cold join", begin)
     measure("graceful leave", lambda: leave(joiner, others, waiter))
-    measure("warm join", join)
-    measure("kill, started again at once", lambda: kill_and_restart(joiner, others, known, waiter, step_seconds=step))
+    measure("warm join", begin)
+    measure("kill, started again at once", lambda: kill_and_restart(joiner, others, waiter))
     measure("kill, not started again", kill)
     return results
 

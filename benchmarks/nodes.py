@@ -1,6 +1,7 @@
 """Nodes as a user starts them, for benchmarks: their command, their output, their event files."""
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -9,16 +10,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
+
+from adloco_p2p.swarm.p2p.identity import Identity
 
 ROOT = Path(__file__).parents[1]
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 LOOK_SECONDS = 0.2
+IN_OWN_SESSION = partial(subprocess.Popen, start_new_session=True)
+"""For processes that a Ctrl-C in the terminal must not reach."""
 ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan", "link", "loss", "delay", "queue")
@@ -33,21 +39,62 @@ def read_events(workdir: Path) -> list[Event]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Member:
-    """A node's process and what it leaves behind."""
+    """A node's process over its lives, and what it leaves behind: its directory, and NAME.log beside it with its output."""
 
-    name: str
     workdir: Path
-    log: Path
-    process: subprocess.Popen[Any]
+    command: Sequence[str]
+    popen: Callable[..., Any] = subprocess.Popen
+    """May start it elsewhere, as in a network namespace."""
+    process: subprocess.Popen[Any] = field(init=False)
+    lives: int = 0
+    _read_bytes: int = 0
+
+    def start(self) -> Self:
+        self.lives += 1
+        with self.log.open("ab") as output:
+            options = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT, "cwd": ROOT}
+            self.process = self.popen(self.command, env={**os.environ, **ENVIRONMENT}, **options)
+        return self
+
+    @property
+    def name(self) -> str:
+        return self.workdir.name
+
+    @property
+    def log(self) -> Path:
+        return self.workdir.with_name(f"{self.name}.log")
 
     @property
     def words(self) -> str:
         return self.log.read_text(errors="replace")
 
+    @property
+    def peer_id(self) -> str | None:
+        """None before its first start has come so far."""
+        key = self.workdir / "identity.key"
+        return Identity.load_or_create(key).peer_id if key.exists() else None
+
     def events(self) -> list[Event]:
         return read_events(self.workdir)
+
+    def new_rounds(self) -> Iterator[Event]:
+        """Round events since the last call."""
+        path = self.workdir / "events.jsonl"
+        if not path.exists():
+            return
+        if path.stat().st_size < self._read_bytes:
+            self._read_bytes = 0  # rewound to its last checkpoint
+        with path.open("rb") as file:
+            file.seek(self._read_bytes)
+            whole = file.read().rpartition(b"\n")[0]
+        self._read_bytes += len(whole) + bool(whole)
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):  # a rewind fell between two looks
+                event = json.loads(line)
+                if event["event"] == "round":
+                    yield event
 
     def num_rounds(self) -> int:
         return sum(event["event"] == "round" for event in self.events())
@@ -63,6 +110,10 @@ class Member:
                 sys.exit(f"{self.name} did not start: {self.words[-1000:]}")
             time.sleep(LOOK_SECONDS)
         return match[1].split()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 def paced(step_seconds: float) -> Sequence[object]:
@@ -81,13 +132,8 @@ def node_command(
 
 
 def begin(folder: Path, name: str, command: Sequence[str], *, popen: Callable[..., Any] = subprocess.Popen) -> Member:
-    """Start the command of a node whose directory is FOLDER/NAME; NAME.log beside it gets its output. `popen` may start it
-    elsewhere, as in a network namespace."""
-    log = folder / f"{name}.log"
-    with log.open("wb") as output:
-        options = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT, "cwd": ROOT}
-        process = popen(command, env={**os.environ, **ENVIRONMENT}, **options)
-    return Member(name=name, workdir=folder / name, log=log, process=process)
+    """Start the command of a node whose directory is FOLDER/NAME."""
+    return Member(workdir=folder / name, command=command, popen=popen).start()
 
 
 def begin_node(folder: Path, name: str, *arguments: object, step_seconds: float = 0.0, settings: Sequence[str] = ()) -> Member:
@@ -101,12 +147,13 @@ def end(members: Sequence[Member], *, seconds: float = 60.0) -> list[int]:
     """Ask all of them to leave, kill those that have not left in time; the exit codes."""
     for member in members:
         member.process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + seconds
     for member in members:
         try:
-            member.process.wait(seconds)
+            member.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            member.process.kill()
-    return [member.process.wait() for member in members]
+            member.kill()
+    return [member.process.returncode for member in members]
 
 
 def problems_of(members: Sequence[Member], *, minutes: float) -> list[str]:

@@ -21,27 +21,34 @@ DIR/peer-K.log is the output of peer K.
 
 import argparse
 import contextlib
-import json
 import math
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
-from adloco_p2p.swarm.p2p.identity import Identity
-from benchmarks.nodes import ADDRESSES, ENVIRONMENT, LOOPBACK, ROOT, llama, write_document, write_text
+from benchmarks.nodes import (
+    IN_OWN_SESSION,
+    LOOPBACK,
+    Event,
+    Member,
+    end,
+    llama,
+    node_command,
+    paced,
+    write_document,
+    write_text,
+)
 
 FREEZE_SECONDS = 20.0
 LOOK_SECONDS = 0.25
 STOP_SECONDS = 60.0
+START_SECONDS = 1800.0
+"""Of the first peer, at any speed of the machine."""
 MEMORY_EVERY_SECONDS = 5.0
 MAX_GROWTH = 0.05
 INTERRUPTED = (130, -signal.SIGINT)
@@ -52,26 +59,22 @@ STEADY_EVERY = 4
 TELL_SECONDS = 60.0
 LOSSES = 20
 """Rounds whose losses are compared, at the beginning and at the end."""
-MACHINE = ["--plain", "--host-maddrs", LOOPBACK, "--peer-set", "num_threads=1", "allow_local_files=true"]
 PROGRAMS = ("adloco_p2p", "benchmarks.paced", "benchmarks.bad_peer", "benchmarks.stranger", "p2pd")
 BAD_KINDS = ("nan", "replay", "cut", "garbage", "shape", "foreign", "weight")
 
 
-@dataclass
-class Peer:
+@dataclass(kw_only=True, eq=False)
+class Peer(Member):
     """One peer of the swarm over all its lives."""
 
-    index: int
-    workdir: Path
-    command: list[str]
-    step_seconds: float
     kind: str = ""
     """Of a bad one."""
-    process: subprocess.Popen[bytes] | None = None
-    lives: int = 0
+    is_steady: bool = False
+    """Only ever stopped."""
     frozen_until: float | None = None
     leaving_until: float | None = None
-    read_bytes: int = 0
+    restarted_at: float | None = None
+    """Until its next round ends."""
     rounds: dict[tuple[int, int], str] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
     memory: list[tuple[float, int]] = field(default_factory=list)
@@ -80,75 +83,26 @@ class Peer:
     growths: list[float] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
 
-    def start(self) -> None:
-        self.workdir.mkdir(parents=True, exist_ok=True)
-        self.lives += 1
+    def start(self) -> Self:
         self.began, self.memory = time.monotonic(), []
-        environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, *self._program, *self.command, "--workdir", str(self.workdir)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-
-    @property
-    def _program(self) -> list[str]:
-        program = ["benchmarks.bad_peer", self.kind] if self.kind else ["benchmarks.paced"]
-        return ["-m", *program, str(self.step_seconds)]
-
-    @property
-    def is_steady(self) -> bool:
-        return self.index % STEADY_EVERY == 1
-
-    @property
-    def log(self) -> Path:
-        return self.workdir.with_suffix(".log")
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    @property
-    def identity(self) -> str | None:
-        """Its id among the others; none before its first start has come so far."""
-        key = self.workdir / "identity.key"
-        return Identity.load_or_create(key).peer_id if key.exists() else None
+        return super().start()
 
     @property
     def is_undisturbed(self) -> bool:
         return self.is_alive and self.frozen_until is None and self.leaving_until is None
 
-    def signal(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
-
-    def new_rounds(self) -> Iterator[dict[str, Any]]:
-        """Round events since the last call."""
-        path = self.workdir / "events.jsonl"
-        if not path.exists():
-            return
-        if path.stat().st_size < self.read_bytes:
-            self.read_bytes = 0  # rewound to its last checkpoint
-        with path.open("rb") as file:
-            file.seek(self.read_bytes)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self.read_bytes += len(whole)
-        for line in whole.splitlines():
-            with contextlib.suppress(ValueError):  # a rewind fell between two looks
-                event = json.loads(line)
-                if event["event"] == "round":
-                    yield event
+    def note_rounds(self) -> list[Event]:
+        """Round events since the last call, whose digests and losses are kept."""
+        events = list(self.new_rounds())
+        for event in events:
+            self.rounds[event["round"], event["instance"]] = event["digest"]
+            if event["loss"] is not None:
+                self.losses[event["round"]] = event["loss"]
+        return events
 
     def measure(self) -> None:
         if not self.is_alive or self.frozen_until is not None:
             return
-        assert self.process is not None
         with contextlib.suppress(psutil.Error):
             self.memory.append((time.monotonic() - self.began, psutil.Process(self.process.pid).memory_full_info().uss))
 
@@ -159,8 +113,7 @@ class Peer:
             fifth = max(1, len(warm) // 5)
             first, last = sorted(warm[:fifth])[fifth // 2], sorted(warm[-fifth:])[fifth // 2]
             self.growths.append(last / first - 1.0)
-        if self.process is not None and self.process.returncode is not None:
-            self.codes.append(self.process.returncode)
+        self.codes.append(self.process.returncode)
 
 
 def main() -> int:
@@ -192,26 +145,20 @@ class Soak:
         self.orphans: list[str] = []
         self.stubborn: list[str] = []
         """Those that had not left a minute after being asked to."""
-        self.restarts: dict[int, float] = {}
         self.back_seconds: list[float] = []
         self.is_ending = False
 
     def run(self) -> None:
-        config = self._write_config()
         step_seconds = self.arguments.step_seconds
-        first = Peer(0, self.folder / "peer-0", ["start", str(config), *MACHINE], step_seconds)
+        first = begin_peer(self.folder, "peer-0", "start", self._write_config(), step_seconds=step_seconds)
         self.peers.append(first)
-        first.start()
-        addresses = addresses_of(first)
+        join = ("join", "--initial-peers", *first.addresses(deadline=time.monotonic() + START_SECONDS))
         for index in range(1, self.arguments.peers):
-            peer = Peer(index, self.folder / f"peer-{index}", ["join", "--initial-peers", *addresses, *MACHINE], step_seconds)
-            self.peers.append(peer)
-            peer.start()
+            self.peers.append(begin_peer(self.folder, f"peer-{index}", *join, step_seconds=step_seconds))
+            self.peers[-1].is_steady = index % STEADY_EVERY == 1
         for index in range(self.arguments.bad_peers):
             kind = BAD_KINDS[index % len(BAD_KINDS)]
-            join = ["join", "--initial-peers", *addresses, *MACHINE]
-            self.bad_peers.append(Peer(index, self.folder / f"bad-{index}-{kind}", join, step_seconds, kind))
-            self.bad_peers[-1].start()
+            self.bad_peers.append(begin_peer(self.folder, f"bad-{index}-{kind}", *join, step_seconds=step_seconds, kind=kind))
         end = time.monotonic() + 60.0 * self.arguments.minutes
         next_word = time.monotonic() + TELL_SECONDS
         next_deed = time.monotonic() + self.arguments.every
@@ -236,34 +183,24 @@ class Soak:
     def stop(self) -> None:
         self.is_ending = True
         for peer in self.bad_peers:
-            peer.signal(signal.SIGKILL)
-            assert peer.process is not None
-            peer.process.wait()
+            peer.kill()
         for peer in self.peers:
             if peer.frozen_until is not None:
-                peer.signal(signal.SIGCONT)
-            if peer.is_alive:
-                peer.signal(signal.SIGINT)
-        deadline = time.monotonic() + STOP_SECONDS
+                peer.process.send_signal(signal.SIGCONT)
+        stubborn = [peer.name for peer, code in zip(self.peers, end(self.peers), strict=True) if code == -signal.SIGKILL]
+        for name in stubborn:
+            say(f"{name} does not end a minute after it was asked to")
         for peer in self.peers:
-            if peer.process is None:
-                continue
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                peer.process.wait(max(0.1, deadline - time.monotonic()))
-            if peer.process.poll() is None:
-                say(f"peer {peer.index} does not end {STOP_SECONDS:.0f} s after it was asked to")
-                peer.process.kill()
-                peer.process.wait()
             peer.end_life(self.arguments.warm)
         self._look()
 
     def judge(self) -> int:
         time.sleep(2.0)  # daemons see that their parents are gone
         left = processes_of(self.folder)
-        rounds: dict[tuple[int, int], dict[str, list[int]]] = {}
+        rounds: dict[tuple[int, int], dict[str, list[str]]] = {}
         for peer in self.peers:
             for key, digest in peer.rounds.items():
-                rounds.setdefault(key, {}).setdefault(digest, []).append(peer.index)
+                rounds.setdefault(key, {}).setdefault(digest, []).append(peer.name)
         differing = {key: digests for key, digests in rounds.items() if len(digests) > 1}
         unrepaired = [key for key in differing if self._is_unrepaired(key, rounds)]
         growths = [growth for peer in self.peers for growth in peer.growths]
@@ -316,7 +253,7 @@ class Soak:
         with (self.folder / "deeds.txt").open("a") as file:
             file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
-    def _is_unrepaired(self, key: tuple[int, int], rounds: dict[tuple[int, int], dict[str, list[int]]]) -> bool:
+    def _is_unrepaired(self, key: tuple[int, int], rounds: dict[tuple[int, int], dict[str, list[str]]]) -> bool:
         number, instance = key
         later = [rounds.get((number + ahead, instance)) for ahead in range(1, REPAIR_ROUNDS + 1)]
         seen = [digests for digests in later if digests]
@@ -325,19 +262,17 @@ class Soak:
     def _look(self) -> None:
         now = time.monotonic()
         for peer in self.peers:
-            for event in peer.new_rounds():
-                peer.rounds[event["round"], event["instance"]] = event["digest"]
-                if event["loss"] is not None:
-                    peer.losses[event["round"]] = event["loss"]
-                if peer.index in self.restarts:
-                    self.back_seconds.append(now - self.restarts.pop(peer.index))
+            for event in peer.note_rounds():
+                if peer.restarted_at is not None:
+                    self.back_seconds.append(now - peer.restarted_at)
+                    peer.restarted_at = None
                 if event["round"] > self.newest:
                     self.newest, self.progress_at = event["round"], now
         self.longest_pause = max(self.longest_pause, now - self.progress_at)
         for peer in self.peers:
-            if peer.process is not None and not peer.is_alive and peer.leaving_until is None and not self.is_ending:
+            if not peer.is_alive and peer.leaving_until is None and not self.is_ending:
                 peer.end_life(self.arguments.warm)
-                say(f"peer {peer.index} ended by itself with {peer.codes[-1:]}; started again")
+                say(f"{peer.name} ended by itself with {peer.codes[-1:]}; started again")
                 self._restart(peer)
         for peer in self.bad_peers:
             if not peer.is_alive and not self.is_ending:
@@ -348,7 +283,7 @@ class Soak:
         for peer in self.peers:
             if peer.frozen_until is not None and now >= peer.frozen_until:
                 peer.frozen_until = None
-                peer.signal(signal.SIGCONT)
+                peer.process.send_signal(signal.SIGCONT)
 
     def _disturb(self, now: float) -> None:
         able = [peer for peer in self.peers if peer.is_undisturbed and peer.rounds]
@@ -357,23 +292,20 @@ class Soak:
         peer = self.chance.choice(able)
         deed = "freeze" if peer.is_steady else self.chance.choice(sorted(self.deeds))
         self.deeds[deed] += 1
-        self._note(f"round {self.newest}: {deed} peer {peer.index}")
-        assert peer.process is not None
+        self._note(f"round {self.newest}: {deed} {peer.name}")
         if deed == "freeze":
             peer.frozen_until = now + FREEZE_SECONDS
-            peer.signal(signal.SIGSTOP)
+            peer.process.send_signal(signal.SIGSTOP)
             return
         if deed == "leave":
             peer.leaving_until = now + STOP_SECONDS
-            peer.signal(signal.SIGINT)
+            peer.process.send_signal(signal.SIGINT)
             return
         self._kill(peer)
         self._restart(peer)
 
     def _kill(self, peer: Peer) -> None:
-        assert peer.process is not None
-        peer.process.kill()
-        peer.process.wait()
+        peer.kill()
         peer.end_life(self.arguments.warm)
         time.sleep(1.0)  # its daemon sees that its parent is gone
         self.orphans += processes_of(peer.workdir)
@@ -384,7 +316,7 @@ class Soak:
             if peer.leaving_until is None or (peer.is_alive and now < peer.leaving_until):
                 continue
             if peer.is_alive:
-                self.stubborn.append(f"peer {peer.index} in round {self.newest}")
+                self.stubborn.append(f"{peer.name} in round {self.newest}")
                 self._kill(peer)
             else:
                 peer.end_life(self.arguments.warm)
@@ -392,7 +324,7 @@ class Soak:
             self._restart(peer)
 
     def _restart(self, peer: Peer) -> None:
-        self.restarts[peer.index] = time.monotonic()
+        peer.restarted_at = time.monotonic()
         peer.start()
 
     def _write_config(self) -> Path:
@@ -401,16 +333,12 @@ class Soak:
         return write_document(self.folder, document)
 
 
-def addresses_of(first: Peer) -> list[str]:
-    """Under which the peer that began the run can be reached, once it prints them: at any speed of the machine, as long as it
-    lives, and for half an hour at most."""
-    for _ in range(18_000):
-        if not first.is_alive:
-            break
-        if match := ADDRESSES.search(first.log.read_text(errors="replace")):
-            return match[1].split()
-        time.sleep(0.1)
-    raise SystemExit(f"the first peer does not listen; see {first.log}")
+def begin_peer(folder: Path, name: str, *arguments: object, step_seconds: float, kind: str = "") -> Peer:
+    """An honest peer, or a bad one of the kind, whose device takes so long for an inner step; in a session of its own, since
+    Ctrl-C is for this program alone."""
+    program = ("benchmarks.bad_peer", kind, step_seconds) if kind else paced(step_seconds)
+    command = node_command(*arguments, workdir=folder / name, listen=LOOPBACK, program=program)
+    return Peer(workdir=folder / name, command=command, popen=IN_OWN_SESSION, kind=kind).start()
 
 
 def soak_document(folder: Path, *, inner_steps: int, instances: int) -> dict[str, Any]:
@@ -432,9 +360,10 @@ def processes_of(folder: Path) -> list[str]:
     """Living processes, daemons among them, that work under the folder."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
-        line = " ".join(process.info["cmdline"] or ())
+        words = process.info["cmdline"] or ()
+        line = " ".join(words)
         is_peer = any(program in line for program in PROGRAMS)
-        if is_peer and f"{folder}/" in f"{line}/" and process.info["status"] != psutil.STATUS_ZOMBIE:
+        if is_peer and any(f"{folder}/" in f"{word}/" for word in words) and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(line[:200])
     return found
 

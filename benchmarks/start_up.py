@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.join_time import OWN_PEERS, Peer, Waiter
+from benchmarks.join_time import OWN_PEERS, Peer, Waiter, timed
 from benchmarks.nodes import write_config
 
 STEP_SECONDS = 0.5
@@ -28,9 +28,8 @@ def spin() -> None:
         pass
 
 
-def start(peer: Peer, known: list[str], waiter: Waiter) -> dict[str, tuple[float, float]]:
+def moments_of(peer: Peer, waiter: Waiter) -> dict[str, tuple[float, float]]:
     """Moment -> wall and processor seconds since the start of the process, which is ended."""
-    peer.start("join", "--initial-peers", *known)
     imported = waiter.wait(lambda: peer.said("looking for the swarm"), "the imports")[0]
     found = waiter.wait(lambda: peer.said("run "), "the run")[0]
     up = waiter.wait(lambda: peer.first("started", since=peer.began), "the node")["time"]
@@ -49,19 +48,20 @@ def main() -> int:
     args.out = args.out.resolve()
     args.out.mkdir(parents=True)
     config = write_config(args.out, "start-up", rounds=100000, inner_steps=4, width=32, layers=1, equal_shares=True)
-    peers = [Peer(workdir=args.out / "founder")]
+    founder = timed(args.out, "founder", "start", config, "--set", *OWN_PEERS, step_seconds=STEP_SECONDS)
+    peers = list[Peer]()
     waiter = Waiter(deadline=time.monotonic() + 60 * MINUTES, peers=peers)
     loops = [multiprocessing.Process(target=spin, daemon=True) for _ in range(args.busy)]
     results: list[dict[str, tuple[float, float]]] = []
     try:
-        peers[0].start("start", config, "--set", *OWN_PEERS, step_seconds=STEP_SECONDS)
-        known = waiter.wait(lambda: peers[0].said("initial peers: "), "the founder")[1].split()[2:]
-        waiter.wait(lambda: peers[0].first("round", since=peers[0].began), "the first round")
+        peers.append(founder.start())
+        known = waiter.wait(lambda: founder.said("initial peers: "), "the founder")[1].split()[2:]
+        waiter.wait(lambda: founder.first("round", since=founder.began), "the first round")
         for loop in loops:
             loop.start()
         for number in range(args.starts):
-            peers.append(Peer(workdir=args.out / f"joiner-{number}"))
-            results.append(start(peers[-1], known, waiter))
+            peers.append(timed(args.out, f"joiner-{number}", "join", "--initial-peers", *known).start())
+            results.append(moments_of(peers[-1], waiter))
     finally:
         for loop in loops:
             if loop.pid is not None:

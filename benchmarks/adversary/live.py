@@ -5,9 +5,6 @@ and give the stranger no seat.
 """
 
 import contextlib
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,10 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from adloco_p2p.swarm.p2p.identity import Identity
 from benchmarks.adversary.scenario import Outcome, Play, Scenario
-from benchmarks.nodes import ENVIRONMENT, ROOT, write_document, write_text
-from benchmarks.soak import MACHINE, Peer, addresses_of, soak_document
+from benchmarks.nodes import begin, end, write_document, write_text
+from benchmarks.soak import START_SECONDS, Peer, begin_peer, soak_document
 from benchmarks.stranger import frames_answered
 
 FLOOD_SECONDS = 20.0
@@ -34,6 +30,7 @@ LONGEST_SECONDS = 1800.0
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.2
 INNER_STEPS = 10
+STEP_SECONDS = 0.02
 
 
 class _Nodes:
@@ -48,17 +45,15 @@ class _Nodes:
     def start(self, folder: Path) -> None:
         write_text(folder)
         config = write_document(folder, soak_document(folder, inner_steps=INNER_STEPS, instances=1))
-        self.peers.append(Peer(0, folder / "peer-0", ["start", str(config), *MACHINE], 0.02))
-        self.peers[0].start()
-        self.addresses = addresses_of(self.peers[0])
-        self.peers.append(Peer(1, folder / "peer-1", ["join", "--initial-peers", *self.addresses, *MACHINE], 0.02))
-        self.peers[1].start()
+        self.peers.append(begin_peer(folder, "peer-0", "start", config, step_seconds=STEP_SECONDS))
+        self.addresses = self.peers[0].addresses(deadline=time.monotonic() + START_SECONDS)
+        join = ("join", "--initial-peers", *self.addresses)
+        self.peers.append(begin_peer(folder, "peer-1", *join, step_seconds=STEP_SECONDS))
 
     def newest(self) -> list[int]:
         """The newest round of each."""
         for peer in self.peers:
-            for event in peer.new_rounds():
-                peer.rounds[event["round"], event["instance"]] = event["digest"]
+            for event in peer.note_rounds():
                 self.digests.setdefault((event["round"], event["instance"]), {})[event["digest"]] = None
                 self.hosts.update(dict.fromkeys(event["hosts"]))
         return [max((number for number, _ in peer.rounds), default=-1) for peer in self.peers]
@@ -85,24 +80,11 @@ class _Nodes:
         """Of the nodes and the processes that they started, as far as these live."""
         seconds = 0.0
         for peer in self.peers:
-            assert peer.process is not None
             with contextlib.suppress(psutil.Error):
                 node = psutil.Process(peer.process.pid)
                 for times in (process.cpu_times() for process in (node, *node.children(recursive=True))):
                     seconds += times.user + times.system
         return seconds
-
-    def stop(self) -> None:
-        for peer in self.peers:
-            if peer.is_alive:
-                peer.signal(signal.SIGINT)
-        for peer in self.peers:
-            assert peer.process is not None
-            try:
-                peer.process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                peer.process.kill()
-                peer.process.wait()
 
 
 def flooded(*deeds: str) -> Play:
@@ -116,7 +98,7 @@ def flooded(*deeds: str) -> Play:
             except SystemExit as not_listening:
                 return Outcome(sent="nothing", happened=str(not_listening), has_passed=False)
             finally:
-                nodes.stop()
+                end(nodes.peers, seconds=STOP_SECONDS)
 
     return play
 
@@ -126,23 +108,18 @@ def _flood(nodes: _Nodes, folder: Path, deeds: tuple[str, ...], seed: int) -> Ou
         return Outcome(sent="nothing", happened="the nodes did not begin", has_passed=False)
     command = [sys.executable, "-m", "benchmarks.stranger", "--workdir", str(folder / "stranger"), "--seed", str(seed)]
     command += ["--seconds", str(LONGEST_SECONDS), "--initial-peers", *nodes.addresses, "--only", *deeds]
-    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-    log = folder / "stranger.log"
-    with log.open("wb") as output:
-        stranger = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+    stranger = begin(folder, "stranger", command)
     try:
-        has_begun = nodes.wait_for(0, lambda: frames_answered(log.read_text(errors="replace")) > 0)
+        has_begun = nodes.wait_for(0, lambda: frames_answered(stranger.words) > 0)
         before, end = min(nodes.newest()), time.monotonic() + FLOOD_SECONDS
         if has_begun:
             nodes.wait_for(before + FLOOD_ROUNDS, lambda: time.monotonic() >= end)
-        has_ended = stranger.poll() is not None
+        has_ended = not stranger.is_alive
     finally:
         stranger.kill()
-        stranger.wait()
     after = min(nodes.newest())
     goes_on = after <= before or nodes.wait_for(after + 2)  # without rounds in the flood the row has failed already
-    me = Identity.load_or_create(folder / "stranger" / "identity.key").peer_id
-    told = log.read_text(errors="replace").splitlines()
+    told = stranger.words.splitlines()
     problems = {
         "the stranger did not get as far as flooding": not has_begun,
         "the stranger ended": has_ended,
@@ -150,7 +127,7 @@ def _flood(nodes: _Nodes, folder: Path, deeds: tuple[str, ...], seed: int) -> Ou
         "no rounds in the flood": after <= before,
         "no rounds after it": not goes_on,
         "digests differ": any(len(found) > 1 for found in nodes.digests.values()),
-        "the stranger got work": me in nodes.hosts,
+        "the stranger got work": stranger.peer_id in nodes.hosts,
     }
     wrong = [problem for problem, is_so in problems.items() if is_so]
     wrong += told[-1:] if has_ended else []

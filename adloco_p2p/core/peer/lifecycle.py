@@ -314,8 +314,7 @@ class Lifecycle:
         """A newcomer without a seat or a state, for whom nothing happened since all members of its newest plan went, and to
         whom nothing came from any peer of the run."""
         newest = self._book.newest
-        is_seated = any(entry.peer == self._state.me for entry in newest.roster)
-        if is_seated or self._state.held or self._book.has_others(newest, self._state.gone):
+        if self._state.held or self._book.is_on_roster(newest) or self._book.has_others(newest, self._state.gone):
             self._alone = None
         elif self._alone is None or self._alone[0] != newest.round:
             self._alone = newest.round, now

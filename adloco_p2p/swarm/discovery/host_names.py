@@ -4,22 +4,21 @@ import asyncio
 import socket
 from collections.abc import Sequence
 
-from adloco_p2p.swarm.p2p.addresses import shareable
+from adloco_p2p.swarm.p2p.addresses import NAME_FAMILIES, shareable
 
 LOOKUP_SECONDS = 5.0
-_FAMILIES = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 
 async def with_numbers(addresses: Sequence[str]) -> tuple[str, ...]:
     """The addresses, those with a name also by each IP address that it has now."""
-    named = [address for address in addresses if address.split("/")[1] in _FAMILIES]
+    named = [address for address in addresses if address.split("/")[1] in NAME_FAMILIES]
     found = await asyncio.gather(*map(_numbers, named))
     return shareable([*(number for numbers in found for number in numbers), *addresses])
 
 
 async def _numbers(address: str) -> list[str]:
     _, protocol, name, *rest = address.split("/")
-    lookup = asyncio.get_running_loop().getaddrinfo(name, None, family=_FAMILIES[protocol], type=socket.SOCK_STREAM)
+    lookup = asyncio.get_running_loop().getaddrinfo(name, None, family=NAME_FAMILIES[protocol], type=socket.SOCK_STREAM)
     try:
         found = await asyncio.wait_for(lookup, LOOKUP_SECONDS)
     except (OSError, UnicodeError, TimeoutError):

@@ -7,6 +7,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from socket import AF_INET, AF_INET6, AF_UNSPEC
 from typing import Literal
 
 from adloco_p2p.core.model.scalars import PeerId
@@ -18,7 +19,9 @@ MAX_ADDRESSES = 16
 
 Reach = Literal["relay", "public", "private", "loopback"]
 
-_HOST_PROTOCOLS = ("ip4", "ip6", "dns", "dns4", "dns6")
+NAME_FAMILIES = {"dns": AF_UNSPEC, "dns4": AF_INET, "dns6": AF_INET6}
+"""Protocols of a host by its name, with the addresses that the name stands for."""
+_HOST_PROTOCOLS = ("ip4", "ip6", *NAME_FAMILIES)
 _PORT_PROTOCOLS = ("tcp", "udp")
 _BARE_PROTOCOLS = ("quic-v1", "ws", "wss", "tls", "p2p-circuit")
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
