@@ -8,6 +8,10 @@ too often, it waits on the bench: a member without an instance until its link is
 The yardstick is the exchange of the fastest hosts that are more than half of the full members, so an honest host is among them
 as long as those are the majority: hosts with equal links all stay, whatever others claim. Of two hosts the one that joined
 first is the yardstick. All slow hosts are due in the same rounds, so the others wait for them together.
+
+A host that alone reduces sends its vector to nobody, so its uplink is not measured: it belongs to the yardstick, and counts as
+fast as the rest of it. Where no more than two members are full, and the first of them is not measured, the yardstick is that of
+all hosts: newcomers that are half of all others can put these aside until then, but no full member.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -89,9 +93,11 @@ def link_periods(
         return ALL_IN_EVERY_AVERAGE
     uplinks = {entry.peer: _uplink(entry) for entry in entries if len(entry.uplinks) >= LEAST_MEASURED and _uplink(entry) >= 1}
     fastest = _yardstick(entries, uplinks)
-    if not fastest:
+    rates = [uplinks[peer] for peer in fastest if peer in uplinks]
+    if not rates:
         return ALL_IN_EVERY_AVERAGE
-    exchange = exchange_seconds(vector_bytes, [uplinks.get(peer, 0.0) for peer in fastest])
+    equals = [min(rates)] * (max(len(fastest), 2) - len(rates))  # one host alone exchanges with its like
+    exchange = exchange_seconds(vector_bytes, [*rates, *equals])
     allowed = max(LEAST_SECONDS, tolerance * (compute_seconds + exchange))
     slow: dict[PeerId, LinkPeriod] = {}
     for entry in entries:
@@ -115,14 +121,20 @@ def _downlink(entry: RosterEntry, uplink: float) -> float:
 
 
 def _yardstick(entries: Sequence[RosterEntry], uplinks: Mapping[PeerId, float]) -> list[PeerId]:
-    """The fastest hosts that are more than half of the full members, of all where none is full; empty where too few uplinks are
-    known."""
-    full = [entry for entry in entries if not entry.probation] or list(entries)
-    if len(full) == 2:
-        return [min(full, key=lambda entry: (entry.joined_round, entry.peer)).peer]
-    known = sorted((entry.peer for entry in full if entry.peer in uplinks), key=lambda peer: (-uplinks[peer], peer))
-    count = len(full) // 2 + 1
-    return known[:count] if len(known) >= count else []
+    """The fastest hosts that are more than half of the full members; of two the one that joined first. Full members that are
+    not measured yet count as fast: one of three or more, and all where there are no more than two. Empty where too few uplinks
+    are known."""
+    full = sorted([e for e in entries if not e.probation] or entries, key=lambda entry: (entry.joined_round, entry.peer))
+    if len(full) == 2 and full[0].peer in uplinks:
+        return [full[0].peer]
+    are_few = len(full) <= 2
+    unmeasured = [entry.peer for entry in full if entry.peer not in uplinks]
+    sure = [entry.peer for entry in full] if are_few else unmeasured if len(unmeasured) == 1 else []
+    judged = entries if are_few else full
+    others = [entry.peer for entry in judged if entry.peer in uplinks and entry.peer not in sure]
+    count = max(0, len(judged) // 2 + 1 - len(sure))
+    fastest = sorted(others, key=lambda peer: (-uplinks[peer], peer))[:count]
+    return [*sure, *fastest] if len(fastest) == count else []
 
 
 def exchange_seconds(vector_bytes: int, uplinks: Sequence[float]) -> float:

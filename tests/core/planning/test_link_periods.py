@@ -105,6 +105,67 @@ def test_of_two_hosts_the_newcomer_gives_way() -> None:
     }
 
 
+def test_two_full_members_with_equal_links_are_in_every_average_and_so_are_newcomers_with_the_same_link() -> None:
+    """45 MB take 3.75 s at 12 MB/s, and 18.75 s more at 2 MB/s, where four times 2 s are the most."""
+    full = [member(0, 12), member(1, 12, joined=4)]
+    newcomers = [member(index, 12, joined=9, probation=3) for index in (2, 3)]
+    assert averages(*full, seconds=12.0) == averages(*full, *newcomers, seconds=12.0) == {}
+    assert averages(*full, *newcomers, member(4, 2, joined=9, probation=3), seconds=12.0) == {peer(4): TRIAL_ROUNDS}
+
+
+@pytest.mark.parametrize(
+    ("newcomers", "aside"),
+    [
+        ([12, 12, 2], {3: TRIAL_ROUNDS}),  # 22.5 s: with three hosts of 12 MB/s an average takes 5 s
+        ([12, 2], {2: TRIAL_ROUNDS}),
+        ([12, 2, 2], {}),  # more than half have fast links, or nobody is slow
+        ([12, 12, 2, 2], {3: TRIAL_ROUNDS, 4: TRIAL_ROUNDS}),
+        ([2], {}),
+        ([2, 2, 2], {}),
+        ([12, 0, 2], {}),
+    ],
+)
+def test_while_the_author_alone_is_full_and_reduces_its_newcomers_with_slow_links_do_not_set_the_pace(
+    newcomers: list[float], aside: dict[int, int]
+) -> None:
+    """Nobody measures the author's uplink: it sends its vector to no other host."""
+    entries = [member(0, 0), *(member(index, rate, probation=5) for index, rate in enumerate(newcomers, start=1))]
+    assert averages(*entries, seconds=6.0) == {peer(index): every for index, every in aside.items()}
+
+
+@pytest.mark.parametrize(
+    ("owed", "aside"),
+    [
+        ((0, 3, 3), True),
+        ((0, 3, 0), True),
+        ((0, 0, 0), True),
+        ((3, 3, 0), False),  # of two full members, only one of which is measured, none is put aside
+    ],
+)
+def test_while_the_author_is_not_measured_some_newcomers_may_be_full_already(owed: tuple[int, ...], *, aside: bool) -> None:
+    """Its uplink is in a plan some rounds after another member reduces, or never where it alone can be dialled."""
+    rates = (12, 12, 2)
+    newcomers = [member(k, rate, probation=n) for k, (rate, n) in enumerate(zip(rates, owed, strict=True), start=1)]
+    assert averages(member(0, 0), *newcomers, seconds=6.0) == ({peer(3): TRIAL_ROUNDS} if aside else {})
+
+
+@given(
+    own=st.sampled_from([0.0, 0.5, 12.0]),
+    honest=st.lists(st.floats(1.0, 100.0), min_size=1, max_size=6),
+    lies=st.lists(st.one_of(st.just(0.0), st.floats(1e-3, 1e9)), max_size=8),
+    seconds=st.floats(0.1, 1e4),
+)
+def test_newcomers_that_lie_put_no_full_member_aside_and_no_newcomer_with_the_fastest_link_unless_they_are_half(
+    own: float, honest: list[float], lies: list[float], seconds: float
+) -> None:
+    author = member(0, own)
+    newcomers = [member(index, rate, probation=3) for index, rate in enumerate([*honest, *lies], start=1)]
+    found = averages(author, *newcomers, seconds=seconds)
+    assert author.peer not in found
+    if len(lies) < len(honest):
+        assert all(peer(index) not in found for index, rate in enumerate(honest, start=1) if rate == max(honest))
+
+
 def test_names_that_cost_nothing_yet_are_no_yardstick() -> None:
     crowd = [member(index, 1000, probation=3) for index in range(4, 12)]
     assert averages(member(0, 12), member(1, 12), member(2, 11), *crowd, seconds=12.0) == {}
