@@ -8,6 +8,7 @@ with the control token behind it that ends the turn. An answer without text is r
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,19 +17,22 @@ from itertools import pairwise, takewhile
 import numpy as np
 import numpy.typing as npt
 
+from adloco_p2p.data.template_process import REMEDY, WHOSE, TemplateProcess
 from adloco_p2p.data.tokenizer import PretrainedTokenizer, TokenIds, Tokenizer
 from adloco_p2p.errors import ConfigError
 
 MARK = "\ue000{}\ue001"
 """The mark for the text of message number n, while the template is read: private-use characters, which no template has."""
-_MARK = re.compile("\ue000(\\d+)\ue001")
+_MARK = re.compile("\ue000([0-9]{1,9})\ue001")
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _ROLE = re.compile(r"[\w-]{1,64}")
 """Templates write roles as control text, so no role may spell a control token."""
 _CALLS = ("tool_calls", "function_call")
 """Keys of messages that hold more of an answer than its text."""
-MAX_SHAPES = 1024
+MAX_SHAPES = 256
 """Orders of roles whose rendering is remembered."""
+MAX_REPEATS = 8
+"""How often a template may write each message, on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,7 @@ class Piece:
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer."""
+    """The chat template of a tokenizer, at work until `close`."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises ConfigError for a tokenizer without a chat template."""
@@ -63,8 +67,9 @@ class ChatTemplate:
             )
         assert isinstance(tokenizer, PretrainedTokenizer)
         self._tokenizer = tokenizer
-        self._template = template
         self._has_marks = _GENERATION.search(template) is not None
+        self._process = TemplateProcess(template, has_marks=self._has_marks, special_tokens=tokenizer.special_tokens)
+        self.close = self._process.close
         # one for every order of roles, and the template's texts return in every conversation
         self._pieces = lru_cache(MAX_SHAPES)(self._pieces_of)
         self._control = lru_cache(MAX_SHAPES)(tokenizer.encode_control)
@@ -79,11 +84,11 @@ class ChatTemplate:
             return None
         pieces = self._pieces(roles)
         wanted, _ = self._render(roles, contents)
-        if _joined(pieces, contents) != wanted:
+        if not _is_joined(pieces, contents, wanted):
             contents = [content.strip() for content in contents]  # many templates trim
-            if _joined(pieces, contents) != wanted:
+            if not _is_joined(pieces, contents, wanted):
                 raise ConfigError(
-                    "data.messages_column: the model's chat template changes the messages' text, so that the learned tokens are"
+                    f"{WHOSE} changes the messages' text, so that the learned tokens are"
                     f" not known, such as in {json.dumps(messages[0])[:200]}; give a tokenizer with a plainer template",
                     code="E208",
                 )
@@ -110,31 +115,35 @@ class ChatTemplate:
     def _pieces_of(self, roles: tuple[str, ...]) -> tuple[Piece, ...]:
         """Such a conversation as the template writes it."""
         rendered, spans = self._render(roles, [MARK.format(number) for number in range(len(roles))])
-        if not self._has_marks:
-            spans = self._answers(rendered, roles)
-        if not spans:
-            raise ConfigError("data.messages_column: the model's chat template marks nothing as the assistant's", code="E208")
         marks = list(_MARK.finditer(rendered))
-        borders = {0, len(rendered), *(place for mark in marks for place in mark.span())}
-        ordered = sorted(borders | {place for span in spans for place in span})
+        if len(marks) > MAX_REPEATS * len(roles) or any(int(mark[1]) >= len(roles) for mark in marks):
+            raise ConfigError(
+                f"{WHOSE} writes {len(marks)} texts for a conversation of {len(roles)}; {REMEDY}",
+                code="E208",
+            )
+        if not self._has_marks:
+            spans = self._answers(rendered, marks, roles)
+        if not spans:
+            raise ConfigError(f"{WHOSE} marks nothing as the assistant's", code="E208")
+        borders = {0, len(rendered), *(place for part in (*spans, *(mark.span() for mark in marks)) for place in part)}
         pieces = []
-        for start, stop in pairwise(ordered):
+        for start, stop in pairwise(sorted(borders)):
             found = _MARK.fullmatch(rendered, start, stop)
-            span = next((span for span in spans if span[0] <= start and stop <= span[1]), (0, 0))
-            answer = next((int(mark[1]) for mark in marks if span[0] <= mark.start() < span[1]), None)
+            answer = _answer(spans, marks, start, stop)
             pieces.append(Piece(text=rendered[start:stop], message=int(found[1]) if found else None, answer=answer))
         return tuple(pieces)
 
-    def _answers(self, rendered: str, roles: tuple[str, ...]) -> list[tuple[int, int]]:
+    def _answers(self, rendered: str, marks: Sequence[re.Match[str]], roles: tuple[str, ...]) -> list[tuple[int, int]]:
         """Places of the assistant's texts, each with the control token that ends it."""
         spans = []
-        for mark in _MARK.finditer(rendered):
+        ends = self._tokenizer.control_tokens
+        for mark in marks:
             if roles[int(mark[1])] != "assistant":
                 continue
-            end = next((end for end in self._tokenizer.control_tokens if rendered.startswith(end, mark.end())), None)
+            end = next((end for end in ends if rendered.startswith(end, mark.end())), None)
             if end is None:
                 raise ConfigError(
-                    "data.messages_column: the model's chat template has no control token behind the assistant's answers and no"
+                    f"{WHOSE} has no control token behind the assistant's answers and no"
                     " {% generation %} marks, so the model could not learn to stop; put marks around the answer and its end in"
                     " the tokenizer's chat template",
                     code="E208",
@@ -144,26 +153,29 @@ class ChatTemplate:
 
     def _render(self, roles: Sequence[str], contents: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
         """The text of a conversation, and the places between generation marks. Raises ConfigError."""
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
-        try:
-            rendered, spans = render_jinja_template(
-                [messages],
-                chat_template=self._template,
-                return_assistant_tokens_mask=self._has_marks,
-                **self._tokenizer.special_tokens,
-            )
-        except Exception as error:  # a template is a program of others, with errors of its own
-            raise ConfigError(
-                f"data.messages_column: the model's chat template refuses a conversation of {', '.join(roles)[:200]}: {error}",
-                code="E207",
-            ) from error
-        return rendered[0], [(first, last) for first, last in spans[0]] if spans else []
+        return self._process.render([{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)])
 
 
-def _joined(pieces: Sequence[Piece], contents: Sequence[str]) -> str:
-    return "".join(piece.text if piece.message is None else contents[piece.message] for piece in pieces)
+def _answer(spans: Sequence[tuple[int, int]], marks: Sequence[re.Match[str]], start: int, stop: int) -> int | None:
+    """The message whose text is the first in the span around the stretch from `start` to `stop`; none outside of spans.
+    Both sequences are in order."""
+    before = bisect_right(spans, start, key=lambda span: span[0])
+    if not before or spans[before - 1][1] < stop:
+        return None
+    first, last = spans[before - 1]
+    place = bisect_left(marks, first, key=re.Match.start)
+    return int(marks[place][1]) if place < len(marks) and marks[place].start() < last else None
+
+
+def _is_joined(pieces: Sequence[Piece], contents: Sequence[str], wanted: str) -> bool:
+    """Whether the pieces with these texts are `wanted`; nothing longer than that is made."""
+    place = 0
+    for piece in pieces:
+        text = piece.text if piece.message is None else contents[piece.message]
+        if not wanted.startswith(text, place):
+            return False
+        place += len(text)
+    return place == len(wanted)
 
 
 def messages_of(value: object, column: str) -> list[tuple[str, str]]:

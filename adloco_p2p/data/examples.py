@@ -22,13 +22,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class ExampleReader:
-    """Rows of a data set as examples, by the columns that the configuration names."""
+    """Rows of a data set as examples, by the columns that the configuration names, until `close`."""
 
     def __init__(self, data: DataConfig, tokenizer: Tokenizer) -> None:
         """Raises ConfigError for a tokenizer without a chat template where one is needed."""
         self._data = data
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer) if data.messages_column is not None else None
+
+    def close(self) -> None:
+        if self._template is not None:
+            self._template.close()
 
     @property
     def sequence_length(self) -> int:
@@ -51,7 +55,7 @@ class ExampleReader:
         length = self.sequence_length
         is_learned = example.is_learned[:length].copy()
         is_learned[:1] = False  # nothing predicts a document's first token
-        return Example(ids=example.ids[:length], is_learned=is_learned) if is_learned.any() else None
+        return Example(ids=example.ids[:length].copy(), is_learned=is_learned) if is_learned.any() else None
 
     def _completion(self, row: Mapping[str, object]) -> Example | None:
         prompt_column, completion_column = columns_of(self._data)

@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,12 +87,12 @@ def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None
 
 def _example_rows(datasets: list[Any], data: DataConfig, tokenizer: Tokenizer) -> IndexedRows:
     """Conversations or completions, split by their identity, or by the data set where there are two."""
-    reader = ExampleReader(data, tokenizer)
     sides: tuple[list[Example], list[Example]] = ([], [])
-    for number, dataset in enumerate(datasets):
-        for identity, example in examples_of(dataset, reader):
-            is_held = number == 1 or (len(datasets) == 1 and is_heldout(identity, data.heldout_fraction))
-            sides[is_held].append(example)
+    with closing(ExampleReader(data, tokenizer)) as reader:
+        for number, dataset in enumerate(datasets):
+            for identity, example in examples_of(dataset, reader):
+                is_held = number == 1 or (len(datasets) == 1 and is_heldout(identity, data.heldout_fraction))
+                sides[is_held].append(example)
     training, heldout = (
         pack_examples(
             side,
