@@ -5,6 +5,8 @@
 It is the real node with one thing changed, so that it gets as far as a real one would. Kinds:
   flip      its pseudo-gradients point the other way, ten times as long
   ascent    its pseudo-gradients are its honest ones in part, and for the rest lead up the loss
+  idle      its pseudo-gradients are the last average, as long as its honest ones
+  hidden    shows its contributions to nobody that looks at them
   nan       its pseudo-gradients are not numbers, and it reduces to what is not a number
   shape     its vectors are longer than the model
   weight    its averages weigh 1e30, its reports claim 1e30 samples
@@ -38,6 +40,7 @@ from adloco_p2p.swarm.allreduce import handshake
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.result_exchange import RESULT_KIND
+from adloco_p2p.swarm.allreduce.shown_contributions import ShownContributions
 from adloco_p2p.swarm.transfer import state_transfer
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transport import gossip
@@ -86,6 +89,30 @@ def nan() -> None:
 
 def flip() -> None:
     change_vector(lambda vector: -10.0 * vector)
+
+
+def idle() -> None:
+    averages: dict[InstanceId, torch.Tensor] = {}
+
+    def make(average: Any) -> Any:
+        async def averaged(self: Averager, asked: Average, vector: torch.Tensor, **details: Any) -> Any:
+            before = averages.get(asked.instance)
+            sent = torch.zeros_like(vector) if before is None else before * (vector.norm() / before.norm())
+            result = await average(self, asked, sent, **details)
+            averages[asked.instance] = result.vector.clone()
+            return result
+
+        return averaged
+
+    change(Averager, "average", make)
+
+
+async def hide(_: ShownContributions, stream: FramedStream, _hello: handshake.Hello) -> None:
+    stream.close()
+
+
+def hidden() -> None:
+    change(ShownContributions, "serve", lambda _: hide)
 
 
 def ascent() -> None:
@@ -268,6 +295,8 @@ def garbage() -> None:
 
 KINDS: dict[str, Callable[[], None]] = {
     "flip": flip,
+    "idle": idle,
+    "hidden": hidden,
     "ascent": ascent,
     "nan": nan,
     "shape": shape,

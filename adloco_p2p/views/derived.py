@@ -9,6 +9,7 @@ from adloco_p2p.core.model.course import is_paused_at
 from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, PeerCard, Plan, RosterLine, TaskScores
 from adloco_p2p.core.model.words import plural
+from adloco_p2p.core.planning.assessment import idle_hosts
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, RoundResult
 from adloco_p2p.views.slow_peer import link_words, waits_for_its_link
@@ -57,7 +58,8 @@ class PeerRow:
     card: PeerCard | None = None
     """The peer's announcement about itself."""
     role: str = ""
-    """`keeper`, or whether it leaves, the rest of its probation, why it is on the bench; empty for a full member that hosts."""
+    """`keeper`, or whether it leaves, the rest of its probation, why it is on the bench, what looks at its work found; empty
+    for a full member that hosts, and whose work was not looked at."""
 
 
 def _role(seat: RosterLine, plan: Plan | None) -> str:
@@ -69,7 +71,28 @@ def _role(seat: RosterLine, plan: Plan | None) -> str:
         words.append("on the bench, for its link")
     elif seat.waits_from is not None:
         words.append(f"on the bench since round {seat.waits_from}")
-    return ", ".join(words)
+    words.append(look_words(plan, seat.peer))
+    return ", ".join(filter(None, words))
+
+
+def look_scores(plan: Plan | None) -> dict[str, list[float]]:
+    """Of each host whose contributions were looked at, the last scores in its instances."""
+    found: dict[str, list[float]] = {}
+    for host in (host for item in (plan.instances if plan is not None else ()) for host in item.hosts):
+        if host.scores:
+            found.setdefault(host.peer, []).extend(score / 10 for score in host.scores)
+    return found
+
+
+def look_words(plan: Plan | None, peer: str) -> str:
+    """What the last looks at the peer's work found; empty where there were none."""
+    scores = look_scores(plan).get(peer)
+    if plan is None or not scores:
+        return ""
+    working = ({host.peer: host.scores for host in item.hosts if host.samples} for item in plan.instances)
+    is_idle = any(peer in idle_hosts(known) for known in working)
+    found = "it does not show, so it is given a quarter of the rows" if is_idle else "it shows"
+    return f"its work was looked at {plural(len(scores), 'time')} lately: {found} (mean score {fmean(scores):.1f})"
 
 
 def keeper_words(status: Status) -> str:

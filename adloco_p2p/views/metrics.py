@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 from adloco_p2p.core.model.telemetry import Bandwidth, Gpu, Machine
@@ -199,6 +200,13 @@ def _instances(status: Status) -> list[Measure]:
     }
     return [
         _labelled("task_score", "", "Of the model on a task, as a peer claims it.", ("task", "metric", "peer"), scores),
+        _labelled(
+            "look_score",
+            "",
+            "Mean of the last looks at a peer's work: 0 where it did not train on its rows.",
+            ("peer",),
+            {(peer,): fmean(known) for peer, known in derived.look_scores(status.current_plan).items()},
+        ),
         _metric("instances", "", "Instances of the current plan.", len(rows)),
         each("instance_loss_nats", "nats", "Training loss per token.", lambda row: row.loss),
         _labelled("inner_loss_nats", "nats", "Loss of the last inner step, per token.", ("model_instance",), inner),

@@ -161,6 +161,12 @@ def _task_scores(event: telemetry.TaskScores, status: Status) -> str:
 
 
 @line.register
+def _looked_at(event: telemetry.LookedAt, status: Status) -> str:
+    found = f"score {event.score:.1f}" if event.score is not None and not event.reason else _why(event.reason)
+    return _joined("looked", _at(status, event.round), f"at the work of {units.one_line(event.peer)}", found)
+
+
+@line.register
 def _average_failed(event: telemetry.AverageFailed, status: Status) -> str:
     attempt = f"averaging attempt {event.attempt} failed"
     return _joined("failed", _at(status, event.round), f"instance {event.instance}", attempt, _why(event.reason))

@@ -201,6 +201,7 @@ def _so_far(status: Status, measured: Sequence[Measure], load: str, width: int) 
     words = [ALONE[status.may_invite]] if is_alone else [overview.standing(status)]
     rate = overview.swarm_tokens_per_second(status)
     words += [f"swarm {units.count(rate)} tokens/s"] if rate is not None and not is_alone else []
+    words.append(derived.look_words(status.current_plan, status.peer))
     words += load.split("  ")
     words += [measure.text for measure in measured if measure.text and measure.name not in HEADLINE] if status.run else []
     lines: list[str] = []

@@ -75,6 +75,25 @@ def test_what_was_trained_on_the_given_rows_scores_and_what_was_not_does_not(out
     assert huge < 2.0
 
 
+def test_assessors_in_bfloat16_and_in_float32_agree() -> None:
+    peer, before, vectors = contributions()
+    for host, vector in enumerate(vectors):
+        others = torch.stack([other for other in vectors if other is not vector]).mean(dim=0)
+        scores = []
+        for peer._shell._is_bfloat16 in (False, True):
+            scores.append(score_of(peer.assess(asked(host), before, vector.clone(), others.clone())))
+        assert scores[1] == pytest.approx(scores[0], abs=0.1) and scores[0] > 4.0
+
+
+def test_training_shows_from_parameters_one_outer_step_further_on() -> None:
+    """Where inner steps do not wait for the outer step before, as with `outer.overlap`."""
+    peer, _, vectors = contributions()
+    after = peer.state(ONE)[0]
+    others = (vectors[0] + vectors[2]) / 2
+    honest, copied = (score_of(peer.assess(asked(1), after, vectors[of].clone(), others.clone())) for of in (1, 2))
+    assert honest > 4.0 > 2.0 > abs(copied)
+
+
 def test_the_parameters_before_the_step_are_given_once_and_only_of_rounds_that_are_looked_at() -> None:
     peer = started(replace(RUN, averaging=AveragingConfig(assess_every=2)))
     first = train_round(peer, effect(round=1, steps=STEPS))

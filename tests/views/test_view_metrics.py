@@ -22,7 +22,7 @@ GRAFANA = Path(__file__).parents[2] / "peers" / "grafana"
 UNITS = ("_per_second", "_seconds", "_bytes", "_samples", "_nats", "_ratio", "_info", "_tokens", "_celsius", "_watts")
 NUMBERS = {
     *("adloco_round", "adloco_run_rounds", "adloco_run_finished", "adloco_instances", "adloco_instance_hosts"),
-    *("adloco_peers", "adloco_warnings", "adloco_events", "adloco_saved_round", "adloco_task_score"),
+    *("adloco_peers", "adloco_warnings", "adloco_events", "adloco_saved_round", "adloco_task_score", "adloco_look_score"),
 }
 """Counts of things have no unit."""
 TROUBLES = ("average_failed", "out_of_memory", "suspected", "warning")

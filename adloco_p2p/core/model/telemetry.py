@@ -236,6 +236,21 @@ class TaskScores(Log):
     scores: tuple[TaskScore, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedAt(Log):
+    """This peer was drawn to look at a contribution to the average of `round`, and has done so, or could not."""
+
+    round: int
+    instance: InstanceId
+    peer: PeerId
+    """Its contribution."""
+    score: float | None
+    """Standard errors by which it lowers the loss of the rows that its host was given further than that of others; 0 where it
+    was not shown. None where this peer could not measure it."""
+    reason: str
+    """Why it was not shown, or not measured."""
+
+
 # --- rounds of one instance on this peer -----------------------------------------------------------------------------
 
 

@@ -50,7 +50,7 @@ class Reporting:
         if isinstance(event, ContributionAssessed):
             if event.score is not None:
                 self._state.instance(event.instance).assessed.append(event)
-            return []
+            return [telemetry.LookedAt(peer=event.asked.subject, **telemetry.shared(event, telemetry.LookedAt))]
         if isinstance(event, TasksScored):
             return self._task_scoring.scored(event)
         self._state.verdicts[event.round] = event.verdict
