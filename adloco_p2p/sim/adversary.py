@@ -77,7 +77,9 @@ class Liar:
     hands_out: Callable[[PeerId, object], object] | None = None
     """To a host, as a reducer, in place of an average."""
     withholds: bool = False
-    """Shows nobody what it sent to reducers that lie."""
+    """Shows nobody what it sent to reducers that lie, or to assessors."""
+    is_idle: bool = False
+    """Trains nothing on the rows that it is given: what it sends is made up, or copied."""
 
 
 def stranger_names(count: int) -> tuple[PeerId, ...]:

@@ -19,6 +19,7 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.assessments import AssessContribution, ContributionAssessed
 from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.events import AverageDecided, AverageFailed, AverageFinished
@@ -26,6 +27,7 @@ from adloco_p2p.core.model.ledger_entry import Equivocation, Pledge
 from adloco_p2p.core.model.messages import Incarnation
 from adloco_p2p.core.model.quorum import LEAST_MEASURED_SECONDS, Quorum, Upload, stragglers, words_of
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.sim.device import hash_score
 from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.identities import signed_by
 from adloco_p2p.sim.links import Links
@@ -376,6 +378,23 @@ class Averaging:
             if other != peer and not member.has_ended and self._network.is_open(peer, other):
                 delay = self._network.delay_seconds()
                 self._queue.after(delay, self._fail, attempt, other, member, f"{peer} gave up", (), peer)
+
+    # --- contributions looked at --------------------------------------------------------------------------------------
+
+    def assess(self, machine: "Machine", process: "Process", effect: AssessContribution) -> None:
+        """Fetch the subject's contribution beside everything else, and score it."""
+        seconds = self._links.vector_seconds(effect.subject) + self._network.delay_seconds()
+        self._queue.after(seconds, self._assessed, machine, process, effect)
+
+    def _assessed(self, machine: "Machine", process: "Process", effect: AssessContribution) -> None:
+        subject = self._machines.get(effect.subject)
+        is_shown = subject is not None and subject.is_responsive and self._network.are_connected(machine.peer, subject.peer)
+        liar = subject.liar if subject is not None else None
+        if not is_shown or (liar is not None and liar.withholds):
+            event = ContributionAssessed(asked=effect, score=0.0, reason="it showed nothing")
+        else:
+            event = ContributionAssessed(asked=effect, score=hash_score(effect, is_idle=liar is not None and liar.is_idle))
+        machine.feed(event, process)
 
     # --- averages that others made -----------------------------------------------------------------------------------
 

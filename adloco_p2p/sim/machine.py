@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model import canonical, telemetry
+from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.events import (
     Broadcast,
@@ -312,6 +313,10 @@ class Machine:
                 self._fetches.begin(effect)
             case ScoreTasks():
                 self._jobs.score(effect)
+            case AssessContribution():
+                self.around.averaging.assess(self, process, effect)
+            case ShowContribution():
+                pass  # `assess` looks at what the subject is
             case Stop():
                 self.around.note(self.peer, f"stops: {effect.reason}")
                 process.is_alive, process.stop, process.stopped_at = False, effect, self.around.queue.now

@@ -22,6 +22,8 @@ def looks_due(state: PeerState) -> list[Effect]:
 
 
 def _look(outer: OuterRound, following: RoundPlan, me: PeerId) -> list[Effect]:
+    if following.is_last:
+        return []  # no plan would follow from the scores
     plan = next((item for item in following.instances if item.instance == outer.instance and item.is_assessed), None)
     if plan is None or outer.is_void or outer.average is None or outer.applied is None or outer.applied.is_refused:
         return []

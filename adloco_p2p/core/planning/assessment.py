@@ -106,13 +106,15 @@ def idle_hosts(scores: Mapping[PeerId, Sequence[int]]) -> frozenset[PeerId]:
     if not is_majority(len(means), len(scores)):
         return frozenset()
     middle = median_low(means.values())
-    idle = {peer for peer, mean in means.items() if _is_far_below(mean, middle, num_scores=len(scores[peer]))}
+    idle = {peer for peer in means if _is_far_below(scores[peer], middle)}
     return frozenset(idle) if IDLE_SHARE * len(idle) < len(scores) else frozenset()
 
 
-def _is_far_below(mean: float, middle: float, *, num_scores: int) -> bool:
-    """Both in tenths."""
-    return mean < IDLE_PART * middle and middle - mean >= 10 * IDLE_ERRORS / sqrt(num_scores)
+def _is_far_below(scores: Sequence[int], middle: float) -> bool:
+    """Each score counts as 0 at least, and at most as the median host's mean, all in tenths: one that liars agreed on, however
+    high or low, decides no mean of four."""
+    mean = fmean(min(max(0.0, score), middle) for score in scores)
+    return mean < IDLE_PART * middle and middle - mean >= 10 * IDLE_ERRORS / sqrt(len(scores))
 
 
 def describe_idle(hosts: Iterable[HostShare], idle: Iterable[PeerId]) -> str:

@@ -166,6 +166,14 @@ def test_a_host_far_below_the_median_one_is_idle_until_its_scores_are_better() -
     assert idle((20, 22, 18, 19), *[HONEST] * 7) == set(), "half of the work"
 
 
+def test_one_false_score_decides_nothing_however_high_or_low() -> None:
+    assert idle((0, 5, -10, 500), *[HONEST] * 7) == {0}
+    assert idle((-500, 40, 41, 39), *[HONEST] * 7) == set()
+    assert idle((-500, 40), *[HONEST] * 7) == set()
+    assert idle((-500, -500, -500, 40), *[HONEST] * 7) == {0}, "three of four do, or both of two"
+    assert idle((0, 5, 500, 500), *[HONEST] * 7) == set()
+
+
 def test_nothing_follows_before_most_hosts_have_scores() -> None:
     assert idle((0, 0), HONEST, HONEST, HONEST, (), (), (), (30,)) == set()
     assert idle((0, 0), HONEST, HONEST, HONEST, HONEST, (), (), (30,)) == {0}
@@ -180,7 +188,8 @@ def test_nobody_is_idle_where_a_third_would_be() -> None:
 def test_nothing_follows_from_scores_that_say_little() -> None:
     """As with large batches: honest scores of 1.4 with a deviation of one are below a third of it now and then."""
     assert idle((2, 3), *[(14, 14)] * 7) == set()
-    assert idle((-10, -8, -9, -7), *[(14, 14)] * 7) == {0}, "three standard errors below"
+    assert idle((-10, -8, -9, -7), *[(14, 14)] * 7) == set()
+    assert idle((-10, -8, -9, -7), *[(16, 16)] * 7) == {0}, "three standard errors below"
     assert idle((-10, -10), *[(0, 0)] * 7) == set()
 
 
