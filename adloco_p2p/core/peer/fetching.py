@@ -266,10 +266,12 @@ class Fetching:
         if item.fetch is None or item.fetch.boundary != event.round:
             return []  # asked for before a fast-forward
         self._transfer_seconds = max(self._transfer_seconds, now - item.fetch.began_at)
-        is_agreed = item.fetch.is_agreed
+        was_agreed = item.fetch.is_agreed
         item.fetch, item.decline_at, item.failed_fetches = None, None, 0
         if event.instance >= FIRST_BRANCH_ID:
             return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
+        outlook = self._book.outlook(event.instance, event.round, self._state.gone)  # with the reports that came meanwhile
+        is_agreed = was_agreed or (outlook.is_agreed and outlook.digest == event.digest)
         item.arrive(event.round, is_agreed=is_agreed, state_digest=event.digest)
         return [_fetch_ended(event.instance)]
 

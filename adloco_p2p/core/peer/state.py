@@ -235,7 +235,8 @@ class PeerState:
         outer, planned = self.round_of(plan.round, instance), self.book.planned(instance, plan.round)
         is_open = plan.round >= self.opened if outer is None else not (outer.has_voted or outer.is_past)
         is_open = is_open and self.held.get(instance, plan.round) <= plan.round and not plan.is_last
-        absent = [peer for peer in planned if peer == self.me or peer in self.gone or peer in self.book.leaving]
+        out = {self.me, *self.gone, *self.book.leaving}
+        absent = [peer for peer in planned if peer in out]
         is_lost = self.me in planned and is_majority(len(absent), len(planned))
         return is_open and is_lost and bool(self.book.successors(instance, plan.round, self.gone))
 
