@@ -177,6 +177,7 @@ def test_the_readme_has_the_figures_of_methods_that_are_tuned_alike() -> None:
         "AdLoCo": tuned.TEST,
         "a linear batch ramp without any statistics": LINEAR,
         "Seesaw, a ramp that follows the learning rate": SEESAW,
+        "DiLoCo with twice the batch": tuned.FIXED,
         "DiLoCo, H 64": tuned.LONG_H,
     }
     readme = README.read_text()
