@@ -159,11 +159,11 @@ def winner_table(runs: Runs) -> list[str]:
     return lines
 
 
-def planned_table(runs: Runs) -> list[str]:
-    lines = [f"| {TEST}, minus | rounds | final loss | at {PRICE:g} a doubling | final loss by seed |", "|" + "---|" * 5]
-    ours = runs.of_winner(TEST)
+def minus_table(runs: Runs, test: str) -> list[str]:
+    lines = [f"| {test}, minus | rounds | final loss | at {PRICE:g} a doubling | final loss by seed |", "|" + "---|" * 5]
+    ours = runs.of_winner(test)
     for method in runs.whole:
-        if method == TEST:
+        if method == test:
             continue
         theirs = runs.of_winner(method)
         rounds = " : ".join(f"{fmean(record['rounds'] for record in some.values()):.0f}" for some in (ours, theirs))
@@ -191,7 +191,8 @@ def grid_table(runs: Runs) -> list[str]:
 def write(records: Mapping[str, Record], folder: Path) -> None:
     """The tables, and the packed records. Runs with other settings are left out."""
     runs = Runs(records)
-    tables = {"tuned": winner_table(runs), "tuned planned": planned_table(runs), "tuned grid": grid_table(runs)}
+    differences = {"tuned planned": minus_table(runs, TEST), "tuned capped": minus_table(runs, CAPPED)}
+    tables = {"tuned": winner_table(runs), **differences, "tuned grid": grid_table(runs)}
     rewrite(folder / "tuned.md", tables)
     seeds = (FIRST, *OTHERS, *SEEDS)
     keys = {runs.key(method, pair, seed) for method in runs.whole for pair in grid(method) for seed in seeds}

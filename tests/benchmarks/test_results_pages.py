@@ -175,8 +175,10 @@ def test_the_readme_has_the_figures_of_methods_that_are_tuned_alike() -> None:
     cells = {found[1]: found for found in ([cell.strip() for cell in line.split("|")] for line in lines)}
     named = {
         "AdLoCo": tuned.TEST,
+        "AdLoCo, a batch of at most 20 for 64": tuned.CAPPED,
         "a linear batch ramp without any statistics": LINEAR,
         "Seesaw, a ramp that follows the learning rate": SEESAW,
+        "DiLoCo with twice the batch": tuned.FIXED,
         "DiLoCo, H 64": tuned.LONG_H,
     }
     readme = README.read_text()
