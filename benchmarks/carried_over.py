@@ -35,7 +35,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import log2, sqrt
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -242,22 +241,17 @@ def request_table(runs: Mapping[Task, Found]) -> list[str]:
     return lines
 
 
-def write(records: Mapping[str, Record], folder: Path) -> None:
+def tabulate(arguments: argparse.Namespace) -> None:
     """The tables, and the packed records. Runs with other settings are left out."""
+    records = records_by_key(KEPT, arguments.runs)
     runs = {task: found_of(task, records) for task in TASKS}
     tables = {"carried over": run_table(runs), "planned": planned_table(runs), "requests": request_table(runs)}
-    rewrite(folder / "carried_over.md", tables)
-    pack([record for found in runs.values() for some in found.values() for record in some.values()], folder / KEPT.name)
-
-
-def tabulate(arguments: argparse.Namespace) -> None:
-    write(records_by_key(KEPT, arguments.runs), RESULTS)
+    rewrite(RESULTS / "carried_over.md", tables)
+    pack([record for found in runs.values() for some in found.values() for record in some.values()], RESULTS / KEPT.name)
 
 
 def main() -> None:
-    parser, _, _ = command_line("carried_over", __doc__, seeds=SEEDS, train=train, tabulate=tabulate)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    command_line("carried_over", __doc__, seeds=SEEDS, train=train, tabulate=tabulate).act()
 
 
 if __name__ == "__main__":

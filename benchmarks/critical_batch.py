@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from math import exp, log
-from pathlib import Path
 from random import Random
 from statistics import correlation, fmean
 
@@ -169,22 +168,17 @@ def train(arguments: argparse.Namespace) -> None:
     train_missing(KEPT, arguments.output, jobs)
 
 
-def write(records: Mapping[str, Record], folder: Path) -> None:
+def tabulate(arguments: argparse.Namespace) -> None:
     """The table, and the packed records. Runs with other constants are left out."""
+    records = records_by_key(KEPT, arguments.runs)
     known = {key(kind, seed) for kind in TASKS for seed in {record["seed"] for record in records.values()}}
     shown = {name: record for name, record in sorted(records.items()) if name in known}
-    rewrite(folder / "carried_over.md", {"critical": table(shown)})
-    pack(shown.values(), folder / KEPT.name)
-
-
-def tabulate(arguments: argparse.Namespace) -> None:
-    write(records_by_key(KEPT, arguments.runs), RESULTS)
+    rewrite(RESULTS / "carried_over.md", {"critical": table(shown)})
+    pack(shown.values(), RESULTS / KEPT.name)
 
 
 def main() -> None:
-    parser, _, _ = command_line("critical_batch", __doc__, seeds=SEEDS, train=train, tabulate=tabulate)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    command_line("critical_batch", __doc__, seeds=SEEDS, train=train, tabulate=tabulate).act()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from benchmarks.method.clock import PROFILES, Profile
 from benchmarks.method.figures import estimate, losses_of, paired
@@ -190,16 +189,13 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    write(records_by_key(KEPT, arguments.runs), RESULTS)
-
-
-def write(records: Mapping[str, Record], folder: Path) -> None:
     """The table of docs/results/method.md, and the packed records, by their keys."""
+    records = records_by_key(KEPT, arguments.runs)
     seeds = sorted({record["seed"] for record in records.values()})
     every = [arm for hosts in SIZES for arm in arms(hosts)]
     runs = {arm.row.name: {seed: records[key] for seed in seeds if (key := _key(arm, seed)) in records} for arm in every}
-    rewrite(folder / "method.md", {"islands": table(runs)})
-    pack([record for found in runs.values() for record in found.values()], folder / KEPT.name)
+    rewrite(RESULTS / "method.md", {"islands": table(runs)})
+    pack([record for found in runs.values() for record in found.values()], RESULTS / KEPT.name)
 
 
 def table(runs: Mapping[str, Mapping[int, Record]]) -> list[str]:
@@ -232,11 +228,10 @@ def _cells(found: Sequence[Record]) -> list[str]:
 
 
 def main() -> None:
-    parser, run, _ = command_line("islands", __doc__, seeds=[1, 2, 3], train=train, tabulate=tabulate)
-    run.add_argument("--hosts", nargs="+", type=int, choices=SIZES, default=list(SIZES), help="of an island")
-    run.add_argument("--planned", action="store_true", help="only the rows of the three questions")
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    line = command_line("islands", __doc__, seeds=[1, 2, 3], train=train, tabulate=tabulate)
+    line.run.add_argument("--hosts", nargs="+", type=int, choices=SIZES, default=list(SIZES), help="of an island")
+    line.run.add_argument("--planned", action="store_true", help="only the rows of the three questions")
+    line.act()
 
 
 if __name__ == "__main__":

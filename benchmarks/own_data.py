@@ -258,24 +258,21 @@ def train(arguments: argparse.Namespace) -> None:
     train_missing(KEPT, arguments.output, [(COUNTED, count), *jobs])
 
 
-def tabulate(arguments: argparse.Namespace) -> None:
-    write(records_by_key(KEPT, arguments.runs), RESULTS)
-
-
 # --- the tables ------------------------------------------------------------------------------------------------------
 
 
-def write(records: Mapping[str, Record], folder: Path) -> None:
+def tabulate(arguments: argparse.Namespace) -> None:
     """The tables of docs/results/method.md, and the packed records, by their keys. Runs with other settings, or on other text
     than the table of counts, are left out."""
+    records = records_by_key(KEPT, arguments.runs)
     counted = records[COUNTED]
     seeds = sorted({record["seed"] for record in records.values() if "seed" in record})
     keys = {name: {seed: key_of(name, seed) for seed in seeds} for name in ROWS}
     known = {key for key, record in records.items() if record["text"] == counted["text"]}
     runs = {name: {seed: records[key] for seed, key in found.items() if key in known} for name, found in keys.items()}
     tables = {"own data": run_table(runs, counted["losses"]), "own data, weights": weights_table(runs)}
-    rewrite(folder / "method.md", tables)
-    keep([counted, *(record for found in runs.values() for record in found.values())], folder / KEPT.name)
+    rewrite(RESULTS / "method.md", tables)
+    keep([counted, *(record for found in runs.values() for record in found.values())], RESULTS / KEPT.name)
 
 
 Runs = Mapping[str, Mapping[int, Record]]
@@ -323,9 +320,7 @@ def weights_table(runs: Runs) -> list[str]:
 
 
 def main() -> None:
-    parser, _, _ = command_line("own_data", __doc__, seeds=[1, 2], train=train, tabulate=tabulate)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    command_line("own_data", __doc__, seeds=[1, 2], train=train, tabulate=tabulate).act()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from benchmarks.method.clock import SLOW
 from benchmarks.method.figures import estimate, losses_of, paired
@@ -97,22 +96,17 @@ def table(records: Mapping[str, Record]) -> list[str]:
     return lines
 
 
-def write(records: Mapping[str, Record], folder: Path) -> None:
+def tabulate(arguments: argparse.Namespace) -> None:
     """The table, and the packed records. Runs with other settings are left out."""
+    records = records_by_key(KEPT, arguments.runs)
     known = {key(arm, seed) for arm in ARMS for seed in {record["seed"] for record in records.values()}}
     shown = {name: record for name, record in sorted(records.items()) if name in known}
-    rewrite(folder / "method.md", {"unequal machines": table(shown)})
-    pack(shown.values(), folder / KEPT.name)
-
-
-def tabulate(arguments: argparse.Namespace) -> None:
-    write(records_by_key(KEPT, arguments.runs), RESULTS)
+    rewrite(RESULTS / "method.md", {"unequal machines": table(shown)})
+    pack(shown.values(), RESULTS / KEPT.name)
 
 
 def main() -> None:
-    parser, _, _ = command_line("unequal_machines", __doc__, seeds=SEEDS, train=train, tabulate=tabulate)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    command_line("unequal_machines", __doc__, seeds=SEEDS, train=train, tabulate=tabulate).act()
 
 
 if __name__ == "__main__":

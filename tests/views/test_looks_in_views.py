@@ -5,7 +5,7 @@ from dataclasses import replace
 from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import LookedAt
-from adloco_p2p.views import derived, node_status, plain
+from adloco_p2p.views import node_status, plain, table_rows
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.status import Status
 from tests.views.golden import screen
@@ -31,7 +31,7 @@ def looked_at(**scores: tuple[int, ...]) -> Status:
 
 
 def roles(status: Status) -> dict[str, str]:
-    return {row.peer: row.role for row in derived.peer_rows(status) if row.peer in HOSTS}
+    return {row.peer: row.role for row in table_rows.peer_rows(status) if row.peer in HOSTS}
 
 
 def test_each_host_reads_what_the_last_looks_at_its_work_found() -> None:
