@@ -175,7 +175,7 @@ def _header(status: Status, measured: Sequence[Measure], members: Sequence[Membe
         (f"run {units.short_digest(status.run)}", ""),
         (f"peer {units.short_peer(status.peer)}", ""),
         (status.mode, ""),
-        (f"running {units.duration(status.elapsed_seconds)}", "dim"),
+        (f"{'ran' if status.state in ('stopped', 'finished') else 'running'} {units.duration(status.elapsed_seconds)}", "dim"),
         (f"on {status.device}", "dim"),
         (f"{units.count(status.parameters)} parameters", "dim"),
     ]
