@@ -29,6 +29,7 @@ from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.storage.admission_files import keep_address, read_address
 from adloco_p2p.storage.workdir import Workdir, read_command
 from adloco_p2p.swarm.p2p.identity import Identity
+from tests.views.synthetic import events
 
 ROOT = str(Path(__file__).parents[1])
 
@@ -148,6 +149,31 @@ def test_the_price_of_contributions_looked_at_is_shown_with_the_estimate(capsys:
     assert shown in capsys.readouterr().out
     assert main([*asked, "--peers", "4"]) == 0
     assert "  contributions looked at: none with fewer than 5 peers\n" in capsys.readouterr().out
+
+
+def test_a_plan_without_a_configuration_is_of_the_run_in_the_directory_and_one_that_is_over_gives_its_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["plan", "--workdir", str(tmp_path)]
+    assert main(plan) == 2
+    assert f"--workdir {tmp_path}: no run was begun there" in capsys.readouterr().err
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig(name="mine", work=WorkRules(rounds=2)))
+    made = [{**event, "samples": 64} for event in events(6) if event["event"] == "plan"]
+    made += [{**made[-1], "round": made[-1]["round"] + 1, "samples": 0}]  # as in a pause
+    over = {**made[-1], "round": made[-1]["round"] + 1, "is_last": True, "samples_before": 123_456}
+    write = (tmp_path / "events.jsonl").write_text
+    write("".join(json.dumps({**event, "is_last": False}) + "\n" for event in made))
+    assert main(plan) == 2
+    assert "--samples N is required" in capsys.readouterr().err
+    assert main([*plan, "--samples", "1000000"]) == 0
+    assert "extrapolated" in capsys.readouterr().out
+    write("".join(json.dumps({**event, "is_last": False}) + "\n" for event in made) + json.dumps(over) + "\n")
+    assert main(plan) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("mine: 123,456 samples") and "extrapolated" not in shown
+    assert main([*plan, "--set", "name=other"]) == 2
+    assert "name a CONFIG" in capsys.readouterr().err
 
 
 def test_start_without_a_configuration_goes_on_with_the_run_of_the_directory(tmp_path: Path) -> None:

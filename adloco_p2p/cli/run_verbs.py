@@ -128,7 +128,9 @@ def planning(verbs: Verbs) -> None:
     plan.add_argument(
         "--teraflops", type=float, metavar="RATE", help="what a device delivers: how much of the time it computes"
     )
-    plan.add_argument("--workdir", type=Path, metavar="DIR", help="compare with what happened in this directory")
+    plan.add_argument(
+        "--workdir", type=Path, metavar="DIR", help="compare with what happened in this directory; its run, without CONFIG"
+    )
     json_output(plan)
     plan.set_defaults(verb="inspect:plan")
 

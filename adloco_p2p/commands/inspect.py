@@ -113,8 +113,8 @@ def plan(arguments: argparse.Namespace) -> int:
     from adloco_p2p.views.cost_model import Link, exchange_of, look_price
 
     _check_rates(arguments)
-    run = load_run(arguments.config, arguments.set).value
-    num_samples = arguments.samples or run.work.samples or _constant_samples(run)
+    run = _planned_run(arguments)
+    num_samples = arguments.samples or run.work.samples or _constant_samples(run) or _final_samples(arguments.workdir)
     if num_samples is None:
         raise ConfigError("--samples N is required, because this run counts rounds (work.rounds)", code="E200")
     need = memory_need_of(run)
@@ -164,6 +164,32 @@ def plan(arguments: argparse.Namespace) -> int:
     if happened is not None:
         say(_happened_line(happened))
     return 0
+
+
+def _planned_run(arguments: argparse.Namespace) -> RunConfig:
+    """That of the directory, where one is named and no configuration is. Raises ConfigError."""
+    from adloco_p2p.storage.workdir import read_run
+
+    if arguments.workdir is None or arguments.config is not None:
+        return load_run(arguments.config, arguments.set).value
+    run = read_run(arguments.workdir)
+    if run is None:
+        raise ConfigError(f"--workdir {arguments.workdir}: no run was begun there; name a directory of one", code="E200")
+    if arguments.set:
+        raise ConfigError("--set: the run of --workdir has its settings; name a CONFIG to plan with others", code="E200")
+    return run
+
+
+def _final_samples(workdir: Path | None) -> int | None:
+    """Of the run in this directory, where it is over."""
+    return max((plan.samples_before for plan in _recorded_plans(workdir) if plan.is_last), default=None) if workdir else None
+
+
+def _recorded_plans(workdir: Path) -> list[Plan]:
+    from adloco_p2p.storage.event_log import recorded_events
+
+    agreed = (stamped.event for stamped in recorded_events(workdir / "events.jsonl"))
+    return [event for event in agreed if isinstance(event, Plan)]
 
 
 def _constant_samples(run: RunConfig) -> int | None:
@@ -320,13 +346,11 @@ def _devices_line(devices: "Sequence[DeviceMemory]") -> str:
 def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples: int, link: "Link") -> "tuple[Estimate, ...]":
     """The whole run, if the rounds to come stay as the newest planned one of the directory, and if they go on to grow as they
     have grown since the first. Nothing where no round is planned, or none is left."""
-    from adloco_p2p.storage.event_log import recorded_events
     from adloco_p2p.views.cost_model import estimate_of, growing_rounds
 
-    events = recorded_events(arguments.workdir / "events.jsonl")
-    agreed = (stamped.event for stamped in events)
-    plans = {event.round: event for event in agreed if isinstance(event, Plan) and not event.is_last}
-    if not plans or plans[max(plans)].samples_before >= num_samples:
+    agreed = _recorded_plans(arguments.workdir)
+    plans = {plan.round: plan for plan in agreed if plan.samples > 0}  # none in the last one, nor in a pause
+    if not plans or max(plan.samples_before for plan in agreed) >= num_samples:
         return ()
     first, newest = plans[min(plans)], plans[max(plans)]
     growth = max(0.0, (newest.samples - first.samples) / max(1, newest.round - first.round))

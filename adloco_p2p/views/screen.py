@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from adloco_p2p.views import own_part, progress, run_losses, table_rows, traffic, units
+from adloco_p2p.views import looks, own_part, progress, run_losses, table_rows, traffic, units
 from adloco_p2p.views.chart import LABEL, Chart, Series, Sparkline
 from adloco_p2p.views.members import MemberRow
 from adloco_p2p.views.metrics import Measure, measures
@@ -176,7 +176,7 @@ def _header(status: Status, measured: Sequence[Measure], members: Sequence[Membe
         (f"run {units.short_digest(status.run)}", ""),
         (f"peer {units.short_peer(status.peer)}", ""),
         (status.mode, ""),
-        (f"running {units.duration(status.elapsed_seconds)}", "dim"),
+        (f"{'ran' if status.state in ('stopped', 'finished') else 'running'} {units.duration(status.elapsed_seconds)}", "dim"),
         (f"on {status.device}", "dim"),
         (f"{units.count(status.parameters)} parameters", "dim"),
     ]

@@ -144,12 +144,12 @@ def next_request(
     asked = max(1, ceil(min(demand, float(_MAX_COUNT)) - ROUNDING))
     if asked > requested:
         new = _grown(requested, asked, rules)
-        return new, 0, f"{moved(requested, new)}: {basis} asks for {figure(demand)}{_limit(new, asked, rules)}"
+        return new, 0, f"{moved(requested, new)}: {basis} asks for {_wanted(demand)}{_limit(new, asked, rules)}"
     streak = shrink_streak + 1 if demand < requested / 2 else 0
     if rules.may_shrink and streak >= SHRINK_STREAK:
         new = max(ceil(SHRINK * requested - ROUNDING), asked)
-        return new, 0, f"{moved(requested, new)}: {basis} asks for {figure(demand)}, for {streak} rounds less than half"
-    return requested, streak, f"{moved(requested, requested)}: {basis} asks for {figure(demand)}"
+        return new, 0, f"{moved(requested, new)}: {basis} asks for {_wanted(demand)}, for {streak} rounds less than half"
+    return requested, streak, f"{moved(requested, requested)}: {basis} asks for {_wanted(demand)}"
 
 
 def demanded_batch(history: Sequence[NoiseSample], *, inner_steps: int, rules: BatchRules) -> tuple[float | None, str]:
@@ -212,6 +212,11 @@ def _grown(requested: int, asked: int, rules: BatchRules) -> int:
     """Towards `asked`, at least by one sample and at most by the growth cap, never beyond the largest batch of the run."""
     cap = max(floor(rules.growth_cap * requested + ROUNDING), requested + 1)
     return max(requested, min(asked, cap, rules.max_batch))
+
+
+def _wanted(demand: float) -> str:
+    """A batch has a sample at least, also where no noise was found."""
+    return figure(demand) if demand >= 1 else "less than 1"
 
 
 def _limit(new: int, asked: int, rules: BatchRules) -> str:

@@ -378,3 +378,9 @@ def test_requests_stay_within_bounds_for_any_statistics(
     if history and rules.test != "constant":
         value, _ = demanded_batch(history, inner_steps=H, rules=rules)
         assert value is None or 0 <= value <= inf
+
+
+def test_a_demand_below_one_sample_is_not_shown_as_a_batch_of_none() -> None:
+    silent = replace(acceptance_sample(), noise=0.0)
+    _, _, why = next_request(requested=8, effective=8, shrink_streak=0, history=(silent,), inner_steps=4, rules=BatchRules())
+    assert why == "stays at 8: gradient noise of 1 round (batch.test norm) asks for less than 1"
