@@ -13,6 +13,7 @@ from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.core.model.plan_telemetry import task_lines
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import TaskScores
+from adloco_p2p.views.markdown import code, escaped
 from adloco_p2p.views.run_losses import task_words
 
 MAX_ROWS = 50
@@ -21,7 +22,7 @@ MAX_ROWS = 50
 
 def model_card(workdir: Path, run: RunConfig, *, round: int, instance: InstanceId) -> str:
     """Markdown with the front matter that the hub reads. Raises StorageError where the ledger cannot be read."""
-    parts = [_front_matter(run), f"# {run.name}", _made_by(run, round), "## Start and data", _sources(run)]
+    parts = [_front_matter(run), f"# {escaped(run.name)}", _made_by(run, round), "## Start and data", _sources(run)]
     found = read_entries(workdir, upto=round)
     if found is None:
         parts.append("The run was trained on one machine, without the network: there is no ledger of who did what.")
@@ -45,10 +46,10 @@ def _front_matter(run: RunConfig) -> str:
 
 def _made_by(run: RunConfig, round: int) -> str:
     what = f"low-rank adapters of rank {run.model.lora.rank}, merged" if run.model.lora.rank else "all parameters"
-    parent = f" Its parent is run `{run.model.parent}`." if run.model.parent else ""
+    parent = f" Its parent is run {code(run.model.parent)}." if run.model.parent else ""
     return (
         f"Trained by peers without a server ({run.mode}): {what}, state after round {round} of a run of {run.work.length}."
-        f" Run `{run.digest}`, author `{run.author}`.{parent}"
+        f" Run `{run.digest}`, author {code(run.author)}.{parent}"
     )
 
 
@@ -57,27 +58,27 @@ def _sources(run: RunConfig) -> str:
     if model.pretrained is None:
         start = "random weights"
     else:
-        start = f"{_name(model.pretrained, model.revision)}, weights with digest `{model.digest}`"
+        start = f"{_name(model.pretrained, model.revision)}, weights with digest {code(model.digest)}"
     if data.source == "python":
         text = "sources and documentation of Python's standard library"
     elif data.source == "plugin":
-        text = f"texts of the plugin `{data.plugin}` with digest `{data.digest}`"
+        text = f"texts of the plugin {code(data.plugin)} with digest {code(data.digest)}"
     elif data.source == "hub":
-        text = f"{_name(data.path or '', data.revision)}, split {data.split}"
+        text = f"{_name(data.path or '', data.revision)}, split {escaped(data.split)}"
     else:
-        text = f"{data.source} files with digest `{data.digest}`"
+        text = f"{data.source} files with digest {code(data.digest)}"
     return f"- start: {start}\n- data: {text}; rows of {data.sequence_length} tokens"
 
 
 def _name(source: str, revision: str | None) -> str:
-    return f"{source} at {revision or 'main'}" if is_hub_id(source) else "a directory"
+    return escaped(f"{source} at {revision or 'main'}") if is_hub_id(source) else "a directory"
 
 
 def _contributors(rows: Sequence[Contribution]) -> str:
     if not rows:
         return f"The ledger credits samples {REPORT_LAG} rounds late; there are none yet."
     lines = ["Samples that signed reports in the ledger prove:", "", "| peer | samples | rounds |", "|---|---|---|"]
-    lines += [f"| `{row.peer}` | {row.samples} | {row.num_rounds} |" for row in rows[:MAX_ROWS]]
+    lines += [f"| {code(row.peer)} | {row.samples} | {row.num_rounds} |" for row in rows[:MAX_ROWS]]
     if len(rows) > MAX_ROWS:
         lines.append(f"| {len(rows) - MAX_ROWS} more | {sum(row.samples for row in rows[MAX_ROWS:])} | |")
     return "\n".join(lines)
@@ -90,7 +91,8 @@ def _claims(claims: Sequence[TaskScores]) -> str:
         "| before round | peer | scores |",
         "|---|---|---|",
     ]
-    return "\n".join([*lines, *(f"| {claim.round} | `{claim.peer}` | {'; '.join(task_words(claim))} |" for claim in claims)])
+    lines += [f"| {claim.round} | {code(claim.peer)} | {escaped('; '.join(task_words(claim)))} |" for claim in claims]
+    return "\n".join(lines)
 
 
 def _losses(entries: Sequence[LedgerEntry], instance: InstanceId) -> str:

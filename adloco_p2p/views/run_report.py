@@ -11,6 +11,7 @@ from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.views import progress, run_losses, table_rows, traffic, units
 from adloco_p2p.views.html_report import Rows, Section, html_page
+from adloco_p2p.views.markdown import escaped
 from adloco_p2p.views.status import Status, replay
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def _sections(status: Status, summary: Mapping[str, Any]) -> list[Section]:
 
 def markdown_page(heading: str, sections: Sequence[Section], captions: Mapping[str, str]) -> str:
     """`captions`: of the pictures beside the page, by their names."""
-    parts = [f"# {heading}"]
+    parts = [f"# {escaped(heading)}"]
     for title, rows in sections:
         parts += [f"## {title}"] if title else []
         parts.append(_table(rows))
@@ -222,9 +223,9 @@ def markdown_page(heading: str, sections: Sequence[Section], captions: Mapping[s
 def _table(rows: Rows) -> str:
     """In Markdown; a single cell is a sentence."""
     if len(rows) == 1:
-        return rows[0][0]
+        return escaped(rows[0][0])
     lines = [rows[0], tuple("---" for _ in rows[0]), *rows[1:]]
-    return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |" for cells in lines)
+    return "\n".join("| " + " | ".join(map(escaped, cells)) + " |" for cells in lines)
 
 
 def _overview(status: Status, summary: Mapping[str, Any]) -> Rows:

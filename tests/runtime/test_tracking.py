@@ -22,7 +22,7 @@ from adloco_p2p.runtime.adapters import tracking
 from adloco_p2p.runtime.adapters.tracking import TrackedSink, flat
 from adloco_p2p.trackers import Tracker, check_installed, open_tracker
 from adloco_p2p.views import traffic
-from adloco_p2p.views.metrics import measures
+from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.views.status import Status, apply
 from tests.views.synthetic import events, stamped
 
@@ -95,14 +95,14 @@ def test_the_inner_loss_comes_in_between_and_has_the_name_of_the_metric() -> Non
     sink.write(half)  # half of round 2, of which the plan gave this host 8 steps
     sink.close()
     assert points == [(2 * INNER_STEPS + INNER_STEPS // 2, {"adloco_inner_loss_nats/1": 3.25})]
-    assert flat(measures(node.status))["adloco_inner_loss_nats/1"] == 3.25
+    assert flat(measures(node.status), set())["adloco_inner_loss_nats/1"] == 3.25
 
 
 def test_names_are_those_of_prometheus() -> None:
     node = Node()
     sink = node.sink()
     play(sink, node)
-    found = flat(measures(node.status))
+    found = flat(measures(node.status), set())
     assert {name.partition("/")[0] for name in found} == {
         measure.name for measure in measures(node.status) if measure.samples and not measure.name.endswith("_info")
     }
@@ -238,3 +238,18 @@ def test_every_tracker_has_an_extra_of_its_name() -> None:
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     for name, package in trackers.PACKAGES.items():
         assert f'\n{name} = ["{package}' in project
+
+
+def test_the_first_peers_have_curves_of_their_own_and_those_that_come_later_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tracker keeps a curve for each name that it ever got."""
+    monkeypatch.setattr(tracking, "MAX_PEERS", 2)
+
+    def uplinks(*peers: str) -> Measure:
+        return Measure(
+            name="adloco_uplink", unit="", meaning="", words="", label_names=("peer",), samples={(peer,): 1.0 for peer in peers}
+        )
+
+    seen: set[str] = set()
+    assert [*flat([uplinks("a", "b")], seen)] == ["adloco_uplink/a", "adloco_uplink/b"]
+    assert [*flat([uplinks("c", "b", "d")], seen)] == ["adloco_uplink/b"] and seen == {"a", "b"}
+    assert "adloco_peers/alive" in flat(measures(Status()), seen), "what is not about one peer"

@@ -88,7 +88,7 @@ def test_the_files_name_every_run_with_its_seed(tmp_path: Path) -> None:
         (3, 20, 2.75),
     ]
     page = (tmp_path / "report" / "report.md").read_text()
-    assert "| a | 2 | 2.500 | 2.000 | 3.000 |" in page and "| b / c | 3 |" in page
+    assert "| a | 2 | 2.500 | 2.000 | 3.000 |" in page and "| b \\| c | 3 |" in page
     (page_file,) = draw_comparison(runs, tmp_path / "html", formats=("png",), as_html=True)
     assert page_file.read_text().count("<svg") == 2
 

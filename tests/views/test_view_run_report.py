@@ -13,14 +13,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import PathPatch
 
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.views import figures
+from adloco_p2p.views.markdown import code, escaped
 from adloco_p2p.views.plain import line
-from adloco_p2p.views.run_report import CAPTIONS, FORMATS, _figures, _instances, draw_report, save_figures, summarise
+from adloco_p2p.views.run_report import (
+    CAPTIONS,
+    FORMATS,
+    _figures,
+    _instances,
+    draw_report,
+    markdown_page,
+    save_figures,
+    summarise,
+)
 from tests.views.synthetic import Made, events, replay, stamped
 
 
@@ -259,3 +270,28 @@ def test_every_format_has_its_own_file(tmp_path: Path) -> None:
     files = save_figures(drawn, tmp_path, FORMATS)
     assert [file.name for file in files] == ["family.png", "family.svg", "family.pdf"]
     assert [file.read_bytes()[:4] for file in files] == [b"\x89PNG", b"<?xm", b"%PDF"]
+
+
+NAMES = (
+    "![p](http://a.example/p.png) <img src=http://a.example> [l](http://a.example) `c` http://b.example www.c.example",
+    r"\<b>\`\[x](y) | a | <!-- *s* _e_ ~~d~~ $m$ &lt; acc_norm r&d user@d.example",
+    "`` | x | ![](http://a.example/x) ` <script>",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_others_are_text_and_no_markup(name: str) -> None:
+    """To a reader of Markdown: no HTML, no picture, no link, and as many cells."""
+    page = markdown_page(name, [("", [("a", "b"), (name, name)]), ("", [(name,)])], {})
+    page = page[: page.index("## Pictures")] + f"\n\n{code(name)}\n\n| a | b |\n|---|---|\n| {code(name)} | b |\n"
+    tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(page)
+    inline = [token for token in tokens if token.type == "inline"]
+    kinds = {child.type for token in inline for child in token.children or []} | {token.type for token in tokens}
+    assert not kinds & {"html_block", "html_inline", "image", "link_open", "em_open", "strong_open", "s_open"}
+    assert sum(token.type == "td_open" for token in tokens) == 4
+    shown = ["".join(child.content for child in token.children or []) for token in inline]
+    assert shown.count(name) == 4, "heading, two cells and a sentence show it as it is"
+
+
+def test_addresses_in_names_are_no_links_where_a_reader_makes_links_of_them() -> None:
+    assert escaped("http://a.b www.a.b WWW.a.b x@a.b") == r"http\://a.b www\.a.b WWW\.a.b x\@a.b"

@@ -18,20 +18,29 @@ from adloco_p2p.views.metrics import Measure
 
 MAX_QUEUED = 256
 """Points that may wait for one tracker."""
+MAX_PEERS = 64
+"""Peers with curves of their own: trackers keep a curve for ever, and names of peers cost nothing."""
 CLOSE_SECONDS = 20.0
 """For what is queued when the node ends."""
 
 Point = tuple[int, dict[str, float]]
 
 
-def flat(measures: Iterable[Measure]) -> dict[str, float]:
-    """Measures as one table of numbers, by their names; values of labels stand behind a slash: `adloco_peers/alive`."""
-    return {
-        "/".join([measure.name, *labels]): value
-        for measure in measures
-        for labels, value in measure.samples.items()
-        if not measure.name.endswith("_info")  # texts, whose value is always 1
-    }
+def flat(measures: Iterable[Measure], peers: set[str]) -> dict[str, float]:
+    """Measures as one table of numbers, by their names; values of labels stand behind a slash: `adloco_peers/alive`.
+
+    `peers`: those that have values of their own, remembered here; of more than MAX_PEERS the later ones have none.
+    """
+    found: dict[str, float] = {}
+    for measure in measures:
+        if measure.name.endswith("_info"):  # texts, whose value is always 1
+            continue
+        for labels, value in measure.samples.items():
+            about = {label for name, label in zip(measure.label_names, labels, strict=True) if name == "peer"}
+            if about <= peers or len(peers) < MAX_PEERS:
+                peers |= about
+                found["/".join([measure.name, *labels])] = value
+    return found
 
 
 class TrackedSink:
@@ -50,13 +59,14 @@ class TrackedSink:
         self._sink = sink
         self._measure = measure
         self._inner_steps = inner_steps
+        self._peers: set[str] = set()
         self._threads = [_TrackerThread(name, open_) for name, open_ in trackers.items()]
 
     def write(self, event: Log) -> None:
         self._sink.write(event)
         match event:
             case Round():
-                self._track((event.round + 1) * self._inner_steps, flat(self._measure()))
+                self._track((event.round + 1) * self._inner_steps, flat(self._measure(), self._peers))
             case Progress(loss=float(loss)):
                 place = event.step / max(1, event.num_steps)  # the plan may cut a round into other steps than H
                 self._track(
