@@ -1,11 +1,11 @@
 """What reaches a newcomer while it pulls the ledger of a run, and how long that takes: whole agreements in virtual time.
 
-    python -m benchmarks.ledger_donors [--hosts 100] [--rounds 60] [--megabits 2 20] [--liars 0] [--out FILE]
+    python -m benchmarks.ledger_donors [--hosts 100] [--rounds 60] [--megabits 2 20] [--liars 0] [--trickle 1.8] [--out FILE]
 
 The newcomer knows nothing but the first plan, whose members have the whole ledger. Messages take 50 ms each way, and their
 bytes (deflated, with what an envelope adds) wait for the newcomer's downlink and its senders' uplinks. `--liars` of the members
-trickle: each answer of theirs has one entry, and comes late. An entry counts as useful where the newcomer appended it. The
-processor counts for nothing.
+trickle: each answer of theirs has one entry, and comes `--trickle` seconds late. An entry counts as useful where the newcomer
+appended it. The processor counts for nothing.
 """
 
 import argparse
@@ -33,8 +33,6 @@ from tests.swarm.large_ledger import LargeSwarm
 DELAY_SECONDS = 0.05
 UPLINK_BYTES_PER_SECOND = 0.5 * (1 << 20)
 """What one peer sends another at most."""
-TRICKLE_SECONDS = 1.8
-"""By which the answer of a liar is late: an honest peer awaits it for a little longer."""
 TICK_SECONDS = 1.0
 END_SECONDS = 120.0
 
@@ -42,8 +40,8 @@ END_SECONDS = 120.0
 class Fetch:
     """One newcomer and the members that it asks; `played` until it has the ledger."""
 
-    def __init__(self, swarm: LargeSwarm, *, downlink: float, liars: int) -> None:
-        """`downlink`: of the newcomer, in bytes per second."""
+    def __init__(self, swarm: LargeSwarm, *, downlink: float, liars: int, trickle_seconds: float) -> None:
+        """`downlink`: of the newcomer, in bytes per second. `trickle_seconds`: by which the answer of a liar is late."""
         self.queue = EventQueue()
         self.random = Random(1)
         self.swarm = swarm
@@ -54,6 +52,7 @@ class Fetch:
         """Members from the newcomer's first message to them on."""
         self.liars = frozenset(roster_of(swarm.genesis)[:liars])
         self.downlink = downlink
+        self.trickle_seconds = trickle_seconds
         self.down_until = 0.0
         self.up_until: dict[PeerId, float] = {}
         self.found: Counter[str] = Counter()
@@ -87,7 +86,7 @@ class Fetch:
             size = self._size(message)
             self.up_until[sender] = max(self.queue.now, self.up_until.get(sender, 0.0)) + size / UPLINK_BYTES_PER_SECOND
             self.down_until = max(self.up_until[sender] + DELAY_SECONDS, self.down_until) + size / self.downlink
-            arrives_at = self.down_until + is_late * TRICKLE_SECONDS
+            arrives_at = self.down_until + is_late * self.trickle_seconds
             self.found["bytes"] += size
             self.found["heartbeat_bytes"] += size if isinstance(message, Heartbeat) else 0
         elif sender != self.me:
@@ -131,6 +130,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=60, help="fewer than 64: so many a ledger of this kind remembers")
     parser.add_argument("--megabits", type=float, nargs="+", default=[2.0, 20.0], help="the newcomer's downlink")
     parser.add_argument("--liars", type=int, default=0, help="members that trickle")
+    parser.add_argument("--trickle", type=float, default=1.8, help="seconds by which their answers are late")
     parser.add_argument("--out", type=Path, help="a file for the figures as JSON")
     arguments = parser.parse_args()
     swarm = LargeSwarm(arguments.hosts, num_instances=1, votes="majority")
@@ -138,7 +138,8 @@ def main() -> int:
         swarm.grow()
     found = {}
     for megabits in arguments.megabits:
-        found[f"{megabits:g} Mbit/s"] = Fetch(swarm, downlink=megabits * 1e6 / 8, liars=arguments.liars).played()
+        fetch = Fetch(swarm, downlink=megabits * 1e6 / 8, liars=arguments.liars, trickle_seconds=arguments.trickle)
+        found[f"{megabits:g} Mbit/s"] = fetch.played()
         print(f"{megabits:g} Mbit/s: {found[f'{megabits:g} Mbit/s']}", flush=True)
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -27,11 +27,15 @@ HEARD_PERIODS = 10
 """A donor was heard within so many periods: about a lease."""
 MAX_UNDER_WAY = 2
 """Questions whose answers are awaited."""
-PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 2.0, 20.0
-"""How long an answer is awaited before a second donor is asked: twice what the last answer took, within these bounds. Silence
-does not lengthen it, or silent names would."""
+FIRST_PATIENCE_SECONDS, MIN_PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 1.0, 0.5, 20.0
+"""How long an answer is awaited before a second donor is asked: twice what the last whole answer took, within these bounds.
+Neither silence nor a short answer changes it, or silent names and those that trickle would."""
 GIVEN_UP_AFTER = 4
-"""Times the patience, or MAX_PATIENCE_SECONDS, after which a question is no longer under way."""
+"""Times the patience after which a question is no longer under way, ..."""
+MIN_GIVEN_UP_SECONDS = 8.0
+"""... but not before this, and not after MAX_PATIENCE_SECONDS: on a link that has become slow all answers take longer."""
+WHOLE_SHARE = 0.5
+"""An honest answer has as many entries as one message may have, and rarely less than this share of their bytes."""
 
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
@@ -49,7 +53,8 @@ class _Donor:
     is_awaited: bool = False
     """Whether no answer came since then, however late."""
     took: float | None = None
-    """Seconds until the last answer; infinite where it was of no use, none where there was none."""
+    """Seconds that a whole answer takes at the pace of the last one; infinite where that was of no use, none where there was
+    none."""
     near_at: float = -inf
     """When it was pulled as one that is near; of no account once it answers."""
 
@@ -71,7 +76,7 @@ class EntryDonors:
         """When an end that is near was pulled last, of strangers and of members."""
         self._under_way: tuple[PeerId, ...] = ()
         """Peers that were asked last; all that are awaited are among them."""
-        self._patience = PATIENCE_SECONDS
+        self._patience = FIRST_PATIENCE_SECONDS
         self._is_members_turn = True
 
     @property
@@ -95,11 +100,11 @@ class EntryDonors:
     ) -> PeerId | None:
         """The peer to ask now; none while an answer is awaited, or where nobody is far ahead of what is here and rested.
 
-        It is the one whose last answer took the least time. One that was never asked counts as if it took a period, the one
-        that was heard last first. There may be any number of new names, so they get every second turn at most, and not while
-        one of them is awaited, where one of the `roster` can be asked: that of the newest plan known here. `known`: plans of
-        the own ledger."""
-        given_up = now - min(GIVEN_UP_AFTER * self._patience, MAX_PATIENCE_SECONDS)
+        It is the one whose last answer took the least time for what it brought. One that was never asked counts as if it took a
+        period, the one that was heard last first. There may be any number of new names, so they get every second turn at most,
+        and not while one of them is awaited, where one of the `roster` can be asked: that of the newest plan known here.
+        `known`: plans of the own ledger."""
+        given_up = now - min(max(GIVEN_UP_AFTER * self._patience, MIN_GIVEN_UP_SECONDS), MAX_PATIENCE_SECONDS)
         asked = {peer: self._donors[peer] for peer in self._under_way if peer in self._donors}
         awaited = [peer for peer, donor in asked.items() if donor.is_awaited and donor.asked_at > given_up]
         asked_at = max((asked[peer].asked_at for peer in awaited), default=-inf)
@@ -148,18 +153,19 @@ class EntryDonors:
         remember(self._near, turn, now)
         return True
 
-    def note_answer(self, peer: PeerId, now: float, *, is_of_use: bool) -> None:
-        """Entries of the peer came, late ones and unasked ones among them."""
+    def note_answer(self, peer: PeerId, now: float, *, share: float) -> None:
+        """Entries of the peer came, late ones and unasked ones among them. `share`: of a whole answer, in (0, 1], that was new
+        here, 0 where it was of no use."""
         donor = self._donors.get(peer)
         if donor is None:
             return
         took = now - donor.asked_at
-        if is_of_use:
+        if share:
             donor.heard_at, donor.near_at = now, -inf
         if donor.is_awaited:
-            donor.is_awaited, donor.took = False, took if is_of_use else inf
-            if is_of_use:
-                self._patience = min(max(PATIENCE_SECONDS, 2 * took), MAX_PATIENCE_SECONDS)
+            donor.is_awaited, donor.took = False, took / share if share else inf
+            if share >= WHOLE_SHARE:
+                self._patience = min(max(MIN_PATIENCE_SECONDS, 2 * took), MAX_PATIENCE_SECONDS)
 
 
 def is_far(num_rounds: int) -> bool:

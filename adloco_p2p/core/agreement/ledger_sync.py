@@ -147,8 +147,9 @@ class LedgerExchange:
         if now - self._collected_at > PERIODS_OF_COLLECTING * self._period_seconds:
             self.forget_other()
         before = owner.ledger.head, self._other.tip
+        unknown = [entry for entry in entries if entry.value.plan not in owner.ledger.position]
         is_of_use = self._take(owner, sender, entries, now) and (owner.ledger.head, self._other.tip) != before
-        self._donors.note_answer(sender, now, is_of_use=is_of_use)
+        self._donors.note_answer(sender, now, share=_share(unknown) if is_of_use else 0.0)
         if not is_of_use:
             return []  # pulled again when a heartbeat names it again
         if self._is_far_ahead(sender, owner.ledger):
@@ -201,6 +202,12 @@ class LedgerExchange:
         """Whether a ledger goes on for long after the entry, as its holder named its end. A lie about that is of no use
         without the votes of a majority of the electors for the entry itself."""
         return self._donors.furthest_round >= entry.value.round + ROUNDS_VERIFIED_WHOLE
+
+
+def _share(entries: Sequence[LedgerEntry]) -> float:
+    """Of what one message may have, by bytes or by number."""
+    num_bytes = sum(map(canonical.size_once, entries))
+    return min(max(num_bytes / ENTRIES_BYTES, len(entries) / MAX_ENTRIES), 1.0)
 
 
 def _next_entries(ledger: Ledger, after: Digest) -> tuple[LedgerEntry, ...]:

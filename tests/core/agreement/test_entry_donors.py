@@ -5,10 +5,11 @@ from itertools import pairwise
 from math import inf
 
 from adloco_p2p.core.agreement.entry_donors import (
-    GIVEN_UP_AFTER,
+    FIRST_PATIENCE_SECONDS,
     HEARD_PERIODS,
     MAX_PATIENCE_SECONDS,
-    PATIENCE_SECONDS,
+    MIN_GIVEN_UP_SECONDS,
+    MIN_PATIENCE_SECONDS,
     EntryDonors,
 )
 from adloco_p2p.core.model.ledger_entry import Head
@@ -46,10 +47,10 @@ def stranger(number: int) -> PeerId:
 def test_one_is_asked_until_its_answer_is_there_or_was_awaited_for_long_enough() -> None:
     some = donors(peer(0), peer(1), peer(2))
     assert asked(some, 0.0) == peer(0)
-    assert [asked(some, now / 10) for now in range(1, 20)] == [None] * 19
-    assert asked(some, PATIENCE_SECONDS) == peer(1), "the first one is silent"
-    some.note_answer(peer(1), 2.5, is_of_use=True)
-    assert asked(some, 2.5) == peer(2)
+    assert [asked(some, now / 10) for now in range(1, 10)] == [None] * 9
+    assert asked(some, FIRST_PATIENCE_SECONDS) == peer(1), "the first one is silent"
+    some.note_answer(peer(1), 1.5, share=1.0)
+    assert asked(some, 1.5) == peer(2)
 
 
 def test_two_questions_are_under_way_at_most_and_silence_does_not_lengthen_their_turns() -> None:
@@ -58,8 +59,8 @@ def test_two_questions_are_under_way_at_most_and_silence_does_not_lengthen_their
         beat(some, *MEMBERS, now=float(now))
         if asked(some, float(now)) is not None:
             instants.append(now)
-    assert instants == [0, 2, 8, 10, 16, 18, 24, 26, 32, 34, 40]
-    assert GIVEN_UP_AFTER * PATIENCE_SECONDS == 8
+    assert instants == [0, 1, 8, 9, 16, 17, 24, 25, 32, 33, 40]
+    assert MIN_GIVEN_UP_SECONDS == 8
 
 
 def test_on_a_slow_link_a_late_answer_shows_how_long_they_take() -> None:
@@ -68,9 +69,9 @@ def test_on_a_slow_link_a_late_answer_shows_how_long_they_take() -> None:
         beat(some, *MEMBERS, now=float(now))
         if asked(some, float(now)) is not None:
             instants.append(now)
-        if now == 9:
-            some.note_answer(peer(0), 9.0, is_of_use=True)
-    assert instants[:4] == [0, 2, 8, 8 + 2 * 9], "twice what the late answer took"
+        if now == 8:
+            some.note_answer(peer(0), 8.0, share=1.0)
+    assert instants[:4] == [0, 1, 8, 8 + 2 * 8], "twice what the late answer took"
     assert all(later - earlier <= MAX_PATIENCE_SECONDS for earlier, later in pairwise(instants))
 
 
@@ -82,9 +83,44 @@ def test_the_fastest_is_asked_again_once_it_has_rested_and_one_that_trickles_onl
         assert turn is not None
         turns.append(turn)
         now += seconds[turn]
-        some.note_answer(turn, now, is_of_use=True)
+        some.note_answer(turn, now, share=1.0)
     assert turns[:3] == [peer(0), peer(1), peer(2)]
     assert peer(0) not in turns[3:], "the others have rested by then"
+
+
+def test_one_that_answers_soon_with_little_comes_after_those_whose_answers_are_whole() -> None:
+    some, now, turns = donors(peer(0), peer(1), peer(2), peer(3)), 0.0, []
+    for _ in range(12):
+        turn = asked(some, now)
+        assert turn is not None
+        turns.append(turn)
+        now += 0.3 if turn == peer(0) else 0.5
+        some.note_answer(turn, now, share=0.1 if turn == peer(0) else 1.0)
+    assert turns[0] == peer(0)
+    assert peer(0) not in turns[1:], "the others have rested by then"
+
+
+def test_after_a_quick_whole_answer_a_slow_donor_is_soon_passed_over_whatever_a_short_one_took() -> None:
+    some = donors(*MEMBERS[:4])
+    assert asked(some, 0.0) == peer(0)
+    some.note_answer(peer(0), 0.4, share=1.0)
+    assert asked(some, 0.4) == peer(1)
+    assert asked(some, 1.19) is None
+    assert asked(some, 1.21) == peer(0), "twice what its own answer took, and it has rested"
+    some.note_answer(peer(1), 1.3, share=0.1)
+    some.note_answer(peer(0), 1.6, share=1.0)
+    assert asked(some, 1.6) == peer(2)
+    assert asked(some, 2.35) is None
+    assert asked(some, 2.41) == peer(0), "the short answer changed no patience"
+
+
+def test_an_answer_that_takes_no_time_leaves_the_next_one_some() -> None:
+    some = donors(peer(0), peer(1), peer(2))
+    assert asked(some, 0.0) == peer(0)
+    some.note_answer(peer(0), 0.01, share=1.0)
+    assert asked(some, 0.01) == peer(1)
+    assert asked(some, MIN_PATIENCE_SECONDS) is None
+    assert asked(some, 0.01 + MIN_PATIENCE_SECONDS) == peer(2)
 
 
 def test_of_the_members_the_one_that_was_heard_last_is_asked_first() -> None:
@@ -98,11 +134,11 @@ def test_silent_names_that_came_first_and_speak_more_often_delay_no_member() -> 
     some = donors(*false, peer(0))
     beat(some, *false, now=0.5)
     assert asked(some, 0.5) == peer(0)
-    some.note_answer(peer(0), 0.9, is_of_use=True)
+    some.note_answer(peer(0), 0.9, share=1.0)
     beat(some, peer(0), *false, now=0.9)
     assert asked(some, 0.9) in false, "peer 0 rests"
-    beat(some, peer(0), *false, now=0.9 + PATIENCE_SECONDS)
-    assert asked(some, 0.9 + PATIENCE_SECONDS) == peer(0)
+    beat(some, peer(0), *false, now=0.9 + FIRST_PATIENCE_SECONDS)
+    assert asked(some, 0.9 + FIRST_PATIENCE_SECONDS) == peer(0)
 
 
 def test_new_names_without_number_take_every_second_turn_at_most() -> None:
@@ -112,7 +148,7 @@ def test_new_names_without_number_take_every_second_turn_at_most() -> None:
         now = tenth / 10
         beat(some, peer(0), stranger(100 + tenth), now=now)
         if now >= answers_at:
-            some.note_answer(peer(0), now, is_of_use=True)
+            some.note_answer(peer(0), now, share=1.0)
             answers_at = inf
         if (turn := asked(some, now)) is not None:
             turns.append(turn)
@@ -129,14 +165,14 @@ def test_killed_donors_are_soon_passed_over() -> None:
         beat(some, member, now=now)
         assert some.choose(HERE, (), roster=MEMBERS, without=MEMBERS[:number], now=now) == member
         now += 0.3 + number / 100
-        some.note_answer(member, now, is_of_use=True)
+        some.note_answer(member, now, share=1.0)
     beat(some, *MEMBERS, now=now)
     died_at = now
     while (turn := asked(some, now)) not in MEMBERS[18:]:
         assert turn is None or turn in MEMBERS[:18]
         now += 0.5
         beat(some, *MEMBERS[18:], now=now)
-    assert now - died_at <= (HEARD_PERIODS * PERIOD) + GIVEN_UP_AFTER * PATIENCE_SECONDS
+    assert now - died_at <= (HEARD_PERIODS * PERIOD) + MIN_GIVEN_UP_SECONDS
 
 
 def test_a_false_end_that_was_named_once_is_not_asked_for_any_more() -> None:
@@ -164,7 +200,7 @@ def test_a_silent_one_takes_few_turns_of_an_end_that_is_near() -> None:
             if some.takes_near(name, roster=MEMBERS, now=tenth / 10):
                 pulled[name] += 1
                 if name != stranger(0):
-                    some.note_answer(name, tenth / 10, is_of_use=True)
+                    some.note_answer(name, tenth / 10, share=1.0)
     assert pulled[stranger(0)] <= 10, "one in three periods"
     assert pulled.total() == 60, "two in each period"
 
@@ -182,9 +218,9 @@ def test_strangers_take_no_turns_of_an_end_that_is_near_from_members() -> None:
 def test_a_useless_answer_ends_the_turn_and_the_donor_comes_last() -> None:
     some = donors(peer(0), peer(1))
     assert asked(some, 0.0) == peer(0)
-    some.note_answer(peer(0), 0.1, is_of_use=False)
+    some.note_answer(peer(0), 0.1, share=0.0)
     assert asked(some, 0.1) == peer(1)
-    some.note_answer(peer(1), 1.9, is_of_use=True)
+    some.note_answer(peer(1), 1.9, share=1.0)
     assert asked(some, 3.0) == peer(1)
 
 
@@ -200,15 +236,15 @@ def test_nobody_is_asked_whose_end_is_near_or_known_or_whose_history_lost() -> N
 def test_entries_that_nobody_asked_for_change_no_turn() -> None:
     some = donors(peer(0), peer(1))
     assert asked(some, 0.0) == peer(0)
-    some.note_answer(peer(1), 0.1, is_of_use=True)
+    some.note_answer(peer(1), 0.1, share=1.0)
     assert asked(some, 0.2) is None
 
 
 def test_what_comes_long_after_the_answer_says_nothing_of_the_link() -> None:
     some = donors(peer(0), peer(1))
     assert asked(some, 0.0) == peer(0)
-    some.note_answer(peer(0), 0.5, is_of_use=True)
-    some.note_answer(peer(0), 1000.0, is_of_use=True)
+    some.note_answer(peer(0), 0.5, share=1.0)
+    some.note_answer(peer(0), 1000.0, share=1.0)
     beat(some, peer(1), now=1000.0)
     assert asked(some, 1000.0) == peer(0)
-    assert asked(some, 1000.0 + PATIENCE_SECONDS) == peer(1)
+    assert asked(some, 1000.0 + FIRST_PATIENCE_SECONDS) == peer(1)

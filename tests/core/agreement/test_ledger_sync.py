@@ -127,8 +127,8 @@ def test_of_five_that_are_far_ahead_one_is_asked_and_another_when_it_is_silent()
     newcomer, by = Newcomer(ledger), exchange()
     sends = [by.announced(newcomer, peer(index), ledger.head, now=index / 10) for index in range(5)]
     assert [len(each) for each in sends] == [1, 0, 0, 0, 0] and sends[0][0].peer == peer(0)
-    assert by.pull_next(newcomer.ledger, now=1.0) == []
-    (second,) = by.pull_next(newcomer.ledger, now=2.5)
+    assert by.pull_next(newcomer.ledger, now=0.9) == []
+    (second,) = by.pull_next(newcomer.ledger, now=1.5)
     assert second.peer == peer(4), "the one that was heard last"
 
 
@@ -152,3 +152,18 @@ def test_once_an_answer_is_there_the_next_donor_is_asked_for_what_follows(monkey
     assert more.message.locator[0] == ledger.digests[3]
     assert by.ask_for_help(newcomer.ledger, peer(0), now=0.6) == [], "the answer of the other one is awaited"
     assert by.follow(newcomer, peer(1), ledger.entries[:3], now=0.7) == [], "nothing new: it waits for the next period"
+
+
+def test_a_donor_that_sends_one_entry_each_time_comes_after_one_that_takes_longer_and_sends_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CandidateChain, "is_wrong", lambda *_, **__: False)  # nobody checks these votes
+    ledger = ledger_of(12)
+    monkeypatch.setattr(ledger_sync, "ENTRIES_BYTES", sum(map(canonical.size, ledger.entries[:4])))
+    newcomer, by = Newcomer(ledger), exchange()
+    by.announced(newcomer, peer(0), ledger.head, now=0.0)
+    by.announced(newcomer, peer(1), ledger.head, now=0.0)
+    by.follow(newcomer, peer(0), ledger.entries[:1], now=0.3)
+    assert by.follow(newcomer, peer(1), ledger.entries[1:5], now=0.8) == [], "both rest"
+    (next_one,) = by.pull_next(newcomer.ledger, now=2.0)
+    assert next_one.peer == peer(1)
