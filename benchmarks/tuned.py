@@ -24,7 +24,6 @@ a learning rate that goes with its root.
 import argparse
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 
 from benchmarks.carried_over import PRICE, at_price, shown
@@ -188,26 +187,22 @@ def grid_table(runs: Runs) -> list[str]:
     return lines
 
 
-def write(records: Mapping[str, Record], folder: Path) -> None:
+def tabulate(arguments: argparse.Namespace) -> None:
     """The tables, and the packed records. Runs with other settings are left out."""
+    records = records_by_key(KEPT, arguments.runs)
     runs = Runs(records)
     differences = {"tuned planned": minus_table(runs, TEST), "tuned capped": minus_table(runs, CAPPED)}
     tables = {"tuned": winner_table(runs), **differences, "tuned grid": grid_table(runs)}
-    rewrite(folder / "tuned.md", tables)
+    rewrite(RESULTS / "tuned.md", tables)
     seeds = (FIRST, *OTHERS, *SEEDS)
     keys = {runs.key(method, pair, seed) for method in runs.whole for pair in grid(method) for seed in seeds}
-    pack([records[key] for key in sorted(keys & records.keys())], folder / KEPT.name)
-
-
-def tabulate(arguments: argparse.Namespace) -> None:
-    write(records_by_key(KEPT, arguments.runs), RESULTS)
+    pack([records[key] for key in sorted(keys & records.keys())], RESULTS / KEPT.name)
 
 
 def main() -> None:
-    parser, run, _ = command_line("tuned", __doc__, seeds=SEEDS, train=train, tabulate=tabulate)
-    run.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    line = command_line("tuned", __doc__, seeds=SEEDS, train=train, tabulate=tabulate)
+    line.run.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    line.act()
 
 
 if __name__ == "__main__":

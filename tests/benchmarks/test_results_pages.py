@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -46,35 +47,26 @@ def test_the_tables_of_the_method_follow_from_its_records(tmp_path: Path) -> Non
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
 
 
-def test_the_tables_of_data_of_an_instances_own_follow_from_their_records(tmp_path: Path) -> None:
-    page = Path(shutil.copy(RESULTS / "method.md", tmp_path))
-    own_data.write(records_by_key(own_data.KEPT, []), tmp_path)
-    assert page.read_text() == (RESULTS / "method.md").read_text()
-    assert (tmp_path / own_data.KEPT.name).read_bytes() == own_data.KEPT.read_bytes()
-
-
 @pytest.mark.parametrize(
     ("benchmark", "name"),
     [
         (carried_over, "carried_over.md"),
         (critical_batch, "carried_over.md"),
         (unequal_machines, "method.md"),
+        (own_data, "method.md"),
+        (islands, "method.md"),
         (tuned, "tuned.md"),
     ],
-    ids=["carried over", "critical batch", "unequal machines", "tuned"],
+    ids=["carried over", "critical batch", "unequal machines", "own data", "islands", "tuned"],
 )
-def test_the_tables_follow_from_their_records(benchmark: Any, name: str, tmp_path: Path) -> None:
+def test_the_tables_follow_from_their_records(
+    benchmark: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = Path(shutil.copy(RESULTS / name, tmp_path))
-    benchmark.write(records_by_key(benchmark.KEPT, []), tmp_path)
+    monkeypatch.setattr(benchmark, "RESULTS", tmp_path)
+    benchmark.tabulate(Namespace(runs=[]))
     assert page.read_text() == (RESULTS / name).read_text()
     assert (tmp_path / benchmark.KEPT.name).read_bytes() == benchmark.KEPT.read_bytes()
-
-
-def test_the_table_of_islands_follows_from_its_records(tmp_path: Path) -> None:
-    page = Path(shutil.copy(RESULTS / "method.md", tmp_path))
-    islands.write(records_by_key(islands.KEPT, []), tmp_path)
-    assert page.read_text() == (RESULTS / "method.md").read_text()
-    assert (tmp_path / islands.KEPT.name).read_bytes() == islands.KEPT.read_bytes()
 
 
 def test_the_tables_of_bytes_follow_from_their_records(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a peer answers to hosts that wait for it in rounds that are over for it, and which state it takes where none has any."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -226,8 +227,8 @@ def test_reports_that_come_while_a_state_is_on_its_way_show_that_it_is_agreed(
     state = state_at(3)
     fetching = Fetching(state)
     state.instance(INSTANCE).fetch = Fetch(boundary=3, began_at=0.0, is_agreed=False)
-    for peer in (PEER0, PEER1) if reported is not None else ():
-        item = InstanceReport.without_work(INSTANCE, state_digest=reported)
+    items = [InstanceReport.without_work(INSTANCE, state_digest=reported)] if reported is not None else []
+    for item, peer in product(items, (PEER0, PEER1)):
         state.book.note_states(Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(item,)))
     fetching.fetched(StateFetched(instance=INSTANCE, round=3, digest=DIGEST), 1.0)
     assert (state.known(INSTANCE).doubtful_from is None) is is_agreed
