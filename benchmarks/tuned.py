@@ -146,7 +146,7 @@ def winner_table(runs: Runs) -> list[str]:
         f" | minus {START} | minus {LONG_H} |",
         "|" + "---|" * 10,
     ]
-    bases = [losses_of(runs.of_winner(base).values()) for base in (START, LONG_H)]
+    bases = [losses_of(runs.of_winner(base).values()) if base in runs.whole else {} for base in (START, LONG_H)]
     for method in runs.whole:
         (rate, samples), some = runs.winner(method), runs.of_winner(method)
         losses = losses_of(some.values())

@@ -172,6 +172,7 @@ def test_the_readme_has_the_figures_of_methods_that_are_tuned_alike() -> None:
         "Seesaw, a ramp that follows the learning rate": SEESAW,
         "DiLoCo with twice the batch": tuned.FIXED,
         "DiLoCo, H 64": tuned.LONG_H,
+        "DiLoCo": tuned.START,
     }
     readme = README.read_text()
     for name, row in ((name, cells[key]) for name, key in named.items()):
