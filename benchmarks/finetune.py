@@ -174,14 +174,13 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser, run, _ = command_line("finetune", __doc__, seeds=[1, 2, 3], train=train_cells, tabulate=tabulate)
-    run.add_argument("--config", type=Path, default=Path("configs/finetune.yaml"))
-    run.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    run.add_argument("--rates", nargs="+", default=["5e-4", "1e-3", "2e-3"], help="inner.learning_rate")
-    run.add_argument("--hosts", type=int, default=4)
-    run.add_argument("--set", nargs="*", default=[], help="as of adloco-peer start")
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    line = command_line("finetune", __doc__, seeds=[1, 2, 3], train=train_cells, tabulate=tabulate)
+    line.run.add_argument("--config", type=Path, default=Path("configs/finetune.yaml"))
+    line.run.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    line.run.add_argument("--rates", nargs="+", default=["5e-4", "1e-3", "2e-3"], help="inner.learning_rate")
+    line.run.add_argument("--hosts", type=int, default=4)
+    line.run.add_argument("--set", nargs="*", default=[], help="as of adloco-peer start")
+    line.act()
 
 
 if __name__ == "__main__":

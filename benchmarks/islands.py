@@ -220,10 +220,9 @@ def _cells(found: Sequence[Record]) -> list[str]:
 
 
 def main() -> None:
-    parser, run, _ = command_line("islands", __doc__, seeds=[1, 2, 3], train=train, tabulate=tabulate)
-    run.add_argument("--hosts", nargs="+", type=int, choices=SIZES, default=list(SIZES), help="of an island")
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    line = command_line("islands", __doc__, seeds=[1, 2, 3], train=train, tabulate=tabulate)
+    line.run.add_argument("--hosts", nargs="+", type=int, choices=SIZES, default=list(SIZES), help="of an island")
+    line.act()
 
 
 if __name__ == "__main__":

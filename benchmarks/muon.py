@@ -19,7 +19,6 @@ import torch
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.training.hosting import Hosting
@@ -153,7 +152,7 @@ def _steps(size: str, kind: str, batch: int) -> Iterator[float]:
     """Processor seconds of a step on `batch` samples, again and again."""
     settings = [*row_of(size, "constant", kind, "1e-3").settings, f"batch.initial_batch={batch}"]
     run = load_run(BASE, [*settings, f"work.inner_steps={STEPS_TIMED}", "work.rounds=1000"]).value
-    rows, vocab_size = indexed(canonical.encode(run.data))
+    rows, vocab_size = indexed()
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=0)
     engine = Hosting(run, PeerConfig(device="cpu", num_threads=1, max_micro_batch=batch), ME, feed)
     engine.start([InstanceId(0)])
@@ -274,11 +273,10 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser, run, report = command_line("muon", __doc__, seeds=SEEDS, train=train_cells, tabulate=tabulate)
-    run.add_argument("--size", nargs="+", choices=SIZES, default=list(SIZES))
-    report.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    line = command_line("muon", __doc__, seeds=SEEDS, train=train_cells, tabulate=tabulate)
+    line.run.add_argument("--size", nargs="+", choices=SIZES, default=list(SIZES))
+    line.report.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    line.act()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import torch
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import OuterConfig
-from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.training.hosted_instances import STATE_DTYPES
@@ -42,7 +41,7 @@ def run_cell(inner_steps: int, outer_momentum: float, seed: int) -> Record:
     started, rounds = time.process_time(), STEPS // inner_steps
     settings = [f"work.rounds={rounds}", f"work.inner_steps={inner_steps}", f"outer.momentum={outer_momentum}", f"seed={seed}"]
     run = load_run(BASE, settings).value
-    rows, vocab_size = indexed(canonical.encode(run.data))
+    rows, vocab_size = indexed()
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=seed)
     trainees = Trainees(run, vocab_size=vocab_size, num_hosts=HOSTS * len(STATES))
     outers = [trainees.start.to(STATE_DTYPES[state][0], copy=True) for state in STATES]
@@ -98,9 +97,7 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser, _, _ = command_line("outer_state", __doc__, seeds=range(1, 7), train=train, tabulate=tabulate)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    command_line("outer_state", __doc__, seeds=range(1, 7), train=train, tabulate=tabulate).act()
 
 
 if __name__ == "__main__":

@@ -323,9 +323,7 @@ def weights_table(runs: Runs) -> list[str]:
 
 
 def main() -> None:
-    parser, _, _ = command_line("own_data", __doc__, seeds=[1, 2], train=train, tabulate=tabulate)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    command_line("own_data", __doc__, seeds=[1, 2], train=train, tabulate=tabulate).act()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import torch
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model import canonical
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
@@ -123,7 +122,7 @@ def run_cell(cell: Cell, seed: int) -> Record:
     torch.set_num_threads(1)
     started = time.process_time()
     run = run_of(cell, seed)
-    rows, vocab_size = indexed(canonical.encode(run.data))
+    rows, vocab_size = indexed()
     trainees = Trainees(run, vocab_size=vocab_size, num_hosts=cell.hosts)
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=seed)
     averaging, ones = run.averaging, [1] * cell.hosts
@@ -204,13 +203,12 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser, run, _ = command_line("presets", __doc__, seeds=[1, 2, 3], train=train, tabulate=tabulate)
-    run.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    run.add_argument("--hosts", type=int, default=8)
-    run.add_argument("--rounds", type=int, default=64)
-    run.add_argument("--width", type=int, default=32)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    line = command_line("presets", __doc__, seeds=[1, 2, 3], train=train, tabulate=tabulate)
+    line.run.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    line.run.add_argument("--hosts", type=int, default=8)
+    line.run.add_argument("--rounds", type=int, default=64)
+    line.run.add_argument("--width", type=int, default=32)
+    line.act()
 
 
 if __name__ == "__main__":

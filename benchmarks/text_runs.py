@@ -181,6 +181,4 @@ def run_command(
         rewrite(scale.kept.parent / "sizes.md", tables(runs))
         runs.keep_all()
 
-    parser, _, _ = command_line(name, doc, seeds=seeds, train=train, tabulate=tabulate)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    command_line(name, doc, seeds=seeds, train=train, tabulate=tabulate).act()

@@ -109,9 +109,7 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser, _, _ = command_line("unequal_machines", __doc__, seeds=SEEDS, train=train, tabulate=tabulate)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    command_line("unequal_machines", __doc__, seeds=SEEDS, train=train, tabulate=tabulate).act()
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     run = load_run(BASE).value
-    rows, vocab_size = indexed(b"")
+    rows, vocab_size = indexed()
     module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=arguments.seed)
     shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
     outer = torch.cat([parameter.detach().reshape(-1) for parameter in shell.parameters])

@@ -8,24 +8,18 @@ python -m benchmarks.assessed run --seeds 1          one seed of each swarm; 10 
 import argparse
 from functools import partial
 
-from benchmarks.assessed.report import CELLS, KEPT, write
+from benchmarks.assessed.report import CELLS, KEPT, tabulate
 from benchmarks.assessed.run import key_of, run_cell
-from benchmarks.method.store import command_line, records_by_key, train_missing
+from benchmarks.method.store import command_line, train_missing
 
 
 def main() -> None:
-    parser, _, _ = command_line("assessed", __doc__, seeds=[1, 2], train=train, tabulate=tabulate)
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    command_line("assessed", __doc__, seeds=[1, 2], train=train, tabulate=tabulate).act()
 
 
 def train(arguments: argparse.Namespace) -> None:
     cells = [(cell, seed) for seed in arguments.seeds for cell in CELLS.values()]
     train_missing(KEPT, arguments.output, ((key_of(cell, seed), partial(run_cell, cell, seed)) for cell, seed in cells))
-
-
-def tabulate(arguments: argparse.Namespace) -> None:
-    write(records_by_key(KEPT, arguments.runs))
 
 
 if __name__ == "__main__":

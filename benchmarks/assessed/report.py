@@ -1,5 +1,6 @@
 """Tables of docs/results/robustness.md from records: how far apart the kinds are, and how soon they are told apart."""
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from math import ceil, comb
@@ -9,7 +10,7 @@ from typing import Any
 from benchmarks.assessed.kinds import KINDS, QUARTER
 from benchmarks.assessed.run import Cell
 from benchmarks.method.report import rewrite
-from benchmarks.method.store import RESULTS, pack
+from benchmarks.method.store import RESULTS, pack, records_by_key
 
 Record = dict[str, Any]
 KEPT = RESULTS / "assessed.jsonl.gz"
@@ -35,8 +36,9 @@ FALSE_ALARM, MISSED = 1e-3, 0.05
 """Of honest hosts that are taken for the kind, and of the kind that is taken for honest."""
 
 
-def write(records: Mapping[str, Record]) -> None:
+def tabulate(arguments: argparse.Namespace) -> None:
     """Rewrite the tables of docs/results/robustness.md, and keep the records."""
+    records = records_by_key(KEPT, arguments.runs)
     rewrite(RESULTS / "robustness.md", tables(list(records.values())))
     pack([records[key] for key in sorted(records)], KEPT)
 

@@ -9,7 +9,6 @@ import torch
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.numerics.aggregate import aggregate
@@ -83,7 +82,7 @@ class Swarm:
 
     def __init__(self, cell: Cell, seed: int) -> None:
         self.run: RunConfig = load_run(BASE, [*settings_of(cell), f"seed={seed}"]).value
-        rows, vocab_size = indexed(canonical.encode(self.run.data))
+        rows, vocab_size = indexed()
         self._cell, self._feed = cell, IndexedFeed(rows, vocab_size=vocab_size, seed=seed)
         self._senders = Senders(self.run, vocab_size=vocab_size, num_hosts=cell.hosts, batch=cell.batch)
         module = build_model(self.run.model, vocab_size=vocab_size, sequence_length=self.run.data.sequence_length, seed=0)

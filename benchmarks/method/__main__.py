@@ -20,13 +20,14 @@ SAMPLES = 8192
 
 
 def main() -> None:
-    parser, run, report = command_line("method", __doc__, seeds=[1, 2, 3, 4, 5], train=train, tabulate=tabulate)
-    run.add_argument("--group", nargs="+", choices=sorted(GROUPS), default=sorted(GROUPS))
-    run.add_argument("--again", action="store_true", help="train also what the records have: does today's code repeat them?")
-    for part in (run, report):
+    line = command_line("method", __doc__, seeds=[1, 2, 3, 4, 5], train=train, tabulate=tabulate)
+    line.run.add_argument("--group", nargs="+", choices=sorted(GROUPS), default=sorted(GROUPS))
+    line.run.add_argument(
+        "--again", action="store_true", help="train also what the records have: does today's code repeat them?"
+    )
+    for part in (line.run, line.report):
         part.add_argument("--samples", type=int, default=SAMPLES, help="sequences of 64 tokens per run")
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    line.act()
 
 
 def train(arguments: argparse.Namespace) -> None:

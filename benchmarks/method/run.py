@@ -11,7 +11,6 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.run_progress import samples_after
 from adloco_p2p.core.model.scalars import InstanceId
@@ -58,7 +57,7 @@ def run_row(
     torch.set_num_threads(1)
     samples *= row.length
     run = load_run(BASE, settings_of(row, seed, samples=samples)).value
-    rows, vocab_size = text or indexed(canonical.encode(run.data))
+    rows, vocab_size = text or indexed()
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=run.seed)
     watch = _Watch(run=run, rows=rows, vocab_size=vocab_size, every=samples / points, device=device)
     setting = Setting(
@@ -97,9 +96,8 @@ def run_row(
 
 
 @cache
-def indexed(data: bytes) -> tuple[IndexedRows, int]:
-    """The rows of the embedded text, and the size of its vocabulary. `data` names them, for the cache of this process."""
-    del data
+def indexed() -> tuple[IndexedRows, int]:
+    """The rows of the embedded text, and the size of its vocabulary."""
     feed = open_feed(load_run(BASE).value, cache_dir=CACHE)
     assert isinstance(feed, IndexedFeed)
     return feed.rows, feed.vocab_size

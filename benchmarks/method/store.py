@@ -5,7 +5,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +82,21 @@ def train_missing(kept: Path, output: Path, jobs: Iterable[tuple[str, Callable[[
 Act = Callable[[argparse.Namespace], None]
 
 
-def command_line(
-    name: str, doc: str | None, *, seeds: Sequence[int], train: Act, tabulate: Act
-) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, argparse.ArgumentParser]:
-    """The command line of a benchmark that keeps records: `run` trains what they lack, `report` makes the table. Returns it,
-    and its parts for the two, which take further arguments. New records go to NAME.jsonl, beside the kept ones."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """Of a benchmark that keeps records. Its two verbs take further arguments."""
+
+    parser: argparse.ArgumentParser
+    run: argparse.ArgumentParser
+    report: argparse.ArgumentParser
+
+    def act(self) -> None:
+        arguments = self.parser.parse_args()
+        arguments.act(arguments)
+
+
+def command_line(name: str, doc: str | None, *, seeds: Sequence[int], train: Act, tabulate: Act) -> CommandLine:
+    """`run` trains what the records lack, `report` makes the table. New records go to NAME.jsonl, beside the kept ones."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -98,4 +108,4 @@ def command_line(
     report = verbs.add_parser("report", help="the table")
     report.add_argument("--runs", type=Path, nargs="*", default=[own], help="records beside the kept ones")
     report.set_defaults(act=tabulate)
-    return parser, run, report
+    return CommandLine(parser=parser, run=run, report=report)

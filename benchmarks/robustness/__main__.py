@@ -8,21 +8,20 @@ python -m benchmarks.robustness run --group two --seeds 1           one seed of 
 import argparse
 from functools import partial
 
-from benchmarks.method.store import command_line, records_by_key, train_missing
+from benchmarks.method.store import command_line, train_missing
 from benchmarks.robustness.attacks import ATTACKS
 from benchmarks.robustness.cells import GROUPS, RULES, Cell
-from benchmarks.robustness.report import KEPT, write
+from benchmarks.robustness.report import KEPT, tabulate
 from benchmarks.robustness.run import key_of, run_cell
 
 
 def main() -> None:
-    parser, run, _ = command_line("robustness", __doc__, seeds=[1, 2, 3, 4, 5], train=train, tabulate=tabulate)
-    run.add_argument("--group", nargs="+", choices=list(GROUPS), default=list(GROUPS))
-    run.add_argument("--rule", nargs="+", choices=RULES, default=RULES, help="beside the plain mean of honest hosts")
-    run.add_argument("--attack", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))
-    run.add_argument("--data", nargs="+", choices=("even", "uneven"), default=["even", "uneven"])
-    arguments = parser.parse_args()
-    arguments.act(arguments)
+    line = command_line("robustness", __doc__, seeds=[1, 2, 3, 4, 5], train=train, tabulate=tabulate)
+    line.run.add_argument("--group", nargs="+", choices=list(GROUPS), default=list(GROUPS))
+    line.run.add_argument("--rule", nargs="+", choices=RULES, default=RULES, help="beside the plain mean of honest hosts")
+    line.run.add_argument("--attack", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))
+    line.run.add_argument("--data", nargs="+", choices=("even", "uneven"), default=["even", "uneven"])
+    line.act()
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -35,10 +34,6 @@ def train(arguments: argparse.Namespace) -> None:
     cells = ((cell, seed) for group in arguments.group for seed in arguments.seeds for cell in GROUPS[group]())
     jobs = ((key_of(cell, seed), partial(run_cell, cell, seed)) for cell, seed in cells if is_asked(cell))
     train_missing(KEPT, arguments.output, jobs)
-
-
-def tabulate(arguments: argparse.Namespace) -> None:
-    write(records_by_key(KEPT, arguments.runs))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Tables of docs/results/robustness.md from records: what lies and rules cost, in nats of held-out loss, paired by seed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import argparse
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
-from benchmarks.method.store import RESULTS, Record, pack
+from benchmarks.method.store import RESULTS, Record, pack, records_by_key
 from benchmarks.robustness.attacks import ATTACKS
 from benchmarks.robustness.cells import RULES, Cell, judged
 
@@ -62,8 +63,9 @@ class Records:
         return f"{'+' if found.mean >= 0 else ''}{found.shown(3)} ({len(common)})"
 
 
-def write(records: Mapping[str, Record]) -> None:
+def tabulate(arguments: argparse.Namespace) -> None:
     """Rewrite the tables of docs/results/robustness.md, and keep the records."""
+    records = records_by_key(KEPT, arguments.runs)
     rewrite(RESULTS / "robustness.md", tables(Records(list(records.values()))))
     pack([records[key] for key in sorted(records)], KEPT)
 

@@ -10,7 +10,6 @@ import torch
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.median import upper_weighted_median
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.data.indexing import IndexedRows
@@ -72,7 +71,7 @@ class Swarm:
     def __init__(self, cell: Cell, seed: int) -> None:
         more = SPARSE_SETTINGS if cell.codec == "topk2" else ()
         self.run: RunConfig = load_run(BASE, [*SETTINGS, *more, f"seed={seed}"]).value
-        self.rows, self.vocab_size = indexed(canonical.encode(self.run.data))
+        self.rows, self.vocab_size = indexed()
         self._cell = cell
         self._num_honest = cell.hosts - cell.liars
         self._num_hosts = cell.hosts if cell.attack else self._num_honest
@@ -156,7 +155,7 @@ class Swarm:
     def _feed(self, host: int, seed: int) -> IndexedFeed:
         rows = self.rows
         if self._cell.data == "uneven":
-            order = _order_by_content(canonical.encode(self.run.data))
+            order = _order_by_content()
             piece = order[host * len(order) // self._cell.hosts : (host + 1) * len(order) // self._cell.hosts]
             rows = IndexedRows(training=_picked(_packed(rows.training), piece), heldout=rows.heldout)
         return IndexedFeed(rows, vocab_size=self.vocab_size, seed=seed)
@@ -173,9 +172,9 @@ def _picked(rows: TokenRows, places: np.ndarray) -> TokenRows:
 
 
 @cache
-def _order_by_content(data: bytes) -> np.ndarray:
+def _order_by_content() -> np.ndarray:
     """Whole training rows by the first principal component of how often each token stands in them."""
-    rows, vocab_size = indexed(data)
+    rows, vocab_size = indexed()
     ids = _packed(rows.training).ids[:-1]  # the last one may be padded
     counts = np.zeros((len(ids), vocab_size), dtype=np.float32)
     for column in ids.T:
