@@ -18,7 +18,7 @@ from adloco_p2p.errors import NoNodeError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View, stamp
 from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_command, read_run
-from adloco_p2p.views import derived, overview, units
+from adloco_p2p.views import own_part, progress, units
 from adloco_p2p.views.node_status import lines, summary, traffic_words
 from adloco_p2p.views.status import Status, replay
 
@@ -67,8 +67,8 @@ def _last_words(workdir: Path, status: Status) -> str:
     finish, run = status.finish, read_run(workdir)
     assert finish is not None
     loss = f", held-out loss {units.loss(finish.heldout_loss)}" if finish.heldout_loss is not None else ""
-    order = f"; {words}" if (words := derived.ended_by_signer(status)) else ""
-    end = f"finished: {derived.position(status)}{loss}, {units.count(finish.tokens)} tokens{order}"
+    order = f"; {words}" if (words := own_part.ended_by_signer(status)) else ""
+    end = f"finished: {progress.position(status)}{loss}, {units.count(finish.tokens)} tokens{order}"
     pictures = f"  the pictures: adloco-peer report --workdir {workdir} --output DIR"
     if run is not None and run.model.program:
         return f"{end}\n{pictures}"  # the program has the model
@@ -92,7 +92,7 @@ def _continuing(workdir: Path, last: Status | None) -> str:
 
 def _own_ban(last: Status | None) -> str:
     """In words, that the peer of the directory is banned, by whom and why; empty where its events have no such order."""
-    if last is None or (words := overview.ban_words(last).get(last.peer)) is None:
+    if last is None or (words := own_part.ban_words(last).get(last.peer)) is None:
         return ""
     return f"this peer is {words}; a signer of the run lifts a ban with `adloco-peer unban`"
 

@@ -13,7 +13,7 @@ from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.core.model.plan_telemetry import task_lines
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import TaskScores
-from adloco_p2p.views.derived import task_words
+from adloco_p2p.views.run_losses import task_words
 
 MAX_ROWS = 50
 """Contributors and losses that are listed."""

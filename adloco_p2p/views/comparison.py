@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.views import derived, units
+from adloco_p2p.views import run_losses, units
 from adloco_p2p.views.html_report import Rows
 from adloco_p2p.views.run_report import Report
 from adloco_p2p.views.status import Status
@@ -51,7 +51,7 @@ class ComparedRun:
             losses = [loss for result in here if (loss := units.finite(result.heldout_loss)) is not None]
             if losses:
                 points.append((float(samples if by_samples else round_ + 1), fmean(losses)))
-        final = derived.final_heldout(self.own) if points and self.own.finish is not None else None
+        final = run_losses.final_heldout(self.own) if points and self.own.finish is not None else None
         return points if final is None else [*points[:-1], (points[-1][0], final)]
 
 
@@ -132,7 +132,7 @@ def summarise_runs(runs: Sequence[ComparedRun]) -> dict[str, Any]:
             "is_finished": run.own.finish is not None,
             "rounds": len({result.round for result in run.of_all.results.values()}),
             "samples": run.num_samples,
-            "heldout_loss": derived.final_heldout(run.own) if run.own.lives else None,
+            "heldout_loss": run_losses.final_heldout(run.own) if run.own.lives else None,
         }
         for run in runs
     ]

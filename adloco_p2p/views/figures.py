@@ -14,7 +14,7 @@ from matplotlib.path import Path as Curve
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from adloco_p2p.core.model.words import plural
-from adloco_p2p.views import derived, units
+from adloco_p2p.views import progress, run_losses, table_rows, units
 from adloco_p2p.views.records import Decision, Life, RoundResult
 from adloco_p2p.views.status import Status
 
@@ -368,7 +368,7 @@ def family(status: Status) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("outer rounds that are over")
     for instance, row in lanes.items():
-        value = derived.latest_heldout(status, instance)
+        value = run_losses.latest_heldout(status, instance)
         if value is not None:
             axes.text(
                 1.015, row, f"held-out {value:.3f}", transform=axes.get_yaxis_transform(), fontsize=9, va="center", color=QUIET
@@ -428,7 +428,7 @@ def _name_merges(axes: Axes, status: Status, lanes: Mapping[int, int]) -> None:
     for merge in sorted(_merges(status), key=lambda decision: decision.round):
         lane = lanes.get(merge.targets[0])
         part = (merge.round - low) / (high - low)
-        text = f"merge {derived.subject(merge)}\n{units.weights(merge.weights)}"
+        text = f"merge {table_rows.subject(merge)}\n{units.weights(merge.weights)}"
         width = 0.03 + 0.01 * len(text.split("\n", maxsplit=1)[0])
         if lane is None or part - width < used_to.get(lane, -width):
             continue
@@ -482,7 +482,7 @@ def seconds(status: Status) -> Figure:
 def utilisation(status: Status) -> Figure:
     """The part of each round in which the devices computed."""
     figure = Figure(figsize=(9.6, 3.6))
-    mean = derived.compute_utilisation(status)
+    mean = progress.compute_utilisation(status)
     axes = _axes(
         figure,
         "Share of time computing",
@@ -490,7 +490,7 @@ def utilisation(status: Status) -> Figure:
         left=0.075,
         right=0.975,
     )
-    points = derived.utilisation_by_round(status)
+    points = progress.utilisation_by_round(status)
     rounds = [round_ for round_, _ in points] or [0]
     axes.bar([round_ for round_, _ in points], [100 * part for _, part in points], width=_bar_width(rounds), color="#009E73")
     axes.set_ylim(0, 100)
@@ -502,8 +502,8 @@ def utilisation(status: Status) -> Figure:
 def durations(status: Status) -> Figure:
     """How many rounds took how long."""
     figure = Figure(figsize=(9.6, 3.6))
-    bins = derived.duration_histogram(status)
-    mean = units.duration(derived.mean_duration(status))
+    bins = progress.duration_histogram(status)
+    mean = units.duration(progress.mean_duration(status))
     axes = _axes(figure, "Duration of rounds", f"of this peer; {mean} on average", left=0.075, right=0.975)
     axes.bar(
         [start for start, _, _ in bins],

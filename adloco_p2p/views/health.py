@@ -1,6 +1,6 @@
 """The health of a node, as a supervisor asks for it."""
 
-from adloco_p2p.views.derived import bench_words
+from adloco_p2p.views.own_part import bench_words
 from adloco_p2p.views.status import Status
 
 MAX_ROUNDS_BEHIND = 2

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from adloco_p2p.views import derived
+from adloco_p2p.views import progress, table_rows, traffic
 from adloco_p2p.views.status import Status
 
 
@@ -25,15 +25,15 @@ class MemberRow:
 
 def member_row(name: str, status: Status, *, is_ready: bool = True, outside: str = "") -> MemberRow:
     """`outside`: what is known of the process while its node cannot be asked, such as the step of its start."""
-    rows = [row for row in derived.instance_rows(status) if row.phase != "by others"] if not outside else []
+    rows = [row for row in table_rows.instance_rows(status) if row.phase != "by others"] if not outside else []
     losses = [row.loss for row in rows if row.loss is not None]
     speeds = [row.tokens_per_second for row in rows if row.tokens_per_second is not None]
-    bandwidth = derived.bandwidth(status)
+    bandwidth = traffic.bandwidth(status)
     return MemberRow(
         name=name,
         is_ready=is_ready,
         peer=status.peer,
-        phase=outside or derived.phase(status),
+        phase=outside or progress.phase(status),
         step=sum(min(row.step, row.num_steps) for row in rows),
         num_steps=sum(row.num_steps for row in rows),
         loss=min(losses, default=None),

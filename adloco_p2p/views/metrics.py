@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from adloco_p2p.core.model.telemetry import Bandwidth, Gpu, Machine
-from adloco_p2p.views import derived, units
-from adloco_p2p.views.derived import InstanceRow
+from adloco_p2p.views import progress, table_rows, traffic, units
 from adloco_p2p.views.status import Status
+from adloco_p2p.views.table_rows import InstanceRow
 
 Labels = tuple[str, ...]
 Values = Mapping[Labels, float | None]
@@ -92,8 +92,8 @@ def _run(status: Status) -> list[Measure]:
         _metric("round", "rounds", "The outer round in progress, from 0.", status.current_round),
         _metric("run_rounds", "rounds", "Outer rounds of the whole run, where it counts rounds.", status.rounds),
         _metric("run_samples", "samples", "Samples of the whole run, where it counts samples.", status.samples),
-        _metric("run_progress_ratio", "ratio", "Part of the run that is done.", derived.run_fraction(status)),
-        _metric("run_remaining_seconds", "seconds", "Estimated time until the end of the run.", derived.eta_seconds(status)),
+        _metric("run_progress_ratio", "ratio", "Part of the run that is done.", progress.run_fraction(status)),
+        _metric("run_remaining_seconds", "seconds", "Estimated time until the end of the run.", progress.eta_seconds(status)),
         _metric("run_finished", "", "1 once the run is complete.", float(status.finish is not None)),
         _metric("round_expected_seconds", "seconds", "Computing time of the slowest host, as planned.", expected),
         _metric(
@@ -106,9 +106,9 @@ def _run(status: Status) -> list[Measure]:
 
 
 def _work(status: Status) -> list[Measure]:
-    totals = derived.totals(status)
+    totals = traffic.totals(status)
     counted, saved = status.first_contribution_seconds, status.last_checkpoint
-    rate, utilisation = derived.tokens_per_second(status), derived.compute_utilisation(status)
+    rate, utilisation = progress.tokens_per_second(status), progress.compute_utilisation(status)
     return [
         _metric("tokens_per_second", "tokens per second", "Tokens by running time, over the last rounds.", rate, "{} tokens/s"),
         _metric(
@@ -129,7 +129,7 @@ def _work(status: Status) -> list[Measure]:
             "sent_per_token_bytes",
             "bytes",
             "All traffic that this node sent, by the tokens that it trained.",
-            derived.bytes_per_token(status) or None,
+            traffic.bytes_per_token(status) or None,
             "{} sent per token",
         ),
         _metric(
@@ -166,7 +166,7 @@ def _work(status: Status) -> list[Measure]:
 
 
 def _traffic(status: Status) -> list[Measure]:
-    kinds = derived.traffic_by_kind(status)
+    kinds = traffic.traffic_by_kind(status)
     sent: Values = {(kind,): pair[0] for kind, pair in kinds.items()}
     received: Values = {(kind,): pair[1] for kind, pair in kinds.items()}
     plan, now = status.current_plan, status.bandwidth or Bandwidth()
@@ -185,7 +185,7 @@ def _traffic(status: Status) -> list[Measure]:
 
 
 def _instances(status: Status) -> list[Measure]:
-    rows = derived.instance_rows(status)
+    rows = table_rows.instance_rows(status)
 
     def each(name: str, unit: Unit, meaning: str, value: Callable[[InstanceRow], float | None]) -> Measure:
         return _labelled(name, unit, meaning, ("model_instance",), {(str(row.instance),): value(row) for row in rows})
@@ -215,7 +215,7 @@ def _instances(status: Status) -> list[Measure]:
 
 
 def _troubles(status: Status) -> list[Measure]:
-    peers = Counter(row.state for row in derived.peer_rows(status))
+    peers = Counter(row.state for row in table_rows.peer_rows(status))
     states: Values = {(state,): peers[state] for state in ("alive", "suspected", "left", "joining")}
     events: Values = {(name,): count for name, count in sorted(status.counts.items())}
     return [

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from adloco_p2p.views import derived, overview, units
-from adloco_p2p.views.derived import PeerRow
+from adloco_p2p.views import own_part, progress, table_rows, traffic, units
 from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.views.status import Status
+from adloco_p2p.views.table_rows import PeerRow
 
 MAX_DECISIONS = 10
 """Newest decisions that a summary names."""
@@ -21,35 +21,35 @@ _INSTANCES = (
 
 def summary(status: Status) -> dict[str, Any]:
     """Everything that a `status` verb or a health check asks for."""
-    rows, peers = derived.instance_rows(status), derived.peer_rows(status)
+    rows, peers = table_rows.instance_rows(status), table_rows.peer_rows(status)
     return {
         "name": status.name,
         "run": status.run,
         "peer": status.peer,
         "state": status.state,
-        "phase": derived.phase(status),
+        "phase": progress.phase(status),
         "round": status.current_round,
         "rounds": status.rounds or 0,
         "samples": status.samples,
-        "samples_given": derived.samples_given(status),
-        "fraction": derived.run_fraction(status),
-        "eta_seconds": derived.eta_seconds(status),
+        "samples_given": progress.samples_given(status),
+        "fraction": progress.run_fraction(status),
+        "eta_seconds": progress.eta_seconds(status),
         "elapsed_seconds": status.elapsed_seconds,
         "saved_round": status.last_checkpoint,
-        "device": derived.device_words(status),
+        "device": progress.device_words(status),
         "metrics": [_metric(measure) for measure in measures(status)],
         "join_link": status.join_link,
-        "ended_by_signer": derived.ended_by_signer(status),
+        "ended_by_signer": own_part.ended_by_signer(status),
         "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
         "peers": [_peer(row) for row in peers],
-        "traffic": asdict(derived.bandwidth(status)),
+        "traffic": asdict(traffic.bandwidth(status)),
         "decisions": [
-            {"round": made.round, "kind": made.kind, "subject": derived.subject(made), "reason": made.reason}
+            {"round": made.round, "kind": made.kind, "subject": table_rows.subject(made), "reason": made.reason}
             for made in status.decisions[: -MAX_DECISIONS - 1 : -1]
         ],
         "conditions": [
             *({"key": key, "message": message} for key, message in status.warnings.items()),
-            *({"key": f"ban {peer}", "message": f"{peer} is {words}"} for peer, words in overview.ban_words(status).items()),
+            *({"key": f"ban {peer}", "message": f"{peer} is {words}"} for peer, words in own_part.ban_words(status).items()),
         ],
     }
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from adloco_p2p.core.ledger.contributions import Contribution, CreditedSamples
 from adloco_p2p.core.model.telemetry import PeerCard, Plan, Stamped
-from adloco_p2p.views import derived, overview, units
+from adloco_p2p.views import own_part, progress, run_losses, table_rows, traffic, units
 from adloco_p2p.views.comparison import ComparedRun, summarise_runs
 from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.ledger_events import LedgerLine
@@ -62,7 +62,7 @@ class ShownRun:
 def document(run: ShownRun) -> Document:
     status, own = run.status, run.own
     peers = _peers(run)
-    bans = overview.ban_words(status)
+    bans = own_part.ban_words(status)
     return {
         "run": {
             "digest": status.run,
@@ -83,7 +83,7 @@ def document(run: ShownRun) -> Document:
         "num_peers": len(peers),
         "bans": [{"peer": text(peer), "words": text(words)} for peer, words in bans.items()][:MAX_PEERS],
         "tasks": [
-            {"peer": text(claim.peer), "round": claim.round, "words": [text(words) for words in derived.task_words(claim)]}
+            {"peer": text(claim.peer), "round": claim.round, "words": [text(words) for words in run_losses.task_words(claim)]}
             for claim in [*status.task_scores.values()][::-1]
         ],
         "num_alive": sum(peer["state"] == "alive" for peer in peers),
@@ -100,7 +100,7 @@ def side_by_side(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
     and `seconds` of its peer (None for a round that the peer did not see)."""
     rows: list[dict[str, Any]] = summarise_runs(runs)["runs"]
     for row, run in zip(rows, runs, strict=True):
-        ends = dict(derived.round_ends(run.own))
+        ends = dict(progress.round_ends(run.own))
         pairs = [*zip(run.curve(by_samples=False), run.curve(by_samples=True), strict=True)]
         row |= {
             "label": text(run.label),
@@ -130,22 +130,22 @@ def plans_of(events: Sequence[Stamped]) -> list[LedgerLine]:
 def _now(status: Status, contributions: Sequence[Contribution], own: Status | None) -> Document:
     ended = own if own is not None and own.finish is not None else None
     is_finished = status.finish is not None or ended is not None
-    current = status.rounds if is_finished and status.rounds is not None else derived.round_shown(status)
-    given = derived.samples_given(status)
+    current = status.rounds if is_finished and status.rounds is not None else progress.round_shown(status)
+    given = progress.samples_given(status)
     fraction = given / status.samples if status.samples else current / status.rounds if status.rounds else 0.0
     return {
         "round": current,
         "samples_given": given,
         "is_finished": is_finished,
-        "seconds_left": rounded(derived.eta_seconds(own)) if own is not None else None,
+        "seconds_left": rounded(progress.eta_seconds(own)) if own is not None else None,
         "seconds": rounded(own.elapsed_seconds) if own is not None else None,
-        "tokens_per_second": rounded(overview.swarm_tokens_per_second(own)) if own is not None else None,
+        "tokens_per_second": rounded(progress.swarm_tokens_per_second(own)) if own is not None else None,
         "join": f"adloco-peer join --initial-peers '{own.join_link}' --workdir my-peer" if own and own.join_link else "",
-        "is_paused": bool(derived.paused_by_signer(own if own is not None else status)),
+        "is_paused": bool(own_part.paused_by_signer(own if own is not None else status)),
         "orders": text(status.orders),
         "is_last_agreed": any(plan.is_last for plan in status.plans),
         "fraction": min(1.0, fraction),
-        "heldout_loss": rounded(derived.final_heldout(ended or status)) if status.lives else None,
+        "heldout_loss": rounded(run_losses.final_heldout(ended or status)) if status.lives else None,
         "samples": sum(row.samples for row in contributions),
         "tokens": sum(row.tokens for row in contributions),
         "unigram_entropy": rounded(own.unigram_entropy) if own is not None else None,
@@ -154,8 +154,8 @@ def _now(status: Status, contributions: Sequence[Contribution], own: Status | No
 
 def _instances(status: Status, own: Status | None) -> list[Document]:
     trained = _samples_by_round(status)
-    rows = {row.instance: row for row in derived.instance_rows(status)}
-    ends = dict(derived.round_ends(own)) if own is not None else {}
+    rows = {row.instance: row for row in table_rows.instance_rows(status)}
+    ends = dict(progress.round_ends(own)) if own is not None else {}
     found: list[Document] = []
     for instance, life in sorted(status.lives.items()):
         row = rows.get(instance)
@@ -165,7 +165,7 @@ def _instances(status: Status, own: Status | None) -> list[Document]:
                 "id": instance,
                 "start": life.start,
                 "end": life.end,
-                "fate": derived.fate(status, instance),
+                "fate": run_losses.fate(status, instance),
                 "is_alive": row is not None,
                 "requested": row.requested_batch if row else None,
                 "effective": row.effective_batch if row else None,
@@ -173,7 +173,7 @@ def _instances(status: Status, own: Status | None) -> list[Document]:
                 "reason": text(row.reason) if row else "",
                 "hosts": row.num_hosts if row else 0,
                 "loss": rounded(points[-1].loss) if points else None,
-                "heldout": rounded(derived.latest_heldout(status, instance)),
+                "heldout": rounded(run_losses.latest_heldout(status, instance)),
                 "samples": sum(point.samples for point in points),
                 "points": [_point(point, trained, ends) for point in _thinned(points)],
             }
@@ -221,7 +221,7 @@ def _shown_decisions(status: Status) -> Sequence[Decision]:
 
 def _decision(decision: Decision) -> Document:
     return asdict(decision) | {
-        "subject": derived.subject(decision),
+        "subject": table_rows.subject(decision),
         "weights": [rounded(weight) for weight in decision.weights],
         "reason": text(decision.reason),
     }
@@ -239,12 +239,12 @@ def _throughput(run: ShownRun) -> list[Document]:
 
 def _states(status: Status, own: Status | None, is_alive: Callable[[str], bool] | None) -> dict[str, str]:
     """Of the roster: by recent signs of life, or else by this machine's node. Unknown after its end."""
-    seated = [row.peer for row in derived.peer_rows(status)]
+    seated = [row.peer for row in table_rows.peer_rows(status)]
     if is_alive is not None:
         return {peer: "alive" if is_alive(peer) else "silent" for peer in seated}
     if own is None or own.state in ("stopped", "finished"):
         return dict.fromkeys(seated, "seated")
-    return {row.peer: row.state for row in derived.peer_rows(own)}
+    return {row.peer: row.state for row in table_rows.peer_rows(own)}
 
 
 def _peers(run: ShownRun) -> list[Document]:
@@ -253,7 +253,7 @@ def _peers(run: ShownRun) -> list[Document]:
     states = _states(status, run.own, run.is_alive)
     cards = run.cards or (run.own.peer_cards if run.own is not None else {})
     total = sum(row.samples for row in contributions)
-    seated = {row.peer: row for row in derived.peer_rows(status)}
+    seated = {row.peer: row for row in table_rows.peer_rows(status)}
     given: dict[str, Contribution] = {row.peer: row for row in contributions}
     found: list[Document] = []
     for peer in [*given, *(peer for peer in seated if peer not in given)]:
@@ -305,7 +305,7 @@ def _traffic(status: Status, own: Status | None, *, parameters: int | None, byte
         if own is None
         else [
             {"kind": kind, "sent": sent, "received": received}
-            for kind, (sent, received) in derived.traffic_by_kind(own).items()
+            for kind, (sent, received) in traffic.traffic_by_kind(own).items()
         ],
     }
 
@@ -316,14 +316,14 @@ def _own(own: Status, export: str) -> Document:
         "saved_round": own.last_checkpoint,
         "export": export,
         "peer": own.peer,
-        "device": text(derived.device_words(own)),
+        "device": text(progress.device_words(own)),
         "seconds": rounded(own.elapsed_seconds),
         "utilisation": [
-            {"round": round_, "part": rounded(part)} for round_, part in derived.utilisation_by_round(own)[-MAX_POINTS:]
+            {"round": round_, "part": rounded(part)} for round_, part in progress.utilisation_by_round(own)[-MAX_POINTS:]
         ],
         "durations": [
             {"from": rounded(start), "to": rounded(end), "rounds": number}
-            for start, end, number in derived.duration_histogram(own)
+            for start, end, number in progress.duration_histogram(own)
         ],
         "texts": [
             {"round": each.round, "instance": each.instance, "prompt": each.prompt, "text": units.printable(each.text)}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 
-from adloco_p2p.views import derived, units
+from adloco_p2p.views import table_rows, units
 from adloco_p2p.views.pieces import line, title, wrapped
 from adloco_p2p.views.status import Status
 
@@ -46,7 +46,7 @@ def log_page(log: Sequence[str], width: int, height: int) -> list[RenderableType
 
 
 def reasons_page(status: Status, width: int, height: int) -> list[RenderableType]:
-    rows = [row for row in derived.instance_rows(status) if row.reason]
+    rows = [row for row in table_rows.instance_rows(status) if row.reason]
     lines: list[RenderableType] = [
         each for row in rows for each in wrapped(f"instance {row.instance}  ", units.one_line(row.reason), width, "")
     ]

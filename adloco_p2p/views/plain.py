@@ -9,7 +9,7 @@ from typing import TextIO
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import AS_CONFIGURED, in_words
 from adloco_p2p.core.model.telemetry import Log, Stamped
-from adloco_p2p.views import derived, units
+from adloco_p2p.views import own_part, progress, run_losses, units
 from adloco_p2p.views.status import SLOW_PEER, STATE_TOO_LATE, Status, apply, replay
 
 _LABEL_WIDTH = 8
@@ -44,9 +44,9 @@ class PlainView:
         text = line(stamped.event, self._status)
         if text is not None:
             print(text.rstrip(), file=self._stream, flush=True)
-        joining = derived.joining(self._status)
+        joining = own_part.joining(self._status)
         if joining and _without_numbers(joining) != _without_numbers(self._joining):  # rounds pass; one line will do
-            print(_joined(derived.waiting_kind(self._status), joining), file=self._stream, flush=True)
+            print(_joined(own_part.waiting_kind(self._status), joining), file=self._stream, flush=True)
         self._joining = joining
         slow = self._status.warnings.get(SLOW_PEER, "")
         if slow and not self._is_slow:  # the seconds change with every round; one line will do
@@ -116,7 +116,7 @@ def _round(event: telemetry.Round, status: Status) -> str:
             f"hosts {len(event.hosts)}",
             f"tokens {units.count(event.tokens)}".ljust(12),
             units.duration(sum(event.seconds.values())).ljust(6),
-            f"eta {units.duration(derived.eta_seconds(status))}".ljust(10),
+            f"eta {units.duration(progress.eta_seconds(status))}".ljust(10),
             _why(event.reason),
         ]
     )
@@ -157,7 +157,7 @@ def _probe(event: telemetry.Probe, status: Status) -> str:
 
 @line.register
 def _task_scores(event: telemetry.TaskScores, status: Status) -> str:
-    return _joined("tasks", _at(status, event.round), f"claimed by {units.one_line(event.peer)}", *derived.task_words(event))
+    return _joined("tasks", _at(status, event.round), f"claimed by {units.one_line(event.peer)}", *run_losses.task_words(event))
 
 
 @line.register
@@ -255,7 +255,7 @@ def _finished(event: telemetry.Finished, status: Status) -> str:
     """The last plan is carried out. Whether the model is that of the others is not known yet."""
     return _joined(
         "trained",
-        derived.position(status).replace("round", "rounds", 1),
+        progress.position(status).replace("round", "rounds", 1),
         f"heldout {units.loss(event.heldout_loss)}",
         *_by_data(event, status),
         f"perplexity {units.perplexity(event.heldout_loss)}",

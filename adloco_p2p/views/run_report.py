@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.views import derived, units
+from adloco_p2p.views import progress, run_losses, table_rows, traffic, units
 from adloco_p2p.views.html_report import Rows, Section, html_page
 from adloco_p2p.views.status import Status, replay
 
@@ -131,8 +131,8 @@ def save_figures(drawn: "Mapping[str, Figure]", output: Path, formats: Sequence[
 
 def summarise(status: Status) -> dict[str, Any]:
     """The numbers of the run, ready for JSON; what is not known (or not finite) is none."""
-    totals = derived.totals(status)
-    loss = derived.final_heldout(status)
+    totals = traffic.totals(status)
+    loss = run_losses.final_heldout(status)
     return {
         "run": status.run,
         "name": status.name,
@@ -142,7 +142,7 @@ def summarise(status: Status) -> dict[str, Any]:
         "parameters": status.parameters,
         "is_finished": status.finish is not None,
         "heldout_loss": loss,
-        "heldout_by_data": {name: units.finite(found) for name, found in derived.heldout_by_data(status).items()},
+        "heldout_by_data": {name: units.finite(found) for name, found in run_losses.heldout_by_data(status).items()},
         "perplexity": units.finite(math.exp(min(loss, 700.0))) if loss is not None else None,
         "unigram_entropy": status.unigram_entropy,
         "rounds": len({result.round for result in status.results.values()}),
@@ -154,17 +154,17 @@ def summarise(status: Status) -> dict[str, Any]:
         "bytes_received": totals.bytes_received,
         "traffic": {
             kind: {"bytes_sent": sent, "bytes_received": received}
-            for kind, (sent, received) in derived.traffic_by_kind(status).items()
+            for kind, (sent, received) in traffic.traffic_by_kind(status).items()
         },
-        "bytes_sent_per_token": derived.bytes_per_token(status),
+        "bytes_sent_per_token": traffic.bytes_per_token(status),
         "seconds": round(status.elapsed_seconds, 3),
         "training_seconds": round(totals.training_seconds, 3),
-        "compute_utilisation": derived.compute_utilisation(status),
+        "compute_utilisation": progress.compute_utilisation(status),
         "compute_utilisation_by_round": [
-            {"round": round_, "part": round(part, 4)} for round_, part in derived.utilisation_by_round(status)
+            {"round": round_, "part": round(part, 4)} for round_, part in progress.utilisation_by_round(status)
         ],
         "seconds_by_round": [
-            {"round": round_, "seconds": round(duration, 3)} for round_, duration in derived.round_durations(status)
+            {"round": round_, "seconds": round(duration, 3)} for round_, duration in progress.round_durations(status)
         ],
         "events": dict(sorted(status.counts.items())),
         "instances": [_instance(status, instance) for instance in sorted(status.lives)],
@@ -176,7 +176,7 @@ def summarise(status: Status) -> dict[str, Any]:
 def _instance(status: Status, instance: int) -> dict[str, Any]:
     results = [result for result in status.results.values() if result.instance == instance]
     heldout = [loss for result in results if (loss := units.finite(result.heldout_loss)) is not None]
-    latest = derived.latest_result(status, instance)
+    latest = run_losses.latest_result(status, instance)
     life = status.lives[instance]
     return {
         "instance": instance,
@@ -186,11 +186,11 @@ def _instance(status: Status, instance: int) -> dict[str, Any]:
         "samples": sum(result.samples for result in results),
         "tokens": sum(result.tokens for result in results),
         "loss": units.finite(latest.loss) if latest else None,
-        "heldout_loss": units.finite(derived.latest_heldout(status, instance)),
+        "heldout_loss": units.finite(run_losses.latest_heldout(status, instance)),
         "best_heldout_loss": min(heldout, default=None),
-        "heldout_by_data": {name: units.finite(loss) for name, loss in derived.heldout_by_data(status, instance).items()},
+        "heldout_by_data": {name: units.finite(loss) for name, loss in run_losses.heldout_by_data(status, instance).items()},
         "largest_effective_batch": max((result.effective_batch for result in results), default=None),
-        "fate": derived.fate(status, instance),
+        "fate": run_losses.fate(status, instance),
     }
 
 
@@ -228,15 +228,15 @@ def _table(rows: Rows) -> str:
 
 
 def _overview(status: Status, summary: Mapping[str, Any]) -> Rows:
-    totals = derived.totals(status)
-    loss = derived.final_heldout(status)
+    totals = traffic.totals(status)
+    loss = run_losses.final_heldout(status)
     state = "finished" if status.finish is not None else "not finished"
     entropy = "" if status.unigram_entropy is None else f" (unigram entropy of the text: {status.unigram_entropy:.3f})"
     return [
         ("", ""),
         ("peer", f"{units.one_line(status.peer)} on {status.device}"),
         ("mode", status.mode),
-        ("run", f"{derived.position(status)}, {state}"),
+        ("run", f"{progress.position(status)}, {state}"),
         ("rounds", f"{summary['rounds']}, by this peer"),
         ("held-out loss", f"{units.loss(loss)} nats per token{entropy}"),
         ("perplexity", units.perplexity(loss)),
@@ -244,11 +244,11 @@ def _overview(status: Status, summary: Mapping[str, Any]) -> Rows:
         ("network", f"{units.size(totals.bytes_sent)} sent, {units.size(totals.bytes_received)} received"),
         *(
             (f"of it {kind}", f"{units.size(sent)} sent, {units.size(received)} received")
-            for kind, (sent, received) in derived.traffic_by_kind(status).items()
+            for kind, (sent, received) in traffic.traffic_by_kind(status).items()
         ),
-        ("per token", f"{units.size(derived.bytes_per_token(status))} sent, all traffic, by the tokens of this peer"),
+        ("per token", f"{units.size(traffic.bytes_per_token(status))} sent, all traffic, by the tokens of this peer"),
         ("running time", units.duration(status.elapsed_seconds)),
-        ("of it computing", units.percent(derived.compute_utilisation(status))),
+        ("of it computing", units.percent(progress.compute_utilisation(status))),
     ]
 
 
@@ -279,7 +279,7 @@ def _decisions(status: Status) -> Rows:
             (
                 str(decision.round),
                 decision.kind,
-                derived.subject(decision),
+                table_rows.subject(decision),
                 units.weights(decision.weights) or units.MISSING,
                 units.one_line(decision.reason),
             )
@@ -293,7 +293,7 @@ def _tasks(status: Status) -> Rows:
     return [
         ("before round", "claimed by", "scores"),
         *(
-            (str(claim.round), units.one_line(claim.peer), "; ".join(derived.task_words(claim)))
+            (str(claim.round), units.one_line(claim.peer), "; ".join(run_losses.task_words(claim)))
             for claim in status.task_scores.values()
         ),
     ]

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from adloco_p2p.views import derived, overview, units
+from adloco_p2p.views import own_part, progress, run_losses, table_rows, traffic, units
 from adloco_p2p.views.chart import LABEL, Chart, Series, Sparkline
 from adloco_p2p.views.members import MemberRow
 from adloco_p2p.views.metrics import Measure, measures
@@ -93,7 +93,7 @@ def _page(status: Status, width: int, free: int, around: Around) -> list[Rendera
             return log_page(around.log, width, free)
         case "reasons":
             return reasons_page(status, width, free)
-    trained = overview.training_losses(status)
+    trained = run_losses.training_losses(status)
     kept = 1 if len(trained) > 1 and free >= TALL - LEAST_LINES else 0  # for the curve, however much else there is
     lines = _Lines(free - kept)
     body = _sections(status, width, lines, around.members)
@@ -131,7 +131,7 @@ def _sections(status: Status, width: int, lines: _Lines, members: Sequence[Membe
     if is_wide := width >= WIDE:
         left = max(least, min(most, width * 11 // 20))
         right = width - left - 2 * GAP
-    rows, (peers, section) = derived.instance_rows(status), _peers(status, members)
+    rows, (peers, section) = table_rows.instance_rows(status), _peers(status, members)
     notes, decisions = _notes(status, width), _decisions(status, right)
     wanted = {"instances": len(rows) + 2, "notes": _with_title(notes)}
     heights = {"peers": len(peers) + 2, "decisions": _with_title(decisions)}
@@ -159,10 +159,11 @@ def _peers(status: Status, members: Sequence[MemberRow]) -> tuple[Sequence[objec
     """The rows of the peers, and what draws them in so many columns and lines."""
     if members:
         own = {member.peer for member in members}
-        others = sum(row.peer not in own for row in derived.peer_rows(status)) if all(own) else 0  # not before all have names
+        have_names = all(own)
+        others = sum(row.peer not in own for row in table_rows.peer_rows(status)) if have_names else 0
         heading = f"Peers of this swarm ({len(members)}{f', and {others} from elsewhere' if others else ''})"
         return members, lambda width, num_lines: table_section(heading, MEMBER_COLUMNS, members, width, num_lines)
-    peers = derived.peer_rows(status)
+    peers = table_rows.peer_rows(status)
     return peers, lambda width, num_lines: table_section(f"Peers ({len(peers)})", PEER_COLUMNS, peers, width, num_lines)
 
 
@@ -181,11 +182,11 @@ def _header(status: Status, measured: Sequence[Measure], members: Sequence[Membe
     ]
     rates = [
         (speed, ""),
-        *((words, "") for words in traffic_words(asdict(derived.bandwidth(status)))),
+        *((words, "") for words in traffic_words(asdict(traffic.bandwidth(status)))),
         (tokens, ""),
     ]
-    arriving = derived.download_fraction(status)
-    download = [] if arriving is None else [bar_line("state", arriving, derived.download_words(status), width)]
+    arriving = traffic.download_fraction(status)
+    download = [] if arriving is None else [bar_line("state", arriving, traffic.download_words(status), width)]
     return [fitting(who, width), _run_line(status, width), *download, fitting(rates, width)]
 
 
@@ -197,9 +198,9 @@ def _starting(status: Status, members: Sequence[MemberRow]) -> str:
 
 def _so_far(status: Status, measured: Sequence[Measure], load: str, width: int) -> list[RenderableType]:
     """This peer's part in the swarm, its machine, and the other metrics of the node, as many as fit each line."""
-    is_alone = bool(status.join_link) and [row.is_self for row in derived.peer_rows(status)] == [True]
-    words = [ALONE[status.may_invite]] if is_alone else [overview.standing(status)]
-    rate = overview.swarm_tokens_per_second(status)
+    is_alone = bool(status.join_link) and [row.is_self for row in table_rows.peer_rows(status)] == [True]
+    words = [ALONE[status.may_invite]] if is_alone else [table_rows.standing(status)]
+    rate = progress.swarm_tokens_per_second(status)
     words += [f"swarm {units.count(rate)} tokens/s"] if rate is not None and not is_alone else []
     words += load.split("  ")
     words += [measure.text for measure in measured if measure.text and measure.name not in HEADLINE] if status.run else []
@@ -213,13 +214,13 @@ def _so_far(status: Status, measured: Sequence[Measure], load: str, width: int) 
 
 
 def _run_line(status: Status, width: int) -> RenderableType:
-    fraction = derived.run_fraction(status)
-    return bar_line(derived.position(status), fraction, f"{units.percent(fraction)}  {_ending(status)}", width)
+    fraction = progress.run_fraction(status)
+    return bar_line(progress.position(status), fraction, f"{units.percent(fraction)}  {_ending(status)}", width)
 
 
 def _ending(status: Status) -> str:
     if status.finish is not None:
-        order = " by a signer's order" if derived.ended_by_signer(status) else ""
+        order = " by a signer's order" if own_part.ended_by_signer(status) else ""
         end = f"finished in {units.duration(status.finish.seconds)}{order}"
         loss = status.finish.heldout_loss
         return end if loss is None else f"{end}, held-out loss {units.loss(loss)}"
@@ -230,15 +231,15 @@ def _ending(status: Status) -> str:
     if status.stopping is not None:
         why = units.one_line(status.stopping)
         return units.shorten(why if why.startswith(status.state) else f"{status.state}: {why}", MAX_ENDING_CHARS)
-    if words := derived.paused_by_signer(status) or derived.joining(status):
+    if words := own_part.paused_by_signer(status) or own_part.joining(status):
         return words
-    seconds = derived.eta_seconds(status)
+    seconds = progress.eta_seconds(status)
     return "time left unknown" if seconds is None else f"{units.duration(seconds)} left"
 
 
 def _losses(status: Status, width: int, free: int) -> list[RenderableType]:
     """The losses by round, in at most so many lines: a chart, or one line of bars where they are few."""
-    trained, heldout = overview.training_losses(status), overview.heldout_losses(status)
+    trained, heldout = run_losses.training_losses(status), run_losses.heldout_losses(status)
     least, most = CHART_LINES
     if free < least or width <= 3 * LABEL:
         return [_curve([loss for _, loss in trained], width)]
@@ -294,12 +295,12 @@ def _decision(decision: Decision, width: int) -> list[Text]:
     if decision.weights:
         reason = f"weights {units.weights(decision.weights)}, {reason}"
     label = f"round {decision.round:<4} {decision.kind:<6}  "
-    return wrapped(label, f"{derived.subject(decision)}  {reason}", width, _KIND_STYLES[decision.kind])
+    return wrapped(label, f"{table_rows.subject(decision)}  {reason}", width, _KIND_STYLES[decision.kind])
 
 
 def _notes(status: Status, width: int) -> list[list[Text]]:
     """Conditions that hold now, then what went wrong lately, the newest first."""
-    since = derived.round_shown(status) - RECENT_ROUNDS
+    since = progress.round_shown(status) - RECENT_ROUNDS
     past = [incident for incident in status.incidents[: -MAX_PAST - 1 : -1] if incident.round >= since]
     now = [wrapped("now         ", units.short_peers(message), width, "bold yellow") for message in status.warnings.values()]
     return [*now, *(_past(incident, width) for incident in past)]

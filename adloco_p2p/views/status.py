@@ -1,5 +1,5 @@
 """The status of a run, from the events of one peer: `apply(status, event)` is a pure fold, so a replay of
-`events.jsonl` gives exactly what the live view showed. `derived.py` computes what views show from it.
+`events.jsonl` gives exactly what the live view showed. Other files of this room compute what views show from it.
 
 Rounds are numbered from 0, as in plans and events. A boundary has the number of the round that it precedes: forks and merges
 of round 12 happen after round 11 and before round 12. A round of an instance may appear twice (a peer that was killed does

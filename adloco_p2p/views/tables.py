@@ -10,9 +10,9 @@ from rich.text import Text
 
 from adloco_p2p.core.model.telemetry import PeerCard
 from adloco_p2p.views import units
-from adloco_p2p.views.derived import InstanceRow, PeerRow
 from adloco_p2p.views.members import MemberRow
 from adloco_p2p.views.pieces import GAP, line, part, title
+from adloco_p2p.views.table_rows import InstanceRow, PeerRow
 
 _PHASE_STYLES = {
     "training": "green",

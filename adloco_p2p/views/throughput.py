@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.ledger.contributions import CreditedSamples
-from adloco_p2p.views import derived
+from adloco_p2p.views import progress
 from adloco_p2p.views.status import Status
 
 
@@ -38,7 +38,7 @@ def throughput(own: Status, credited: Sequence[CreditedSamples], *, sequence_len
             tokens_per_second=sum(peer.samples for peer in hosts.values()) * sequence_length / seconds,
             computing=sum(min(1.0, peer.seconds / seconds) for peer in hosts.values()) / len(hosts),
         )
-        for round_, seconds in derived.round_durations(own)
+        for round_, seconds in progress.round_durations(own)
         if (hosts := work.get(round_))
     ]
 

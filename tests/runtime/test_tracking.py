@@ -21,7 +21,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.adapters import tracking
 from adloco_p2p.runtime.adapters.tracking import TrackedSink, flat
 from adloco_p2p.trackers import Tracker, check_installed, open_tracker
-from adloco_p2p.views import derived
+from adloco_p2p.views import traffic
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.status import Status, apply
 from tests.views.synthetic import events, stamped
@@ -85,7 +85,7 @@ def test_each_round_is_a_point_with_the_metrics_behind_it() -> None:
     ends = [step for step, values in points if "adloco_round" in values]
     assert ends == sorted(ends) and ends[-1] == (last_round + 1) * INNER_STEPS
     tokens = [values["adloco_tokens_total"] for _, values in points if "adloco_round" in values]
-    assert tokens == sorted(tokens) and tokens[-1] == derived.totals(node.status).tokens > 0
+    assert tokens == sorted(tokens) and tokens[-1] == traffic.totals(node.status).tokens > 0
 
 
 def test_the_inner_loss_comes_in_between_and_has_the_name_of_the_metric() -> None:

@@ -14,7 +14,7 @@ from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Log, Stamped
 from adloco_p2p.sim.identities import signed_by
-from adloco_p2p.views import derived, node_status
+from adloco_p2p.views import node_status, own_part, progress
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document
 from adloco_p2p.views.plain import PlainView
@@ -89,11 +89,11 @@ def test_a_paused_run_is_shown_as_paused_with_the_signers_reason_and_no_time_lef
     paused = {**newest, "course": {"paused_from": newest["round"] + 1, "last_round": None, "changes": []}}
     ruling = {"event": "ruled", "time": START, "round": newest["round"], "action": "pause", "subject": "", "by": AUTHOR}
     status = replay([*ended, {**ruling, "reason": "new text tonight"}, paused])
-    assert derived.phase(status) == "paused by a signer" and derived.eta_seconds(status) is None
-    assert derived.paused_by_signer(replace(status, results={})) == "", "its last round is still under way"
+    assert progress.phase(status) == "paused by a signer" and progress.eta_seconds(status) is None
+    assert own_part.paused_by_signer(replace(status, results={})) == "", "its last round is still under way"
     seats = tuple(seat for seat in status.plans[-1].roster if seat.peer != THIS)
     newcomer = replace(status, results={}, plans=(replace(status.plans[-1], roster=seats, instances=()),))
-    assert derived.phase(newcomer) == "paused by a signer; nobody is let in until the run goes on"
+    assert progress.phase(newcomer) == "paused by a signer; nobody is let in until the run goes on"
     words = f"a signer pauses the run before round {newest['round'] + 1}; reason of the pause: new text tonight"
     assert status.warnings[ORDERS] == words
     fields = node_status.summary(status)
@@ -101,7 +101,7 @@ def test_a_paused_run_is_shown_as_paused_with_the_signers_reason_and_no_time_lef
     assert "left" not in next(text for text in node_status.lines(fields) if text.startswith("round "))
     late = replay([*ended, paused, {**ruling, "reason": "new text tonight"}])
     assert late.warnings == status.warnings, "of a ledger the ruling comes behind its plan"
-    assert derived.phase(replay([*ended, paused, newest])) != "paused by a signer"
+    assert progress.phase(replay([*ended, paused, newest])) != "paused by a signer"
 
 
 def test_an_order_leaves_the_warnings_once_it_holds_and_the_page_shows_it_all_the_same() -> None:
@@ -115,11 +115,11 @@ def test_an_order_leaves_the_warnings_once_it_holds_and_the_page_shows_it_all_th
     status = replay(made[: place[4] + 1])
     assert status.warnings[ORDERS] == end and status.orders == f"{end}; {change} by a signer's order"
     finished = replay(made)
-    assert ORDERS not in finished.warnings and derived.ended_by_signer(finished) == "a signer ended the run after round 5"
+    assert ORDERS not in finished.warnings and own_part.ended_by_signer(finished) == "a signer ended the run after round 5"
     assert " by a signer's order, held-out loss" in screen(finished, 120, 24)
-    assert derived.ended_by_signer(replay(events(6))) == "" == derived.ended_by_signer(status)
+    assert own_part.ended_by_signer(replay(events(6))) == "" == own_part.ended_by_signer(status)
     with_more = [{**event, "course": {**course, "last_round": 6}} if event["event"] == "plan" else event for event in events(6)]
-    assert derived.ended_by_signer(replay(with_more)) == "", "it came to its own end before"
+    assert own_part.ended_by_signer(replay(with_more)) == "", "it came to its own end before"
 
 
 def ordered(made: list[Made], last_round: int | None) -> list[Made]:
@@ -132,7 +132,7 @@ def ordered(made: list[Made], last_round: int | None) -> list[Made]:
 def test_a_run_that_came_to_its_own_end_was_not_ended_by_a_signer(length: int, words: str) -> None:
     made = [{**event, "rounds": length} if event["event"] == "started" else event for event in ordered(events(6), 5)]
     status = replay(made)
-    assert derived.ended_by_signer(status) == node_status.summary(status)["ended_by_signer"] == words
+    assert own_part.ended_by_signer(status) == node_status.summary(status)["ended_by_signer"] == words
     assert (" by a signer's order, held-out loss" in screen(status, 120, 24)) == bool(words)
 
 
@@ -141,7 +141,7 @@ def test_a_run_of_samples_came_to_its_own_end_where_no_whole_step_was_left(left:
     last = next(event for event in reversed(events(6)) if event["event"] == "plan")
     step = sum(planned["effective_batch"] for planned in last["instances"])
     made = ordered(events(6, samples=last["samples_before"] + step - 1 + left), 5)
-    assert bool(derived.ended_by_signer(replay(made))) == bool(left)
+    assert bool(own_part.ended_by_signer(replay(made))) == bool(left)
 
 
 def test_a_run_whose_end_is_taken_back_has_its_whole_length_again() -> None:
@@ -158,10 +158,10 @@ def test_a_keeper_is_not_on_the_bench_and_shows_whether_anybody_trains() -> None
     mine = {**other, "peer": THIS, "is_keeper": True, "waits_from": 0}
     made = [events()[0], {**plan, "roster": [mine, other], "instances": []}]
     status = replay(made)
-    assert derived.phase(status) == "keeps the states, trains nothing"
+    assert progress.phase(status) == "keeps the states, trains nothing"
     alone = replay([*made, {"event": "left", "time": START, "peer": other["peer"]}])
-    assert derived.phase(alone) == "keeps the states; nobody trains until a peer joins"
-    assert derived.eta_seconds(alone) is None
+    assert progress.phase(alone) == "keeps the states; nobody trains until a peer joins"
+    assert progress.eta_seconds(alone) is None
     screen = io.StringIO()
     view = PlainView(screen)
     for event in made:

@@ -7,7 +7,7 @@ import pytest
 from adloco_p2p.core.ledger.contributions import CreditedSamples
 from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
-from adloco_p2p.views import derived
+from adloco_p2p.views import progress
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.throughput import throughput
 from tests.views.synthetic import THIS, events, replay
@@ -24,7 +24,7 @@ def credit(peer: str, round: int, *, samples: int, seconds: float, instance: int
 
 def test_all_peers_tokens_count_by_the_seconds_that_the_round_took_here() -> None:
     own = replay(events())
-    seconds = dict(derived.round_durations(own))
+    seconds = dict(progress.round_durations(own))
     half, whole = 0.5 * seconds[3], seconds[3]
     found = throughput(
         own,
@@ -49,5 +49,5 @@ def test_without_a_ledger_it_is_the_speed_of_the_node_alone() -> None:
     first = found[0]
     samples = sum(result.samples for result in own.results.values() if result.round == first.round)
     assert own.peer == THIS
-    assert first.tokens_per_second == pytest.approx(samples * LENGTH / dict(derived.round_durations(own))[first.round])
+    assert first.tokens_per_second == pytest.approx(samples * LENGTH / dict(progress.round_durations(own))[first.round])
     assert throughput(Status(), [], sequence_length=LENGTH) == []

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from adloco_p2p.views import overview
+from adloco_p2p.views import progress, run_losses, table_rows
 from adloco_p2p.views.chart import LABEL, Chart, Series, Sparkline
 from adloco_p2p.views.status import Status
 from tests.views.golden import status_at
@@ -53,11 +53,11 @@ def test_one_point_is_a_dot_and_the_later_series_is_above() -> None:
 
 def test_the_losses_are_those_of_the_rounds() -> None:
     status = replay(events())
-    trained = overview.training_losses(status)
+    trained = run_losses.training_losses(status)
     assert [number for number, _ in trained] == list(range(24))
     both = [status.results[9, instance].loss for instance in (0, 1, 2) if (9, instance) in status.results]
     assert trained[9][1] == pytest.approx(sum(loss for loss in both if loss is not None) / len(both))
-    heldout = dict(overview.heldout_losses(status))
+    heldout = dict(run_losses.heldout_losses(status))
     known = [result.heldout_loss for (number, _), result in status.results.items() if number == 9]
     assert heldout[9] == min(loss for loss in known if loss is not None)
 
@@ -68,11 +68,11 @@ def test_the_swarm_is_as_fast_as_its_plan_over_the_time_of_a_round() -> None:
     assert plan is not None
     ends = sorted({result.round: result.elapsed_seconds for result in status.results.values() if result.round < 14}.items())
     seconds = (ends[-1][1] - ends[-6][1]) / 5
-    assert overview.swarm_tokens_per_second(status) == pytest.approx(plan.samples * TOKENS_PER_SAMPLE / seconds)
-    assert overview.swarm_tokens_per_second(Status()) is None
+    assert progress.swarm_tokens_per_second(status) == pytest.approx(plan.samples * TOKENS_PER_SAMPLE / seconds)
+    assert progress.swarm_tokens_per_second(Status()) is None
 
 
 def test_the_standing_names_place_and_part() -> None:
     status = status_at("progress", 14, 2)
-    assert overview.standing(status) == "this peer: 1st of 3, 50% of the work"
-    assert status.peer == THIS and overview.standing(Status()) == ""
+    assert table_rows.standing(status) == "this peer: 1st of 3, 50% of the work"
+    assert status.peer == THIS and table_rows.standing(Status()) == ""

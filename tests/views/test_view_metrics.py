@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from adloco_p2p.core.model.telemetry import Gpu, Machine, Stamped
-from adloco_p2p.views import derived, metrics, node_status, page
+from adloco_p2p.views import metrics, node_status, page, table_rows, traffic
 from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.views.status import Status, apply
 from adloco_p2p.web.exposition import exposition
@@ -74,7 +74,7 @@ def test_a_node_that_has_not_begun_has_the_same_names() -> None:
 def test_values_are_those_of_the_views() -> None:
     status = replay(with_traffic())
     found = named(measures(status))
-    totals = derived.totals(status)
+    totals = traffic.totals(status)
     assert found["adloco_tokens_total"].samples == {(): totals.tokens}
     assert found["adloco_round"].samples == {(): status.current_round}
     rounds = len([event for event in events(12) if event["event"] == "round"])
@@ -84,10 +84,10 @@ def test_values_are_those_of_the_views() -> None:
         ("state",): 4000 * rounds,
     }
     assert totals.bytes_sent == 4730 * rounds and totals.bytes_received == 21 * rounds
-    assert derived.bytes_per_token(status) == pytest.approx(4730 * rounds / totals.tokens)
+    assert traffic.bytes_per_token(status) == pytest.approx(4730 * rounds / totals.tokens)
     assert found["adloco_peers"].samples[("alive",)] >= 1
     assert [labels[3] for labels in found["adloco_run_info"].samples] == [THIS]
-    batches = {row.instance: row.effective_batch for row in derived.instance_rows(status)}
+    batches = {row.instance: row.effective_batch for row in table_rows.instance_rows(status)}
     assert found["adloco_instance_effective_batch_samples"].samples == {(str(key),): batches[key] for key in batches}
 
 

@@ -13,7 +13,7 @@ from adloco_p2p.core.ledger.contributions import Contribution, credited, leaderb
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import PeerCard
-from adloco_p2p.views import derived, overview, page
+from adloco_p2p.views import page, progress
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document, plans_of, rounded
 from adloco_p2p.web.server import POINT_FIELDS
@@ -183,11 +183,11 @@ def test_the_node_of_this_machine_adds_clock_speed_and_the_way_in() -> None:
     link = {"event": "listening", "time": made[0]["time"], "join_link": "adloco://x?peer=y"}
     own = replay([made[0], link, *made[1:-3]])
     found = shown(made, own=own)
-    ends = dict(derived.round_ends(own))
+    ends = dict(progress.round_ends(own))
     points = [point for instance in found["instances"] for point in instance["points"]]
     assert {point["round"]: point["seconds"] for point in points if point["seconds"] is not None} == pytest.approx(ends)
-    assert found["now"]["seconds_left"] == pytest.approx(derived.eta_seconds(own))
-    assert found["now"]["tokens_per_second"] == pytest.approx(overview.swarm_tokens_per_second(own))
+    assert found["now"]["seconds_left"] == pytest.approx(progress.eta_seconds(own))
+    assert found["now"]["tokens_per_second"] == pytest.approx(progress.swarm_tokens_per_second(own))
     assert found["now"]["join"] == "adloco-peer join --initial-peers 'adloco://x?peer=y' --workdir my-peer"
     alone = shown(made)
     assert alone["now"]["join"] == "" and alone["now"]["seconds_left"] is None

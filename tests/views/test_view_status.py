@@ -8,7 +8,7 @@ import pytest
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.views import derived, plain
+from adloco_p2p.views import own_part, plain, progress, table_rows, traffic
 from adloco_p2p.views.records import Life
 from adloco_p2p.views.status import MAX_INCIDENTS, MAX_PLANS, MAX_SAMPLE_TEXTS, Status
 from tests.views.golden import status_at
@@ -34,9 +34,9 @@ def test_a_replay_of_the_file_equals_the_live_view() -> None:
 def test_of_a_round_done_twice_the_later_one_counts() -> None:
     once = replay([started(), finished_round(0, time=START + 5, samples=100, bytes_sent=7)])
     twice = apply(once, finished_round(0, time=START + 9, samples=60, bytes_sent=5))
-    assert derived.totals(once).samples == 100
-    assert derived.totals(twice).samples == 60
-    assert derived.totals(twice).bytes_sent == 5
+    assert traffic.totals(once).samples == 100
+    assert traffic.totals(twice).samples == 60
+    assert traffic.totals(twice).bytes_sent == 5
     assert twice.counts["round"] == 2
 
 
@@ -67,21 +67,21 @@ def test_the_time_between_two_sessions_is_not_running_time() -> None:
         ]
     )
     assert status.elapsed_seconds == 16.0
-    assert derived.compute_utilisation(status) == 8.0 / 16.0
-    assert derived.seconds_per_round(status) == 8.0
+    assert progress.compute_utilisation(status) == 8.0 / 16.0
+    assert progress.seconds_per_round(status) == 8.0
     assert status.current_round == 1
 
 
 def test_a_round_lasts_from_the_end_of_the_one_before_to_its_own_on_every_device() -> None:
     made = [started(), finished_round(0, time=START + 10), finished_round(1, time=START + 16)]
-    assert derived.utilisation_by_round(replay(made)) == [(1, 4 / 6)]
+    assert progress.utilisation_by_round(replay(made)) == [(1, 4 / 6)]
     two = replace(replay(made), device="cuda:0, cuda:1")
-    assert derived.utilisation_by_round(two) == [(1, 2 / 6)]
+    assert progress.utilisation_by_round(two) == [(1, 2 / 6)]
     shared = [{**event, "devices": ["cuda:0", "cuda:1"]} if event["event"] == "round" else event for event in made]
     both = replace(replay(shared), device="cuda:0, cuda:1")  # the devices share the instance: both compute
-    assert derived.utilisation_by_round(both) == [(1, 4 / 6)]
-    assert derived.compute_utilisation(both) == derived.compute_utilisation(replay(made)) == 8 / 16
-    assert derived.utilisation_by_round(replay([started()])) == []
+    assert progress.utilisation_by_round(both) == [(1, 4 / 6)]
+    assert progress.compute_utilisation(both) == progress.compute_utilisation(replay(made)) == 8 / 16
+    assert progress.utilisation_by_round(replay([started()])) == []
 
 
 def test_the_histogram_of_round_times_counts_every_round_whose_begin_is_known() -> None:
@@ -89,24 +89,24 @@ def test_the_histogram_of_round_times_counts_every_round_whose_begin_is_known() 
     ends = enumerate((50, 60, 66, 72, 86))
     status = replay([started(), *(finished_round(round_, time=START + end) for round_, end in ends)])
     assert (
-        derived.round_durations(status) == [(1, 10.0), (2, 6.0), (3, 6.0), (4, 14.0)] and derived.mean_duration(status) == 9.0
+        progress.round_durations(status) == [(1, 10.0), (2, 6.0), (3, 6.0), (4, 14.0)] and progress.mean_duration(status) == 9.0
     )
-    assert derived.duration_histogram(status) == [(6.0, 8.0, 2), (8.0, 10.0, 0), (10.0, 12.0, 1), (12.0, 14.0, 1)]
+    assert progress.duration_histogram(status) == [(6.0, 8.0, 2), (8.0, 10.0, 0), (10.0, 12.0, 1), (12.0, 14.0, 1)]
     one = replay([started(), finished_round(0, time=START + 10), finished_round(1, time=START + 20)])
-    assert derived.duration_histogram(one) == [(10.0, 20.0, 1)]
-    assert derived.duration_histogram(replay([started(), finished_round(0, time=START + 10)])) == []
+    assert progress.duration_histogram(one) == [(10.0, 20.0, 1)]
+    assert progress.duration_histogram(replay([started(), finished_round(0, time=START + 10)])) == []
 
 
 def test_a_span_over_rounds_without_work_is_no_round_time() -> None:
     """Rounds 3, 4 and 7 at 40, 46 and 100 s: only round 4 began where another one ended, at 40 s."""
     ends = ((3, 40), (4, 46), (7, 100))
     status = replay([started(), *(finished_round(round_, time=START + end) for round_, end in ends)])
-    assert derived.round_durations(status) == [(4, 6.0)] and derived.utilisation_by_round(status) == [(4, 4 / 6)]
+    assert progress.round_durations(status) == [(4, 6.0)] and progress.utilisation_by_round(status) == [(4, 4 / 6)]
 
 
 def test_work_that_is_done_again_counts_once_in_the_utilisation() -> None:
     status = replay([started(), finished_round(0, time=START + 5), finished_round(0, time=START + 10)])
-    assert derived.compute_utilisation(status) == 4.0 / 10.0
+    assert progress.compute_utilisation(status) == 4.0 / 10.0
 
 
 def test_another_run_starts_from_nothing() -> None:
@@ -124,51 +124,51 @@ def test_the_time_left_is_the_mean_of_the_last_five_rounds() -> None:
     # Ends at 1000, then every 20 s: five rounds of 20 s, and 3 of 10 rounds to go.
     ends = [1000.0, 1010.0, 1030.0, 1050.0, 1070.0, 1090.0, 1110.0]
     status = replay([started(rounds=10), *(finished_round(index, time=START + end) for index, end in enumerate(ends))])
-    assert derived.seconds_per_round(status) == 20.0
+    assert progress.seconds_per_round(status) == 20.0
     # Without a plan the round in progress is the last one that ended, and its work is not there to be seen.
     status = apply(status, {"event": "phase", "time": START + 1110, "round": 7, "instance": 0, "phase": "training"})
-    assert derived.eta_seconds(status) == pytest.approx(60.0)
+    assert progress.eta_seconds(status) == pytest.approx(60.0)
 
 
 def test_of_short_rounds_half_a_minute_counts() -> None:
     """Rounds of 0.2 s, every fifth of 2.2 s, as with an evaluation: the mean of any five, or of any 50, is 0.6 s."""
     ends = [float(index // 5 * 3) + 0.2 * (index % 5) for index in range(200)]
     made = [started(rounds=400), *(finished_round(index, time=START + end) for index, end in enumerate(ends))]
-    paces = [derived.seconds_per_round(replay(made[:count])) for count in range(190, 201)]
+    paces = [progress.seconds_per_round(replay(made[:count])) for count in range(190, 201)]
     assert all(pace == pytest.approx(0.6, rel=0.05) for pace in paces)
 
 
 def test_the_wait_of_a_joiner_for_its_seat_is_no_part_of_its_pace() -> None:
     ends = [(4, 150.0), (5, 162.0), (6, 172.0)]
     made = [started(rounds=10), *(finished_round(number, time=START + end) for number, end in ends)]
-    assert derived.seconds_per_round(replay(made[:2])) is None and derived.tokens_per_second(replay(made[:2])) is None
+    assert progress.seconds_per_round(replay(made[:2])) is None and progress.tokens_per_second(replay(made[:2])) is None
     status = replay(made)
     tokens = sum(result.tokens for result in status.results.values() if result.round > 4)
-    assert derived.seconds_per_round(status) == 11.0
-    assert derived.tokens_per_second(status) == pytest.approx(tokens / 22.0)
+    assert progress.seconds_per_round(status) == 11.0
+    assert progress.tokens_per_second(status) == pytest.approx(tokens / 22.0)
 
 
 def test_before_the_first_round_ends_its_length_follows_from_the_plan() -> None:
     status = status_at("progress", 0, 0)
-    assert derived.seconds_per_round(status) == 9.0
-    assert derived.eta_seconds(apply(replay([started()]), finished_round(0, time=START + 3))) is not None
-    assert derived.eta_seconds(replay([started()])) is None
+    assert progress.seconds_per_round(status) == 9.0
+    assert progress.eta_seconds(apply(replay([started()]), finished_round(0, time=START + 3))) is not None
+    assert progress.eta_seconds(replay([started()])) is None
 
 
 def test_a_plan_decided_ahead_is_not_shown_before_its_round() -> None:
     # Plan 4, with three instances, is decided while round 3 computes with one.
     status = status_at("round", 3, 0)
     assert status.plans[-1].round == 4
-    assert [row.instance for row in derived.instance_rows(status)] == [0]
-    assert [row.instance for row in derived.instance_rows(status_at("progress", 4, 0))] == [0, 1, 2]
+    assert [row.instance for row in table_rows.instance_rows(status)] == [0]
+    assert [row.instance for row in table_rows.instance_rows(status_at("progress", 4, 0))] == [0, 1, 2]
 
 
 def test_a_peer_that_hosts_nothing_follows_the_plans() -> None:
     plans = [event for event in events() if event["event"] == "plan"][:8]
     status = replay([started(peer="QmOnlyWatching"), *plans])
     assert status.current_round == 6
-    assert {row.phase for row in derived.instance_rows(status)} == {"by others"}
-    assert derived.run_fraction(status) == 6 / 24
+    assert {row.phase for row in table_rows.instance_rows(status)} == {"by others"}
+    assert progress.run_fraction(status) == 6 / 24
 
 
 def benched(since: int, *, hosts: Sequence[str], requested: int) -> list[Made]:
@@ -198,8 +198,8 @@ def benched(since: int, *, hosts: Sequence[str], requested: int) -> list[Made]:
 )
 def test_a_peer_on_the_bench_reads_why(since: int, requested: int, words: str) -> None:
     status = replay(benched(since, hosts=("a", "b"), requested=requested))
-    assert derived.joining(status) == derived.phase(status) == words
-    (row,) = (row for row in derived.peer_rows(status) if row.is_self)
+    assert own_part.joining(status) == progress.phase(status) == words
+    (row,) = (row for row in table_rows.peer_rows(status) if row.is_self)
     assert row.role == f"on the bench since round {since}"
 
 
@@ -213,12 +213,12 @@ def test_a_peer_that_waits_for_its_link_reads_that() -> None:
         event["roster"] = [{**seat, "upload_bytes_per_second": 2e6, "waits_from": None} for seat in event["roster"]]
     status = replay(made)
     words = "on the bench: 16 Mbit/s up would hold the others up; its link is tried every 32 rounds"
-    assert derived.joining(status) == derived.phase(status) == words
-    (row,) = (row for row in derived.peer_rows(status) if row.is_self)
+    assert own_part.joining(status) == progress.phase(status) == words
+    (row,) = (row for row in table_rows.peer_rows(status) if row.is_self)
     assert row.role == "on the bench, for its link"
     share = replace(status.plans[0].instances[0].hosts[0], peer=PeerId(THIS))
     tried = [replace(plan, instances=(replace(plan.instances[0], hosts=(share,)),)) for plan in status.plans]
-    assert derived.bench_words(replace(status, plans=tuple(tried))) == ""
+    assert own_part.bench_words(replace(status, plans=tuple(tried))) == ""
 
 
 def joiner(*, seated_from: int, working_from: int) -> list[Made]:
@@ -255,9 +255,9 @@ def joiner(*, seated_from: int, working_from: int) -> list[Made]:
 )
 def test_a_joiner_reads_what_it_waits_for(newest: int, words: str, phases: set[str]) -> None:
     status = replay(joiner(seated_from=2, working_from=4)[: newest + 2])
-    assert derived.joining(status) == words
-    assert {row.phase for row in derived.instance_rows(status)} == phases
-    assert derived.phase(status) == (words or "planned")
+    assert own_part.joining(status) == words
+    assert {row.phase for row in table_rows.instance_rows(status)} == phases
+    assert progress.phase(status) == (words or "planned")
 
 
 def test_a_peer_that_comes_back_soon_after_a_leave_reads_why_it_has_no_work() -> None:
@@ -266,13 +266,13 @@ def test_a_peer_that_comes_back_soon_after_a_leave_reads_why_it_has_no_work() ->
     for event in made[1:5]:
         event["roster"] = [{**seat, "is_leaving": seat["peer"] == THIS} for seat in event["roster"]]
     made.insert(1, finished_round(0, time=START))
-    words = [derived.joining(replay(made[:length])) for length in (6, 7, 8)]
+    words = [own_part.joining(replay(made[:length])) for length in (6, 7, 8)]
     assert words == [
         "back after a leave: no work in this round",
         "back after a leave: no work in this round; training from round 4 on",
         "",
     ]
-    (row,) = (row for row in derived.peer_rows(replay(made[:5])) if row.is_self)
+    (row,) = (row for row in table_rows.peer_rows(replay(made[:5])) if row.is_self)
     assert row.role == "leaving"
 
 
@@ -280,16 +280,16 @@ def test_a_joiner_reads_that_all_others_have_left() -> None:
     made = joiner(seated_from=2, working_from=4)[:2]
     others = [seat["peer"] for seat in made[1]["roster"]]
     left = [{"event": "left", "time": START, "peer": peer} for peer in others]
-    assert "no other peer takes part" not in derived.joining(replay([*made, *left[1:]]))
-    assert "no other peer takes part: the run is paused or over" in derived.joining(replay([*made, *left]))
+    assert "no other peer takes part" not in own_part.joining(replay([*made, *left[1:]]))
+    assert "no other peer takes part: the run is paused or over" in own_part.joining(replay([*made, *left]))
     stranger = {"event": "joined", "time": START, "peer": "another", "round": 0}
-    assert "no other peer takes part" not in derived.joining(replay([*made, *left, stranger]))
+    assert "no other peer takes part" not in own_part.joining(replay([*made, *left, stranger]))
 
 
 def test_a_joiner_is_neither_paused_nor_in_trouble() -> None:
     made = [*joiner(seated_from=2, working_from=4)[:3], {"event": "joined", "time": START, "peer": THIS, "round": 2}]
     status = replay([*made, {"event": "fast_forwarded", "time": START, "from_round": 1, "to_round": 2}])
-    assert {row.peer: row.state for row in derived.peer_rows(status)}[THIS] == "joining"
+    assert {row.peer: row.state for row in table_rows.peer_rows(status)}[THIS] == "joining"
     assert status.incidents == () and status.counts["fast_forwarded"] == 1
     later = replay([*events(6), {"event": "fast_forwarded", "time": START, "from_round": 6, "to_round": 9}])
     assert later.incidents[-1].kind == "fast-forwarded"
@@ -310,9 +310,9 @@ def test_rounds_of_a_history_that_lost_are_not_shown_any_more() -> None:
     switched = {"event": "fast_forwarded", "time": START, "from_round": 19, "to_round": 6}
     plans = [{**event, "digest": "f" * 64} for event in before if event["event"] == "plan" and event["round"] in (6, 7)]
     status = replay([*before, switched, *plans])
-    assert derived.round_shown(status) == 6 and [plan.round for plan in status.plans][-2:] == [6, 7]
+    assert progress.round_shown(status) == 6 and [plan.round for plan in status.plans][-2:] == [6, 7]
     assert max(round for round, _ in status.results) == 5
-    assert {row.phase for row in derived.instance_rows(status)} == {"planned"}
+    assert {row.phase for row in table_rows.instance_rows(status)} == {"planned"}
     assert max(life.end for life in status.lives.values()) == 8, "by the plans of the history that won"
     assert all(decision.round <= 7 for decision in status.decisions)
     assert status.incidents[-1].message == "this peer went back from round 19 to 6 with the state of others"
@@ -322,9 +322,9 @@ def test_a_newcomer_without_a_round_of_its_own_follows_the_history_that_won_too(
     plans = {event["round"]: event for event in events(20) if event["event"] == "plan"}
     made = [started(peer=THIS), *plans.values()]
     status = replay([*made, {**plans[6], "digest": "f" * 64}, {**plans[7], "digest": "e" * 64}])
-    assert derived.round_shown(status) == 6
-    newest = derived.round_shown(replay(made))
-    assert derived.round_shown(replay([*made, plans[18]])) == newest, "one that is shown again, as after a restart, is no other"
+    assert progress.round_shown(status) == 6
+    newest = progress.round_shown(replay(made))
+    assert progress.round_shown(replay([*made, plans[18]])) == newest, "the plan that a restart shows again is no other"
 
 
 def downloading(received: int, total: int) -> Made:
@@ -341,26 +341,26 @@ def downloading(received: int, total: int) -> Made:
 
 def test_a_joiner_reads_how_much_of_the_state_is_here_and_how_long_it_takes() -> None:
     status = apply(replay(joiner(seated_from=2, working_from=4)[:6]), downloading(57_000_000, 90_000_000))
-    assert derived.download_fraction(status) == pytest.approx(57 / 90)
-    assert derived.download_words(status) == "57.0 MB of 90.0 MB, 3.00 MB/s, 11.0 s left"
-    assert derived.phase(status) == f"fetching the state; training from round 4 on, {derived.download_words(status)}"
+    assert traffic.download_fraction(status) == pytest.approx(57 / 90)
+    assert traffic.download_words(status) == "57.0 MB of 90.0 MB, 3.00 MB/s, 11.0 s left"
+    assert progress.phase(status) == f"fetching the state; training from round 4 on, {traffic.download_words(status)}"
     status = apply(status, downloading(90_000_000, 90_000_000))
-    assert (derived.download_fraction(status), derived.download_words(status)) == (None, "")
-    assert derived.phase(status) == "the state is here; training from round 4 on"
-    assert derived.phase(apply(status, downloading(1, 90_000_000))).startswith("fetching the state; ")
+    assert (traffic.download_fraction(status), traffic.download_words(status)) == (None, "")
+    assert progress.phase(status) == "the state is here; training from round 4 on"
+    assert progress.phase(apply(status, downloading(1, 90_000_000))).startswith("fetching the state; ")
 
 
 def test_rows_show_what_each_instance_does() -> None:
-    rows = {row.instance: row for row in derived.instance_rows(status_at("average_failed", 9, 1))}
+    rows = {row.instance: row for row in table_rows.instance_rows(status_at("average_failed", 9, 1))}
     assert (rows[0].phase, rows[0].step, rows[0].heldout_loss is not None) == ("done", 32, True)
     assert (rows[1].phase, rows[1].step) == ("averaging", 32)
     assert (rows[2].phase, rows[2].step, rows[2].num_steps) == ("planned", 0, 32)
-    assert derived.round_fraction(status_at("average_failed", 9, 1)) == pytest.approx(2 / 3)
+    assert progress.round_fraction(status_at("average_failed", 9, 1)) == pytest.approx(2 / 3)
 
 
 def test_an_instance_that_was_merged_is_gone() -> None:
     status = status_at("progress", 12, 2)
-    assert [row.instance for row in derived.instance_rows(status)] == [0, 2]
+    assert [row.instance for row in table_rows.instance_rows(status)] == [0, 2]
     assert status.lives[1] == Life(start=4, end=12)
 
 
@@ -389,17 +389,17 @@ def test_a_warning_holds_until_it_ends() -> None:
 
 
 def test_peers_are_this_one_first_then_the_fastest() -> None:
-    silent = derived.peer_rows(status_at("progress", 9, 0))
+    silent = table_rows.peer_rows(status_at("progress", 9, 0))
     assert [row.peer for row in silent] == [THIS, OTHERS[0], OTHERS[2], OTHERS[1]]
     assert [row.state for row in silent] == ["alive", "alive", "alive", "suspected"]
     assert silent[1].instances == (0,)
-    back = derived.peer_rows(status_at("progress", 10, 0))
+    back = table_rows.peer_rows(status_at("progress", 10, 0))
     assert {row.state for row in back} == {"alive"}
 
 
 def test_a_peer_that_left_is_forgotten_when_a_plan_does_without_it() -> None:
     status = apply(status_at("progress", 14, 0), {"event": "left", "time": START + 900, "peer": OTHERS[1]})
-    assert [row.state for row in derived.peer_rows(status) if row.peer == OTHERS[1]] == ["left"]
+    assert [row.state for row in table_rows.peer_rows(status) if row.peer == OTHERS[1]] == ["left"]
     plan = next(event for event in events() if event["event"] == "plan" and event["round"] == 15)
     smaller = {
         **plan,
@@ -407,7 +407,7 @@ def test_a_peer_that_left_is_forgotten_when_a_plan_does_without_it() -> None:
         "roster": [roster_entry for roster_entry in plan["roster"] if roster_entry["peer"] != OTHERS[1]],
     }
     status = replay([events()[0], smaller])
-    assert OTHERS[1] not in {row.peer for row in derived.peer_rows(status)}
+    assert OTHERS[1] not in {row.peer for row in table_rows.peer_rows(status)}
 
 
 def test_a_peer_that_lost_its_seat_while_nobody_looked_is_not_taken_for_one_that_joins() -> None:
@@ -416,9 +416,9 @@ def test_a_peer_that_lost_its_seat_while_nobody_looked_is_not_taken_for_one_that
     plans = [event for event in events() if event["event"] == "plan"]
     smaller = [{**plan, "roster": [seat for seat in plan["roster"] if seat["peer"] != OTHERS[1]]} for plan in plans]
     status = replay([events()[0], plans[0], plans[1], joined, smaller[2], smaller[3]])
-    assert OTHERS[1] not in {row.peer for row in derived.peer_rows(status)}
+    assert OTHERS[1] not in {row.peer for row in table_rows.peer_rows(status)}
     ahead = replay([events()[0], smaller[0], smaller[1], plans[2], joined])
-    assert [row.state for row in derived.peer_rows(ahead) if row.peer == OTHERS[1]] == ["joining"], "in a plan to come"
+    assert [row.state for row in table_rows.peer_rows(ahead) if row.peer == OTHERS[1]] == ["joining"], "in a plan to come"
 
 
 def test_what_could_grow_without_end_has_a_limit() -> None:
@@ -443,22 +443,22 @@ def test_out_of_memory_lowers_the_limit() -> None:
 def test_where_a_run_that_counts_samples_stands() -> None:
     status = status_at("average_failed", 9, 1, samples=60_000)
     before, in_round = samples_before(9), samples_before(10) - samples_before(9)
-    part = derived.round_fraction(status)
+    part = progress.round_fraction(status)
     assert part == pytest.approx(2 / 3)
-    assert derived.run_fraction(status) == pytest.approx((before + part * in_round) / 60_000)
-    assert derived.position(status) == f"round 9, {before:,}/60,000 samples"
+    assert progress.run_fraction(status) == pytest.approx((before + part * in_round) / 60_000)
+    assert progress.position(status) == f"round 9, {before:,}/60,000 samples"
     # if every round to come gives out as much as this one
-    assert derived.rounds_left(status) == pytest.approx((60_000 - before) / in_round - part)
-    pace = derived.seconds_per_round(status)
-    assert pace is not None and derived.eta_seconds(status) == pytest.approx(pace * derived.rounds_left(status))
+    assert progress.rounds_left(status) == pytest.approx((60_000 - before) / in_round - part)
+    pace = progress.seconds_per_round(status)
+    assert pace is not None and progress.eta_seconds(status) == pytest.approx(pace * progress.rounds_left(status))
 
 
 def test_a_run_that_counts_samples_is_over_with_its_last_round() -> None:
     given = samples_before(24)
     status = replay(events(samples=given))
-    assert derived.run_fraction(status) == 1.0
-    assert derived.position(status) == f"round 24, {given:,}/{given:,} samples"
-    assert derived.position(replay(events())) == "round 24/24"
+    assert progress.run_fraction(status) == 1.0
+    assert progress.position(status) == f"round 24, {given:,}/{given:,} samples"
+    assert progress.position(replay(events())) == "round 24/24"
 
 
 def test_sample_texts_are_the_newest_and_a_round_that_is_done_again_replaces_its_own() -> None:

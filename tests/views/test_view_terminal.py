@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from adloco_p2p.views import derived, keyboard, units
+from adloco_p2p.views import keyboard, table_rows, traffic, units
 from adloco_p2p.views.keyboard import Keyboard
 from adloco_p2p.views.members import MemberRow, member_row
 from adloco_p2p.views.records import Incident
@@ -51,7 +51,7 @@ def test_columns_drop_by_priority() -> None:
 
 def test_the_header_shows_when_the_work_began_to_count_and_what_a_token_costs() -> None:
     status = status_at(*BUSY)
-    price = units.size(derived.bytes_per_token(status))
+    price = units.size(traffic.bytes_per_token(status))
     assert f"{price} sent per token  first average 21.5 s after the command" in screen(status, 200, 60)
     again = replay([*events()[:-1], events()[0]])  # started again: of the new session nothing counts yet
     assert "first average" not in screen(again, 200, 60) and f"{price[-2:]} sent per token" in screen(again, 200, 60)
@@ -128,7 +128,7 @@ def test_past_troubles_take_no_lines_from_peers_and_decisions() -> None:
     status = status_at(*BUSY)
     trouble = Incident(elapsed_seconds=90.0, round=13, instance=0, kind="average failed", message="two lines of words, " * 5)
     past = replace(status, warnings={}, incidents=(trouble,) * 3)
-    peers = {units.short_peer(row.peer) for row in derived.peer_rows(status)}
+    peers = {units.short_peer(row.peer) for row in table_rows.peer_rows(status)}
     for width in (80, 140):
         text = screen(past, width, 24)
         assert all(peer in text for peer in peers) and "Decisions" in text and "two lines of words" in text
@@ -225,7 +225,7 @@ def test_averaging_shows_the_seconds_so_far_of_those_of_the_last_round() -> None
     )
     later = {"event": "bandwidth", "time": made[at]["time"] + 3.0}
     status = replay([*made[: at + 1], later])
-    row = next(row for row in derived.instance_rows(status) if row.phase == "averaging")
+    row = next(row for row in table_rows.instance_rows(status) if row.phase == "averaging")
     last = status.results[8, row.instance].seconds["averaging"]
     assert row.averaging == pytest.approx((3.0, last))
     assert f"3 s, usual {last:.0f}" in screen(status, 80, 24)
@@ -234,7 +234,7 @@ def test_averaging_shows_the_seconds_so_far_of_those_of_the_last_round() -> None
     quick = replace(status.results[8, row.instance], seconds={"averaging": 0.2})
     short = replace(status, results={**status.results, (8, row.instance): quick})
     assert "3 s, usual 1 " in screen(short, 80, 24), "no average takes 0 s"
-    assert all(row.averaging is None for row in derived.instance_rows(status_at(*BUSY)))
+    assert all(row.averaging is None for row in table_rows.instance_rows(status_at(*BUSY)))
 
 
 def pressing(view: TerminalView, keys: str) -> str:

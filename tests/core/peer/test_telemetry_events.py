@@ -11,7 +11,7 @@ from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.decode import decode_event
 from adloco_p2p.sim.identities import RUN
-from adloco_p2p.views import derived
+from adloco_p2p.views import table_rows
 from adloco_p2p.views.plain import PlainView
 from adloco_p2p.views.status import Status, apply
 from tests.core.agreement.test_consensus import Swarm
@@ -53,7 +53,7 @@ def test_a_peer_that_a_plan_admits_has_joined_and_the_founders_have_not() -> Non
     assert logged(effects, "joined") == [{"peer": PEER2, "round": 1}]
     text, status = shown(*(effect for effect in effects if isinstance(effect, Log)))
     assert f"peer      {PEER2}  joined" in text
-    assert [row.state for row in derived.peer_rows(status) if row.peer == PEER2] == ["alive"]
+    assert [row.state for row in table_rows.peer_rows(status) if row.peer == PEER2] == ["alive"]
 
 
 def test_a_limit_that_shrank_in_training_is_out_of_memory_once() -> None:
@@ -85,7 +85,7 @@ def test_a_silent_member_is_suspected_before_it_is_gone_and_returns() -> None:
     assert told == [Suspected(peer=silent)] and not swarm.gone
     text, status = shown(*told)
     assert f"peer      {silent}  suspected" in text and status.incidents[-1].message == f"{silent} fell silent"
-    assert {row.state for row in derived.peer_rows(status) if row.peer == silent} <= {"suspected"}
+    assert {row.state for row in table_rows.peer_rows(status) if row.peer == silent} <= {"suspected"}
     swarm.now += 1.0
     swarm.take(silent, swarm.peers[silent].tick(swarm.now))
     swarm.deliver()

@@ -1,0 +1,69 @@
+"""Bytes, samples and tokens of this peer, and the state that it downloads. Pure."""
+
+from dataclasses import dataclass, replace
+
+from adloco_p2p.core.model.telemetry import Bandwidth
+from adloco_p2p.views import units
+from adloco_p2p.views.status import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Over all rounds that count, on this peer. Bytes: of all traffic where it was counted, else of averaging alone."""
+
+    samples: int
+    tokens: int
+    bytes_sent: int
+    bytes_received: int
+    training_seconds: float
+
+
+def totals(status: Status) -> Totals:
+    results = status.results.values()
+    traffic = traffic_by_kind(status).values()
+    return Totals(
+        samples=sum(result.samples for result in results),
+        tokens=sum(result.tokens for result in results),
+        bytes_sent=sum(sent for sent, _ in traffic),
+        bytes_received=sum(received for _, received in traffic),
+        training_seconds=sum(result.seconds.get("training", 0.0) for result in results),
+    )
+
+
+def traffic_by_kind(status: Status) -> dict[str, tuple[int, int]]:
+    """Bytes sent and received by kind. Where nothing was counted, those of the committed averages of this peer."""
+    results = status.results.values()
+    averaging = sum(result.bytes_sent for result in results), sum(result.bytes_received for result in results)
+    return dict(status.traffic) or {"averaging": averaging}
+
+
+def bytes_per_token(status: Status) -> float | None:
+    """Bytes that this peer sent, by the tokens that it trained."""
+    sums = totals(status)
+    return sums.bytes_sent / sums.tokens if sums.tokens else None
+
+
+def bandwidth(status: Status) -> Bandwidth:
+    """Bytes of this peer, rates and caps: what is measured now, or else what earlier rounds took. No rates after its end."""
+    rounds = totals(status)
+    found = status.bandwidth or Bandwidth(sent_bytes=rounds.bytes_sent, received_bytes=rounds.bytes_received)
+    if status.state not in ("stopped", "finished"):
+        return found
+    return replace(found, up_bytes_per_second=None, down_bytes_per_second=None)
+
+
+def download_words(status: Status) -> str:
+    """`57.0 MB of 90.0 MB, 3.10 MB/s, 10.6 s left`; empty where no state is on its way."""
+    downloads = status.downloads.values()
+    received, total = (sum(getattr(each, name) for each in downloads) for name in ("received_bytes", "total_bytes"))
+    if not total:
+        return ""
+    rate = sum(each.bytes_per_second or 0.0 for each in downloads)
+    left = f", {units.size(rate)}/s, {units.duration((total - received) / rate)} left" if rate > 0 else ""
+    return f"{units.size(received)} of {units.size(total)}{left}"
+
+
+def download_fraction(status: Status) -> float | None:
+    """Part of the states on their way that is here; none where none is on its way."""
+    total = sum(each.total_bytes for each in status.downloads.values())
+    return sum(each.received_bytes for each in status.downloads.values()) / total if total else None
