@@ -1,0 +1,80 @@
+"""Hosts that train nothing, and assessors that lie about others, where contributions are looked at: scenarios of the simulated
+world."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.rules import InstanceRules
+from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.planning.assessment import idle_hosts
+from adloco_p2p.sim.adversary import Liar
+from adloco_p2p.sim.identities import name_of
+from adloco_p2p.sim.world import small_rules
+from benchmarks.adversary.arena import Result, Setting
+from benchmarks.adversary.scenario import Check, Play, Scenario, played
+
+ROUNDS = 64
+EIGHT = Setting(
+    peers=8,
+    rounds=ROUNDS,
+    rules=replace(small_rules(8, ROUNDS), instances=InstanceRules(count=1, start="same"), assess_every=1),
+)
+"""Each host is looked at eight times on average, so all but one in some hundred seeds show each host twice."""
+IDLER, ACCUSER = 5, 2
+
+
+def _reduced(result: Result) -> frozenset[PeerId]:
+    """The hosts that a plan gave fewer rows as idle."""
+    found: set[PeerId] = set()
+    for entry in result.arena.entries.values():
+        for item in entry.plan.instances:
+            found |= idle_hosts({share.peer: share.scores for share in item.hosts if share.samples})
+    return frozenset(found)
+
+
+def loses_rows(*numbers: int) -> Check:
+    """These founders are given fewer rows, and no others."""
+    expected = frozenset(map(name_of, numbers))
+
+    def check(result: Result) -> str:
+        found = _reduced(result)
+        unharmed, harmed = sorted(expected - found), sorted(found - expected)
+        problems = [f"idle, and has all of its rows: {', '.join(unharmed)}"] if unharmed else []
+        problems += [f"honest, and lost rows: {', '.join(harmed)}"] if harmed else []
+        return "; ".join(problems)
+
+    return check
+
+
+def scores(tenths: int) -> Liar:
+    """It trains, and reports this score of all that it looks at."""
+
+    def alters(report: Report) -> Report:
+        items = (
+            item if item.assessment is None else replace(item, assessment=replace(item.assessment, score=tenths))
+            for item in report.instances
+        )
+        return replace(report, instances=tuple(items))
+
+    return Liar(alters=alters)
+
+
+def looked_at(liars: Mapping[int, Liar], *idle: int) -> Play:
+    return played(EIGHT, liars, loses_rows(*idle))
+
+
+LOOKS: tuple[Scenario, ...] = (
+    Scenario("a host that trains nothing", looked_at({IDLER: Liar(is_idle=True)}, IDLER)),
+    Scenario("a host that shows nothing", looked_at({IDLER: Liar(withholds=True)}, IDLER)),
+    Scenario("an assessor that lies", looked_at({ACCUSER: scores(0)})),
+    Scenario(
+        "a friend of a host that trains nothing",
+        looked_at({IDLER: Liar(is_idle=True), ACCUSER: scores(500)}, IDLER),
+    ),
+    Scenario(
+        "three idle hosts of eight",
+        looked_at(dict.fromkeys((1, 4, IDLER), Liar(is_idle=True)), 1, 4, IDLER),
+        gap="where a third of the hosts are idle, nobody loses rows",
+    ),
+)
