@@ -49,6 +49,8 @@ class Attempt:
     """How often this host has queried the members."""
     overdue_at: float | None = None
     """When this host stops waiting for its own result, once a majority, or all other members, have theirs. Seconds."""
+    lost_at: float | None = None
+    """When this host ends it because a member voted otherwise, unless a vote of the attempt comes. Seconds."""
 
     def next_query_at(self, now: float) -> float:
         """The members are being queried; when they are due again, in seconds."""
@@ -221,6 +223,12 @@ class Attempts:
         """Members with which the current attempt cannot succeed, and the reason in words."""
         reasons = ((peer, self._reason_of_loss(peer, votes)) for peer in self.others)
         return {peer: reason for peer, reason in reasons if reason is not None}
+
+    def is_made(self, votes: CommitVotes) -> bool:
+        """Another member has the average of the current attempt, as its vote shows."""
+        start = self.message()
+        voted = [peer for peer in self.others if votes.vote_of(peer) is not None]
+        return any(not has_voted_otherwise(peer, votes, start) for peer in voted)
 
     def _reason_of_loss(self, peer: PeerId, votes: CommitVotes) -> str | None:
         if peer in self._hosts.gone:

@@ -33,9 +33,25 @@ class AttemptPhase:
         at = self._at
         if at.phase is not Phase.AVERAGING or not (lost := at.attempts.lost_members(at.votes)):
             return []
+        if at.hosts.absent.isdisjoint(lost) and self._may_still_succeed(now):
+            return []
         at.hosts.suspect(lost)
         reason = "; ".join(f"{peer} {why}" for peer, why in lost.items())
         return self.give_up(reason, tuple(lost), now)
+
+    def _may_still_succeed(self, now: float) -> bool:
+        """A member voted otherwise, and may have given all the same what it was to give: two of seven that vote for no average
+        as soon as they have one parted the others, of which some had it already. So votes of the attempt have a moment to come;
+        where one has, the rest of the attempt has its time."""
+        at, attempt = self._at, self._at.attempts.current
+        if at.attempts.is_made(at.votes):
+            is_overdue = self.is_overdue(now)
+            at.next_deadline = attempt.overdue_at
+            return not is_overdue
+        if attempt.lost_at is None:
+            attempt.lost_at = now + RESEND_SECONDS
+        at.next_deadline = attempt.lost_at if at.next_deadline is None else min(at.next_deadline, attempt.lost_at)
+        return now < attempt.lost_at
 
     def give_up(
         self,
@@ -106,7 +122,8 @@ class AttemptPhase:
         at = self._at
         attempt = at.attempts.current
         if attempt.overdue_at is None:
-            attempt.overdue_at = at.next_deadline = now + max(RESEND_SECONDS, now - at.phase_since)
+            attempt.overdue_at = now + max(RESEND_SECONDS, now - at.phase_since)
+            at.next_deadline = attempt.overdue_at if attempt.lost_at is None else min(attempt.lost_at, attempt.overdue_at)
         return now >= attempt.overdue_at
 
     def end_overdue(self, now: float) -> list[Effect]:

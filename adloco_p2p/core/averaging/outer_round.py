@@ -385,6 +385,8 @@ class OuterRound(RoundState):
         self.next_deadline = None
         if self.phase is Phase.COMMITTING:
             return self._commit.resend(now)
+        if self.phase is Phase.AVERAGING and (ended := self._attempt.end_lost(now)):
+            return [*ended, *self._commit.seek(now)]
         if self.phase is Phase.AVERAGING:
             return self._attempt.query_members(now) if self.attempts.current.overdue_at is None else self._commit.seek(now)
         if self.phase is Phase.RETRYING:

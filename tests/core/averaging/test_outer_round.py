@@ -8,7 +8,7 @@ import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.assignment import Assignment
-from adloco_p2p.core.averaging.attempt import Attempt
+from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, Attempt
 from adloco_p2p.core.averaging.commit_phase import LATE_TIMEOUTS, MAX_REPAIRS
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound
@@ -338,13 +338,36 @@ def test_a_host_joins_no_attempt_with_one_that_voted_in_another() -> None:
     make an average without it."""
     outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
     outer.received(D, vote(outer, D, A, C, D, attempt=1), 14.0)
+    outer.tick(14.0 + RESEND_SECONDS)
     assert outer.phase is Phase.RETRYING
     for leader in (D, C):
-        answers = outer.received(leader, AttemptStart(instance=INSTANCE, round=0, attempt=2, members=(A, B, C, D)), 15.0)
+        answers = outer.received(leader, AttemptStart(instance=INSTANCE, round=0, attempt=2, members=(A, B, C, D)), 16.5)
         assert [effect.peer for effect in answers if isinstance(effect, Send)] == [leader]
         assert not accusations(answers)
-    outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=2, members=(A, B, C)), 16.0)
+    outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=2, members=(A, B, C)), 17.0)
     assert outer.phase is Phase.AVERAGING
+
+
+def test_votes_of_the_attempt_have_a_moment_to_come_and_then_its_rest_has_its_time() -> None:
+    """Two of seven that voted for no average as soon as they had one parted the others, of which some had it already: up to
+    70 % of the rounds were void (adversary row `two void voters of seven`, seed 40)."""
+    for is_made in (True, False):
+        outer = averaging(B, A, C, D, E, adaptive_timeout=AdaptiveTimeout())
+        outer.received(D, vote(outer, D), 14.0)
+        assert outer.phase is Phase.AVERAGING
+        if is_made:
+            outer.received(C, vote(outer, C, A, B, C, D, E), 14.1)
+        outer.tick(14.0 + RESEND_SECONDS)
+        assert outer.phase is (Phase.AVERAGING if is_made else Phase.RETRYING)
+        outer.tick(outer.attempts.current.overdue_at or 14.0 + RESEND_SECONDS)
+        assert outer.phase is Phase.RETRYING
+
+
+def test_a_member_that_has_gone_without_the_average_ends_the_attempt_at_once() -> None:
+    outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.hosts.gone = (D,)
+    outer.received(D, vote(outer, D), 14.0)
+    assert outer.phase is Phase.RETRYING
 
 
 def test_the_leader_of_an_attempt_with_a_voter_learns_its_vote_and_leads_the_next_one_without_it() -> None:
@@ -360,6 +383,7 @@ def test_the_leader_of_an_attempt_with_a_voter_learns_its_vote_and_leads_the_nex
         (answer,) = [effect.message for effect in other.received(A, start, 20.0) if isinstance(effect, Send)]
         assert isinstance(answer, AverageDigest)
         leader.received(B, answer, 20.0)
+        leader.tick(20.0 + RESEND_SECONDS)
         assert leader.phase is Phase.RETRYING and leader.hosts.remaining == (A, B, C)
         assert leader.votes.voters == (D,) and not leader.hosts[B].has_declined
 
@@ -480,6 +504,7 @@ def test_with_two_hosts_a_member_that_voted_for_another_average_makes_the_round_
     """Such as that of a host that was restarted within the round: the other one has gone on without it."""
     outer = averaging(B, A, adaptive_timeout=AdaptiveTimeout())
     outer.received(A, vote(outer, A, A, attempt=1), 12.1)
+    outer.tick(12.1 + RESEND_SECONDS)
     assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
     effects = outer.tick(outer.next_deadline)
     assert has(effects, CarryOver) and not has(effects, RepairAverage)
@@ -731,7 +756,8 @@ def test_late_hosts_answer_each_other_that_they_have_no_vote() -> None:
 
 def test_the_others_average_again_without_a_host_that_voted_for_its_own_average() -> None:
     outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
-    effects = outer.received(A, vote(outer, A, A, attempt=3), 12.1)
+    outer.received(A, vote(outer, A, A, attempt=3), 12.1)
+    effects = outer.tick(12.1 + RESEND_SECONDS)
     assert CancelAverage(instance=INSTANCE, round=0, attempt=0) in effects
     assert not has(effects, RepairAverage)
     assert outer.next_deadline is not None

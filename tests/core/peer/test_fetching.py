@@ -1,7 +1,7 @@
 """What a peer answers to hosts that wait for it in rounds that are over for it, and which state it takes where none has any."""
 
+import itertools
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
@@ -220,15 +220,15 @@ def test_a_state_that_was_given_up_is_taken_back_where_it_is_the_one_that_is_wan
     assert not any(isinstance(effect, FetchState) for effect in effects)
 
 
-@pytest.mark.parametrize(("reported", "is_agreed"), [(DIGEST, True), (Digest("8" * 64), False), (None, False)])
+@pytest.mark.parametrize(("reported", "is_agreed"), [((DIGEST,), True), ((Digest("8" * 64),), False), ((), False)])
 def test_reports_that_come_while_a_state_is_on_its_way_show_that_it_is_agreed(
-    reported: Digest | None, *, is_agreed: bool
+    reported: tuple[Digest, ...], *, is_agreed: bool
 ) -> None:
     state = state_at(3)
     fetching = Fetching(state)
     state.instance(INSTANCE).fetch = Fetch(boundary=3, began_at=0.0, is_agreed=False)
-    items = [InstanceReport.without_work(INSTANCE, state_digest=reported)] if reported is not None else []
-    for item, peer in product(items, (PEER0, PEER1)):
+    for peer, digest in itertools.product((PEER0, PEER1), reported):
+        item = InstanceReport.without_work(INSTANCE, state_digest=digest)
         state.book.note_states(Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(item,)))
     fetching.fetched(StateFetched(instance=INSTANCE, round=3, digest=DIGEST), 1.0)
     assert (state.known(INSTANCE).doubtful_from is None) is is_agreed
