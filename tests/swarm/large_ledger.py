@@ -1,6 +1,7 @@
 """Ledgers of many hosts with real names and signatures, as honest peers make them."""
 
 import hashlib
+import os
 import re
 import sys
 import time
@@ -8,6 +9,7 @@ import tracemalloc
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
@@ -251,6 +253,27 @@ def _before_joining(
     return joiner, server, travelling, swarm.ledger.digests[-1]
 
 
+def signature_seconds(count: int) -> tuple[float, float]:
+    """Of the clock, for each of so many signatures of as many peers: verified one after the other, and by a thread per core."""
+    signers = list(identities(count).values())
+    payloads = [b"%064d" % number for number in range(count)]
+    signed = [(each.peer_id, text, signature(each, text)) for each, text in zip(signers, payloads, strict=True)]
+    assert all(is_signed(*each) for each in signed)  # the keys are known once
+    num_threads = os.cpu_count() or 1
+
+    def verify_some(first: int) -> None:
+        for each in signed[first::num_threads]:
+            is_signed(*each)
+
+    begun = time.perf_counter()
+    for each in signed:
+        is_signed(*each)
+    between = time.perf_counter()
+    with ThreadPoolExecutor(num_threads) as threads:
+        list(threads.map(verify_some, range(num_threads)))
+    return (between - begun) / count, (time.perf_counter() - between) / count
+
+
 def held_bytes(swarm: LargeSwarm) -> int:
     """Of an entry in memory, beside others with the same members: hashes and signatures of its own."""
     payload = canonical.encode(swarm.entries[1])
@@ -266,7 +289,11 @@ def held_bytes(swarm: LargeSwarm) -> int:
 
 def main() -> None:
     """Prints what an entry of so many hosts takes, as in docs/consensus.md; with `--join ROUNDS HOSTS` what a newcomer takes to
-    read the ledger of so many rounds."""
+    read the ledger of so many rounds; with `--signatures COUNT` what verifying a signature takes, the best of five times."""
+    if sys.argv[1:2] == ["--signatures"]:
+        in_turn, by_threads = map(min, zip(*(signature_seconds(int(sys.argv[2])) for _ in range(5)), strict=True))
+        print(f"microseconds per signature: {1e6 * in_turn:.0f} in turn, {1e6 * by_threads:.0f} by {os.cpu_count()} threads")
+        return
     if sys.argv[1:2] == ["--join"]:
         num_rounds, count = map(int, sys.argv[2:])
         join(count, num_rounds)
