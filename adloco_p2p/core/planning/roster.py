@@ -41,6 +41,7 @@ def next_roster(
     left_out: Collection[PeerId],
 ) -> tuple[RosterEntry, ...]:
     """`left_out`: members that begin their probation anew."""
+    hosts = {share.peer for item in previous.instances for share in item.hosts}
     roster_entries: dict[PeerId, RosterEntry] = {}
     for roster_entry in previous.roster:
         if roster_entry.peer in change.departed:
@@ -54,7 +55,8 @@ def next_roster(
             if uplink > 0 and any(item.vector_bytes for item in report.instances):  # else it repeats an earlier one
                 uplinks = (*uplinks, uplink)[-UPLINKS_KEPT:]
             known = replace(roster_entry, capacity=report.capacity, speeds=speeds, uplinks=uplinks, last_report=report.round)
-            roster_entry = after_report(known, rules.admission)  # noqa: PLW2901
+            is_hosting = roster_entry.peer in hosts  # else it serves nothing: a false slow uplink would earn a full seat
+            roster_entry = after_report(known, rules.admission) if is_hosting else known  # noqa: PLW2901
         if roster_entry.peer in left_out:
             roster_entry = begun_anew(roster_entry, rules.admission, round=previous.round + 1)  # noqa: PLW2901
         roster_entries[roster_entry.peer] = roster_entry

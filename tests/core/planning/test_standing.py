@@ -72,6 +72,16 @@ def test_a_round_without_a_report_is_not_served() -> None:
     assert electorate(plan) == (peer(0), peer(1))
 
 
+def test_a_member_without_an_instance_serves_nothing_by_its_report() -> None:
+    """As one whose link is too slow: a false uplink would earn a full seat."""
+    made = rules()
+    plan = following(played_to(20, made), made, reporting=(peer(0), peer(1)), joined=[peer(2)])
+    others = [replace(item, hosts=tuple(share for share in item.hosts if share.peer != peer(2))) for item in plan.instances]
+    plan = following(replace(plan, instances=tuple(others)), made, reporting=(peer(0), peer(1), peer(2)))
+    assert seat(plan, peer(2)).last_report == plan.round - 2
+    assert seat(plan, peer(2)).probation == 8
+
+
 @pytest.mark.parametrize(
     ("settings", "round", "name", "probation", "standing"),
     [
