@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from adloco_p2p.core.model.assessments import AssessContribution, ContributionAssessed, ShowContribution
-from adloco_p2p.core.model.events import Effect, Evaluate, Event, RunInner
+from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluate, Event, RunInner
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, ContributionNotShown, DeviceError
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
@@ -47,12 +47,13 @@ def test_a_device_that_has_nothing_to_do_looks_until_it_has() -> None:
     calls, events = Calls(), queue.Queue[Event | BaseException]()
     worker = worker_with(calls=calls, events=events, engine=FakeEngine(calls))
     calls.reactions["pass 1 contribution others"] = lambda: worker.submit(Evaluate(instance=ONE, round=1))
+    worker.submit(DiscardRound(instance=ONE))  # the device has the instance
     worker.look(asked(), "outer", "contribution", "others")
     worker.start()
     found = [events.get(timeout=WAIT_LIMIT_SECONDS) for _ in range(2)]
     assert worker.stop(timeout_seconds=WAIT_LIMIT_SECONDS)
     passes = [f"pass {index} contribution others" for index in range(3)]
-    assert calls.names == [*passes[:2], "evaluate 0", passes[2]]
+    assert calls.names == ["discard 0", *passes[:2], "evaluate 0", passes[2]]
     assert found[1] == ContributionAssessed(asked=asked(), score=4.5)
 
 
@@ -67,8 +68,8 @@ def test_a_device_that_has_nothing_to_do_looks_until_it_has() -> None:
 def test_inner_steps_are_interrupted_only_where_there_was_no_other_time(running: RunInner, is_looking: bool) -> None:
     calls, events = Calls(), queue.Queue[Event | BaseException]()
     worker = worker_with(calls=calls, events=events, engine=Stepping(calls))
-    worker.look(asked(), "outer", "contribution", "others")
     worker.submit(running)
+    worker.look(asked(), "outer", "contribution", "others")
     worker.start()
     assert worker.stop(timeout_seconds=WAIT_LIMIT_SECONDS)
     names = calls.names[: calls.names.index(f"run_inner 0 {running.round}")]
@@ -107,6 +108,11 @@ def test_a_look_at_an_instance_that_is_gone_is_forgotten() -> None:
     looks.forget(InstanceId(1))
     looks.forget(ONE)
     assert not looks.go_on() and posted == []
+    calls, events = Calls(), queue.Queue[Event | BaseException]()
+    worker = worker_with(calls=calls, events=events, engine=FakeEngine(calls))
+    worker.look(asked(), "outer", "contribution", "others")
+    worker.start()
+    assert worker.stop(timeout_seconds=WAIT_LIMIT_SECONDS) and calls.names == [], "it is on no device"
 
 
 @pytest.mark.parametrize(
@@ -142,8 +148,13 @@ def test_the_node_fetches_and_scores_and_reports_why_it_could_not(
     async def run() -> None:
         peer.node.attach(asyncio.get_running_loop())
         peer.node._perform(ShowContribution(instance=ONE, round=1, assessors=(PeerId("a"), PeerId("b"))))
-        peer.node._perform(asked())
         await peer.node.run(peer.started)
+
+    def ask() -> None:
+        if "run_inner 0 0" in peer.calls.names and "contribution subject" not in peer.calls.names and not found:
+            peer.node._call_soon(peer.node._perform, asked())
+
+    peer.calls.reactions["evaluate 0"] = ask
 
     asyncio.run(run())
     assert "show 1 a b" in peer.calls.names

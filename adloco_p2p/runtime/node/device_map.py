@@ -24,6 +24,10 @@ class DeviceMap:
             self._places[instance] = min(everywhere, key=lambda device: (self._load(device), self._held(device), device))
         return self._places[instance], is_new
 
+    def place_of(self, instance: InstanceId) -> int | None:
+        """Where the instance is; none where it is nowhere."""
+        return self._places.get(instance)
+
     def deal(self, together: Sequence[InstanceId]) -> list[Move]:
         """From now on these instances are trained. They stay where they are as far as no device has two more than another;
         returns those that move, or are new."""

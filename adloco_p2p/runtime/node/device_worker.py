@@ -98,9 +98,11 @@ class DeviceWorker:
         self._shared.averages[instance, number] = averaged
 
     def look(self, asked: AssessContribution, before: Vector, contribution: Vector, others: Vector) -> None:
-        """Score a contribution in the spare time of the instance's device; see `Engine.assess`."""
-        device, _ = self._map.device_of(asked.instance)
-        engine = self._shared.engine
+        """Score a contribution in the spare time of the instance's device; see `Engine.assess`. Nothing where the instance is
+        gone meanwhile."""
+        device, engine = self._map.place_of(asked.instance), self._shared.engine
+        if device is None:
+            return
         self._devices[device].looks.put(asked, lambda: engine.assess(asked, before, contribution, others))
         self._devices[device].put(lambda: None)  # it may wait for a job, and looks after this one
 

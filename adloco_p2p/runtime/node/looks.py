@@ -63,8 +63,9 @@ class Looks:
 
     def forget(self, instance: InstanceId) -> None:
         """The instance is here no longer."""
-        for look in [look for look in self._waiting if look.asked.instance == instance]:
-            self._waiting.remove(look)
+        for look in list(self._waiting):  # at once: the event loop puts others in meanwhile
+            if look.asked.instance == instance:
+                self._waiting.remove(look)
 
     def _end(self, look: _Look, score: float | None, reason: str = "") -> None:
         self._post(ContributionAssessed(asked=look.asked, score=score, reason=reason))

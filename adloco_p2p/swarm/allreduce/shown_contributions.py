@@ -106,6 +106,7 @@ class ShownContributions:
             async with asyncio.timeout(2 * _PART_SECONDS):  # the subject waits for two things, each so long
                 roots = _checked_roots(settled, subject, await stream.receive(FrameKind.PROOF))
             ending = asyncio.ensure_future(stream.receive(FrameKind.NOTE))  # none comes: it raises when the stream ends
+            ending.add_done_callback(lambda done: done.cancelled() or done.exception())  # often nobody asks for it
             for turn, part in enumerate(parts):
                 if not self._rechecks.holds(settled):
                     raise RemoteProtocolError("it was not here before the next average ended")
