@@ -72,9 +72,4 @@ LOOKS: tuple[Scenario, ...] = (
         "a friend of a host that trains nothing",
         looked_at({IDLER: Liar(is_idle=True), ACCUSER: scores(500)}, IDLER),
     ),
-    Scenario(
-        "three idle hosts of eight",
-        looked_at(dict.fromkeys((1, 4, IDLER), Liar(is_idle=True)), 1, 4, IDLER),
-        gap="where a third of the hosts are idle, nobody loses rows",
-    ),
 )
