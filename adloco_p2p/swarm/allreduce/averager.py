@@ -181,7 +181,7 @@ class Averager:
             running = await self._new_attempt(spec, vector.detach(), asked.timeout_seconds)
             running.report_decision(on_decided)
             self._attempts.begin(running)
-            self._rechecks.note_begun(spec.round)
+            self._rechecks.note_begun(spec)
             result = await self._result_of(running)
             self._settle(running, result, asked.inspected, on_not_shown)
         finally:

@@ -2,7 +2,7 @@
 
 When an average has ended here, every reducer is bound by its receipt and every contributor by its root, and each member draws a
 few parts that others reduced (`recheck_draw.py`). It fetches the contributions to them from the contributors, which keep theirs
-until an average of a later round has ended, checks them against the roots, makes the sums again, and compares the values. A
+until one of a later round has ended in the same instance, checks them against the roots, makes the sums again, and compares the values. A
 slice of a sum that is another one, with the same slice of the contributions and their proofs, is evidence.
 
     checker --HELLO, WANT (a part, whose)--> contributor --PROOF, DATA (the part), NOTE--> checker --WANT ...
@@ -30,7 +30,7 @@ from adloco_p2p.core.model.recheck_draw import MOST_INSPECTED, drawn_parts, insp
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.swarm.allreduce.allreduce_spec import Part
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.settled import MAX_PROOF_BYTES, PartProof, Settled, ShownPart
@@ -61,8 +61,8 @@ class Rechecks:
         self._connect = connect
         self._on_evidence = on_evidence
         self._is_coming = is_coming
-        self._newest_begun = 0
-        """Round of the newest average that has begun here."""
+        self._newest_begun: dict[InstanceId, AllReduceSpec] = {}
+        """By instance, the newest average that has begun here."""
         self._held: OrderedDict[Digest, Settled] = OrderedDict()
         """By key."""
         self._asked: set[tuple[Digest, PeerId]] = set()
@@ -74,8 +74,8 @@ class Rechecks:
     # --- as a contributor ---
 
     def hold(self, settled: Settled) -> None:
-        """An average has ended here: its own parts are shown until one of a later round has ended."""
-        self._held = OrderedDict((key, old) for key, old in self._held.items() if old.spec.round >= settled.spec.round)
+        """An average has ended here: its own parts are shown until one ends that takes its place."""
+        self._held = OrderedDict((key, old) for key, old in self._held.items() if not _is_after(settled.spec, old.spec))
         self._held[settled.spec.key] = settled
         while len(self._held) > _ATTEMPTS_KEPT:
             self._held.popitem(last=False)
@@ -98,7 +98,7 @@ class Rechecks:
         return settled
 
     def holds(self, settled: Settled) -> bool:
-        """No average of a later round has ended here."""
+        """No average that takes its place has ended here."""
         return settled.spec.key in self._held
 
     def ended(self, instance: InstanceId, round: int) -> list[Settled]:
@@ -127,13 +127,16 @@ class Rechecks:
 
     # --- as a checker ---
 
-    def note_begun(self, round: int) -> None:
-        """An average of this round begins here. A contributor drops the one before once this one has ended there."""
-        self._newest_begun = max(self._newest_begun, round)
+    def note_begun(self, spec: AllReduceSpec) -> None:
+        """An average begins here. A contributor drops the one before once this one has ended there."""
+        newest = self._newest_begun.get(spec.instance)
+        if newest is None or newest.round < spec.round:
+            self._newest_begun[spec.instance] = spec
+        self._newest_begun = {key: old for key, old in self._newest_begun.items() if not _is_after(spec, old)}
 
-    def is_past(self, round: int) -> bool:
-        """An average of a later round has begun here: contributors may drop what they keep of this one."""
-        return self._newest_begun > round
+    def is_past(self, spec: AllReduceSpec) -> bool:
+        """An average has begun here that takes its place: contributors may drop what they keep of this one."""
+        return any(_is_after(begun, spec) for begun in self._newest_begun.values())
 
     def begin(
         self,
@@ -179,7 +182,7 @@ class Rechecks:
                     if settled.coefficients[place] == 0:
                         continue
                     member = reducer if contributor in settled.gone else contributor
-                    is_in_time = member in streams or not self.is_past(spec.round)
+                    is_in_time = member in streams or not self.is_past(spec)
                     try:
                         shown.append(await self._part_of(settled, place, member, part, streams, stack))
                     except (StreamLost, RemoteProtocolError, TimeoutError) as error:
@@ -212,6 +215,12 @@ class Rechecks:
                 hello = Hello(purpose=Purpose.RECHECK, key=settled.spec.key, spec=settled.spec.digest)
                 stream.send(FrameKind.HELLO, hello.encode())
             return await _receive(settled, streams[member], place, part)
+
+
+def _is_after(later: AllReduceSpec, spec: AllReduceSpec) -> bool:
+    """Whether `later` takes the place of `spec` in memory: an average of a later round, and of another instance, which may be a
+    round ahead, only of the round after that."""
+    return later.round - (later.instance != spec.instance) > spec.round
 
 
 def _wanted(settled: Settled, payload: bytes) -> ShownPart | None:

@@ -81,7 +81,7 @@ class ShownContributions:
     async def fetch(self, settled: Settled, subject: PeerId, executor: Executor) -> torch.Tensor:
         """The contribution of `subject`, as all hosts decode it: float32 [P]. Raises ContributionNotShown; AveragingError where
         it was asked for so late that an honest subject may have dropped it."""
-        is_in_time = not self._rechecks.is_past(settled.spec.round)
+        is_in_time = not self._rechecks.is_past(settled.spec)
         try:
             return await self._fetched(settled, subject, executor)
         except (StreamLost, RemoteProtocolError, TimeoutError) as error:

@@ -211,7 +211,7 @@ def test_a_contributor_that_is_asked_late_is_not_named(
     begin, named = Rechecks.begin, list[tuple[PeerId, PeerId]]()
 
     def late(self: Rechecks, settled: Settled, *arguments: object, **more: object) -> None:
-        self.note_begun(settled.spec.round + 1)
+        self.note_begun(replace(settled.spec, round=settled.spec.round + 1))
         self._held.clear()
         begin(self, settled, *arguments, **more)  # type: ignore[arg-type]
 

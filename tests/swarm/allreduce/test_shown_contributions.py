@@ -118,10 +118,31 @@ def test_a_subject_that_is_asked_late_is_not_at_fault(peers: Peers) -> None:
     """Once the next average has begun here it may have ended there, and what was sent before is dropped."""
     with peers.using(is_assessed=True):
         averaged(peers.average("late", vectors(), (1, 1, 1, 1)))
-        peers[0].averager._rechecks.note_begun(1)
+        averager = peers[0].averager
+        (settled,) = averager._rechecks.ended(ONE, 0)
+        averager._rechecks.note_begun(replace(settled.spec, round=1))
         with pytest.raises(AveragingError) as caught:
             peers.run(fetched(peers, 0))
         assert not isinstance(caught.value, ContributionNotShown)
+
+
+def test_the_next_average_of_another_instance_drops_nothing(peers: Peers) -> None:
+    """Instances of one host begin and end their rounds one after the other."""
+    with peers.using(is_assessed=True):
+        averaged(peers.average("one", vectors(), (1, 1, 1, 1)))
+        averaged(peers.average("other", vectors(), (1, 1, 1, 1), instance=InstanceId(1), round=1))
+        with pytest.raises(ContributionNotShown, match="did not show"):
+            peers.run(refused(peers))
+        allow(peers, 0)
+        assert torch.equal(peers.run(fetched(peers, 0))[0], vectors()[SUBJECT])
+        averaged(peers.average("two on", vectors(), (1, 1, 1, 1), instance=InstanceId(1), round=2))
+        assert peers[0].averager._rechecks.ended(ONE, 0) == [], "the instance may be gone"
+
+
+async def refused(peers: Peers) -> None:
+    """An assessor that is not drawn, of a subject that knows who is."""
+    allow(peers, 3)
+    await fetched(peers, 0)
 
 
 def test_a_peer_that_was_not_in_the_average_looks_at_nothing(peers: Peers) -> None:
