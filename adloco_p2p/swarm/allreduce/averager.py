@@ -92,7 +92,7 @@ class Averager:
         self._background = BackgroundTasks()
         self._results = ResultExchange(endpoint, codec=self._codec, limits=self._limits)
         self._receipts = ReceiptExchange(endpoint.me, self._notary, self._connect)
-        self._keeps_contributions = recheck > 0 or is_assessed
+        self._is_assessed, self._keeps_contributions = is_assessed, recheck > 0 or is_assessed
         self._held = HeldUploads()
         self._decided = DecidedAttempts(self._attempts, self._held, close=self._close_soon)
         self._rechecks = Rechecks(
@@ -424,7 +424,7 @@ class Averager:
                 stream.close()  # the other end waits for that: what is on its way is lost with a stream
             case Purpose.RECHECK if not is_stranger and self._keeps_contributions:
                 await self._rechecks.serve(stream, hello)
-            case Purpose.ASSESS if not is_stranger and self._keeps_contributions:
+            case Purpose.ASSESS if not is_stranger and self._is_assessed:
                 await self._shown.serve(stream, hello)
             case Purpose.ABORT:
                 stream.resume()

@@ -12,6 +12,8 @@ from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.handshake import Hello
 from adloco_p2p.swarm.allreduce.recheck import Rechecks
 from adloco_p2p.swarm.allreduce.settled import Settled
+from adloco_p2p.swarm.allreduce.shown_contributions import ShownContributions
+from adloco_p2p.swarm.transport.framed_stream import FramedStream
 from tests.swarm.averaging_peers import Peers, averaged, mesh_of
 
 SIZE, HOSTS = 50_003, 4
@@ -137,6 +139,21 @@ def test_the_next_average_of_another_instance_drops_nothing(peers: Peers) -> Non
         assert torch.equal(peers.run(fetched(peers, 0))[0], vectors()[SUBJECT])
         averaged(peers.average("two on", vectors(), (1, 1, 1, 1), instance=InstanceId(1), round=2))
         assert peers[0].averager._rechecks.ended(ONE, 0) == [], "the instance may be gone"
+
+
+def test_where_nobody_looks_at_contributions_no_stream_waits_for_one(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[PeerId] = []
+
+    async def noting(_: ShownContributions, stream: FramedStream, __: Hello) -> None:
+        served.append(stream.peer)
+
+    monkeypatch.setattr(ShownContributions, "serve", noting)
+    for is_assessed in (False, True):
+        with peers.using(recheck=1.0, is_assessed=is_assessed):
+            averaged(peers.average(f"looked at: {is_assessed}", vectors(), (1, 1, 1, 1)))
+            with pytest.raises(AveragingError):
+                peers.run(fetched(peers, 0))
+        assert bool(served) == is_assessed
 
 
 async def refused(peers: Peers) -> None:
