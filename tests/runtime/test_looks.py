@@ -101,6 +101,25 @@ def test_a_device_without_memory_or_time_says_so() -> None:
     ]
 
 
+def test_while_the_device_is_busy_no_more_looks_wait_than_it_has_room_for() -> None:
+    """Also where the oldest is under way, in the other thread, when it goes."""
+    posted: list[Event] = []
+    looks = Looks(posted.append)
+
+    def interrupted() -> Iterator[float | None]:
+        for number in range(1, MOST_LOOKS + 2):
+            looks.put(asked(number), lambda: iter([1.0]))
+        yield 2.0
+
+    looks.put(asked(0), interrupted)
+    assert looks.go_on()
+    ended = [(event.round, event.score) for event in posted if isinstance(event, ContributionAssessed)]
+    assert ended == [(0, None), (1, None)], "before the device has time again"
+    while looks.go_on():
+        pass
+    assert [event.round for event in posted if isinstance(event, ContributionAssessed)] == [0, 1, 2, 3]
+
+
 def test_a_look_at_an_instance_that_is_gone_is_forgotten() -> None:
     posted: list[Event] = []
     looks = Looks(posted.append)

@@ -16,10 +16,10 @@ from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import DeviceError
 
 MOST_LOOKS = 2
-"""That wait for a device, each with two vectors as large as the model; the oldest goes."""
+"""That wait for a device, each with vectors as large as the model (`training/memory_need.py`); the oldest goes."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Look:
     asked: AssessContribution
     begin: Callable[[], Iterator[float | None]]
@@ -37,11 +37,11 @@ class Looks:
     def put(self, asked: AssessContribution, begin: Callable[[], Iterator[float | None]]) -> None:
         """`begin` is called from the device's thread. See `Engine.assess`."""
         self._waiting.append(_Look(asked=asked, begin=begin))
+        while len(self._waiting) > MOST_LOOKS:
+            self._end(self._waiting[0], None, "the device had no time for it")
 
     def go_on(self) -> bool:
         """Do one more pass; False where there is none to do."""
-        while len(self._waiting) > MOST_LOOKS:
-            self._end(self._waiting.popleft(), None, "the device had no time for it")
         if not self._waiting:
             return False
         look = self._waiting[0]
@@ -50,10 +50,10 @@ class Looks:
                 look.steps = look.begin()
             score = next(look.steps)
         except DeviceError as error:
-            self._end(self._waiting.popleft(), None, str(error))
+            self._end(look, None, str(error))
             return True
         if score is not None:
-            self._end(self._waiting.popleft(), score)
+            self._end(look, score)
         return True
 
     def go_on_between_steps(self, running: RunInner) -> None:
@@ -65,7 +65,16 @@ class Looks:
         """The instance is here no longer."""
         for look in list(self._waiting):  # at once: the event loop puts others in meanwhile
             if look.asked.instance == instance:
-                self._waiting.remove(look)
+                self._take(look)
 
     def _end(self, look: _Look, score: float | None, reason: str = "") -> None:
-        self._post(ContributionAssessed(asked=look.asked, score=score, reason=reason))
+        if self._take(look):
+            self._post(ContributionAssessed(asked=look.asked, score=score, reason=reason))
+
+    def _take(self, look: _Look) -> bool:
+        """Let it go; False where the other thread has done so meanwhile."""
+        try:
+            self._waiting.remove(look)  # in one piece: looks are compared by identity
+        except ValueError:
+            return False
+        return True
