@@ -36,11 +36,14 @@ def assessment_score(drops: Floats, common: Floats, is_given: Marks) -> float:
     return slope / variance**0.5 if variance > 0 else 0.0
 
 
-def mean_of_others(averaged: torch.Tensor, contribution: torch.Tensor, *, coefficient: float, total: float) -> torch.Tensor:
-    """The average [P] without one contribution [P], which is in it with `coefficient` of `total`, the sum of all; a new vector.
-    Where the average loses values on its way (`sign`), this does, too."""
+def mean_of_others(
+    averaged: torch.Tensor, contribution: torch.Tensor, *, coefficient: float, total: float, is_scratch: bool = False
+) -> torch.Tensor:
+    """The average [P] without one contribution [P], which is in it with `coefficient` of `total`, the sum of all; a new vector,
+    or in the memory of the average where that `is_scratch`, float32. Where the average loses values on its way (`sign`), this
+    does, too."""
     assert 0 <= coefficient < total, (coefficient, total)
-    others = averaged.to(torch.float32, copy=True)
+    others = averaged if is_scratch else averaged.to(torch.float32, copy=True)
     if coefficient:
         others.sub_(contribution, alpha=coefficient).mul_(total / (total - coefficient))
     return others

@@ -8,7 +8,7 @@
 | outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16; 12 mixed; 8 as bfloat16 |
 | with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8; 6 mixed; 4 as bfloat16 |
 | as encoded, the last average, kept for repairs, and with `averaging.recheck` or `assess_every` what this peer sent into it | host | twice the codec's |
-| with `averaging.assess_every`, another host's contribution and the mean of the others; without the guard outer parameters one boundary further back | host | 8; 4, or 2 as bfloat16 |
+| with `averaging.assess_every`, of two looks that wait or arrive: another host's contribution and the mean of the others; without the guard outer parameters further back | host | 16; 8, or 4 as bfloat16 |
 | as encoded, those of `work.rounds_kept` + 2 rounds before it, as many as fit into 12 (or 64 MiB) | disk | each the codec's |
 | what a coarse codec lost in earlier rounds, saved without a copy; where a round began that did not wait | host | 4; 4 |
 
@@ -41,6 +41,8 @@ from adloco_p2p.numerics.layout import Layout
 
 PROCESS_BYTES = 650 << 20
 """Python, torch and the other libraries of a peer before its model, and its rows (`benchmarks/peer_memory.py`)."""
+MOST_LOOKS = 2
+"""Of one device at a time, as `runtime/node/looks.py` has it."""
 _FLOAT = 4
 
 
@@ -96,7 +98,7 @@ def _lasting(run: RunConfig, state: int) -> float:
     averaging, is_assessed = run.averaging, run.averaging.assess_every > 0
     kept = 1 + (averaging.recheck > 0 or is_assessed) + (not codec_named(averaging.codec).is_verbatim)
     states = 3 if run.guard.enabled else 2
-    looked_at = is_assessed * (2 * _FLOAT + (0 if run.guard.enabled else _outer_bytes(run)))
+    looked_at = is_assessed * MOST_LOOKS * (2 * _FLOAT + (0 if run.guard.enabled else _outer_bytes(run)))
     return states * state + kept * _coded(run) + looked_at + _FLOAT * (_has_residual(run) + (run.outer.overlap != "none"))
 
 

@@ -38,3 +38,5 @@ def test_the_mean_of_the_others_is_the_average_without_one() -> None:
     assert torch.allclose(mean_of_others(averaged, vectors[2], coefficient=3 / 7, total=1.0), expected, atol=1e-6)
     assert torch.equal(mean_of_others(averaged, vectors[2], coefficient=0.0, total=1.0), averaged), "it was left out"
     assert torch.equal(averaged, before)
+    others = mean_of_others(averaged, vectors[2], coefficient=3 / 7, total=1.0, is_scratch=True)
+    assert others is averaged and torch.allclose(others, expected, atol=1e-6)

@@ -11,8 +11,9 @@ import torch
 from adloco_p2p.config.run_config import AveragingConfig, ModelConfig
 from adloco_p2p.core.model.rules import GuardRules
 from adloco_p2p.numerics.layout import Entry, Layout
+from adloco_p2p.runtime.node import looks
 from adloco_p2p.training.hosting import Hosting
-from adloco_p2p.training.memory_need import MemoryNeed, memory_need
+from adloco_p2p.training.memory_need import MOST_LOOKS, MemoryNeed, memory_need
 from adloco_p2p.training.shell import frozen_bytes
 from tests.training.small_run import ONE, RUN, TWO, effect, hosting, never, silent, train_round, with_run
 
@@ -59,9 +60,10 @@ def test_codecs_and_overlap_add_to_the_host() -> None:
     assert host() == 16 + 8 + 8
     assert host(recheck=0.0) == 16 + 4 + 8
     assert host(state="mixed") == 12 + 8 + 8
-    # the contribution again; another host's, the mean of the others, and the parameters before the outer step
-    assert host(recheck=0.0, assess_every=4) == 16 + 8 + 8 + 12
-    assert host(state="bfloat16", assess_every=4) - host(state="bfloat16") == pytest.approx(10)
+    # the contribution again; of two looks another host's, the mean of the others, and the parameters before the outer step
+    assert MOST_LOOKS == looks.MOST_LOOKS
+    assert host(recheck=0.0, assess_every=4) == 16 + 8 + 8 + 2 * 12
+    assert host(state="bfloat16", assess_every=4) - host(state="bfloat16") == pytest.approx(2 * 10)
     # the residual; one average, one contribution and the room for another average; AdamW's state copied
     assert host(codec="int8") == pytest.approx(16 + 4 + 3 + 8, abs=0.3)
     assert host(codec="int8", feedback=0.0) == pytest.approx(16 + 3 + 8, abs=0.3)

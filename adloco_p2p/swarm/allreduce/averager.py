@@ -311,7 +311,8 @@ class Averager:
             raise AveragingError("nothing but this contribution is in the average")
         vector = await self._shown.fetch(settled, subject, self._around.executor)
         averaged = (await self._results.restore(result, None, self._around.executor)).vector
-        without = partial(mean_of_others, averaged, vector, coefficient=coefficient, total=total)
+        is_scratch = not result.codec.is_verbatim  # decoded for this alone; the other one is what is kept for repairs
+        without = partial(mean_of_others, averaged, vector, coefficient=coefficient, total=total, is_scratch=is_scratch)
         return vector, await asyncio.get_running_loop().run_in_executor(self._around.executor, without)
 
     def forget(self, key: Digest) -> None:

@@ -2,8 +2,8 @@
 
 When an average has ended here, every reducer is bound by its receipt and every contributor by its root, and each member draws a
 few parts that others reduced (`recheck_draw.py`). It fetches the contributions to them from the contributors, which keep theirs
-until one of a later round has ended in the same instance, checks them against the roots, makes the sums again, and compares the values. A
-slice of a sum that is another one, with the same slice of the contributions and their proofs, is evidence.
+until one of a later round has ended in the same instance, checks them against the roots, makes the sums again, and compares the
+values. A slice of a sum that is another one, with the same slice of the contributions and their proofs, is evidence.
 
     checker --HELLO, WANT (a part, whose)--> contributor --PROOF, DATA (the part), NOTE--> checker --WANT ...
 

@@ -54,7 +54,8 @@ def test_assessors_get_the_contribution_as_it_was_averaged_and_the_mean_of_the_o
 ) -> None:
     sent, weights = vectors(), (1, 2, 3, 1)
     with peers.using(aggregation=rule, codec=codec, recheck=0.0, is_assessed=True):
-        averaged(peers.average(f"shown {rule} {codec}", sent, weights))
+        result, *_ = averaged(peers.average(f"shown {rule} {codec}", sent, weights))
+        before = result.vector.clone()
         allow(peers, 0, 3)
 
         async def both() -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -62,6 +63,7 @@ def test_assessors_get_the_contribution_as_it_was_averaged_and_the_mean_of_the_o
 
         (vector, others), (theirs, also) = peers.run(both())
     assert torch.equal(vector, theirs) and torch.equal(others, also), "equal bytes for all assessors"
+    assert torch.equal(result.vector, before), "it is kept for repairs"
     named = codec_named(codec)
     decoded = [named.decode(named.encode(each)) for each in sent]
     assert torch.equal(vector, decoded[SUBJECT]) or codec != "float32"
