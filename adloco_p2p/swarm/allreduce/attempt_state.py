@@ -1,5 +1,6 @@
 """The state of one attempt on one member: what its two sides, member and reducer, share, and what follows from it."""
 
+import asyncio
 from collections.abc import Callable
 
 import numpy as np
@@ -38,6 +39,7 @@ class AttemptState:
         """See `topology.Topology`. `earlier`: of the attempt that this one completes; what has come in it is the result's."""
         self.spec = spec
         self.earlier = earlier
+        self._begun = asyncio.get_running_loop().time()
         self.me = spec.members.index(surroundings.own_peer)
         self.around = surroundings
         self.vector = vector
@@ -207,6 +209,7 @@ class AttemptState:
             result_roots=self.assembly.roots,
             own_leaves=self.commitments.own_leaves,
             own=own,
+            seconds=asyncio.get_running_loop().time() - self._begun,
             gone=frozenset(gone),
             held={m: self.commitments.held_of(m, self.reduction.of(m)) for m in gone if is_shown},
         )

@@ -101,7 +101,7 @@ class Averager:
             on_evidence=on_evidence,
             is_coming=self._is_coming,
         )
-        self._shown = ShownContributions(self._rechecks, connect=self._connect)
+        self._shown = ShownContributions(self._rechecks, connect=self._connect, local_fault=self._local_fault)
         self._acceptor = StreamAcceptor(endpoint, HANDLER, self._serve, on_refused=self._note_refusal)
 
     async def start(self) -> None:

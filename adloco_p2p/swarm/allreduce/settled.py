@@ -59,6 +59,8 @@ class Settled:
     """Roots of the own parts, by reducer; none of a member that only received."""
     own: Sequence[Buffer]
     """The own parts, by index, in the memory that they were sent from; none of a member that only received."""
+    seconds: float = 0.0
+    """That the attempt took here, from its beginning."""
     gone: frozenset[int] = frozenset()
     """Contributors that died before the attempt was completed: the reducers show their parts."""
     held: Mapping[int, HeldContribution] = field(default_factory=dict)

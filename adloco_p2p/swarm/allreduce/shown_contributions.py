@@ -2,9 +2,13 @@
 
     assessor --HELLO--> subject --PROOF (the roots of all parts), DATA (all parts)--> assessor (closes)
 
-The subject shows what it keeps for re-checks (`recheck.py`) until an average of a later round has ended: to the assessors that
-its own core names, to each once, and to nobody else. It begins when its average has ended, so that most of it travels while
-the hosts train. An assessor checks the roots against the contribution's signed root, and every part against its own root.
+The subject shows what it keeps for re-checks (`recheck.py`) until one of a later round has ended: to the assessors that its own
+core names, to each once, again only where the stream was lost, and to nobody else. It begins when its average has ended, so
+that most of it travels while the hosts train. An assessor checks the roots against the contribution's signed root, and every
+part against its own root.
+
+What is not shown in time is the subject's fault unless this peer may be the cause: its own daemon does not answer, or the
+subject was still sending when the next average began, which came too soon for a link as fast as in the last one.
 """
 
 import asyncio
@@ -15,6 +19,7 @@ from concurrent.futures import Executor
 
 import torch
 
+from adloco_p2p.core.model.assessments import ASSESSORS
 from adloco_p2p.core.model.hash_tree import tree_root
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, ContributionNotShown, RemoteProtocolError
@@ -30,6 +35,13 @@ from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream
 _CONNECT_SECONDS = 20.0
 _PART_SECONDS = 120.0
 """For one part; for the first, the subject may have to end its average and its outer step before."""
+_TRIES = 2
+"""An assessor asks again where the stream was lost ..."""
+_PAUSE_SECONDS = 0.5
+"""... after this."""
+_PATIENCE = 2 * ASSESSORS
+"""So many times as long as the average took, which carried about as much, a contribution may take: it is sent to all assessors
+at the same time, and at half the rate still in time."""
 _ROUNDS_KEPT = 8
 """Averages whose assessors are known."""
 _ROOT_BYTES = hashlib.sha256().digest_size
@@ -38,18 +50,26 @@ _ROOT_BYTES = hashlib.sha256().digest_size
 class ShownContributions:
     """For one peer, and one event loop."""
 
-    def __init__(self, rechecks: Rechecks, *, connect: Callable[[PeerId, float], Awaitable[FramedStream]]) -> None:
+    def __init__(
+        self,
+        rechecks: Rechecks,
+        *,
+        connect: Callable[[PeerId, float], Awaitable[FramedStream]],
+        local_fault: Callable[[], Awaitable[str | None]],
+    ) -> None:
+        """`local_fault`: see `Surroundings`."""
         self._rechecks = rechecks
         self._connect = connect
-        self._assessors: OrderedDict[tuple[InstanceId, int], set[PeerId]] = OrderedDict()
-        """By instance and round, of this peer's contributions: those that may still ask."""
+        self._local_fault = local_fault
+        self._assessors: OrderedDict[tuple[InstanceId, int], dict[PeerId, int]] = OrderedDict()
+        """By instance and round, of this peer's contributions: those that may still ask, and how often."""
         self._has_more = asyncio.Event()
 
     # --- as the subject ---
 
     def show(self, instance: InstanceId, round: int, assessors: Collection[PeerId]) -> None:
         """These members look at this peer's contribution."""
-        self._assessors[instance, round] = set(assessors)
+        self._assessors[instance, round] = dict.fromkeys(assessors, _TRIES)
         while len(self._assessors) > _ROUNDS_KEPT:
             self._assessors.popitem(last=False)
         self._has_more.set()
@@ -64,9 +84,10 @@ class ShownContributions:
         async with asyncio.timeout(_PART_SECONDS):
             while of not in self._assessors:
                 await self._has_more.wait()
-        if stream.peer not in self._assessors[of]:
+        tries = self._assessors[of]
+        if tries.get(stream.peer, 0) == 0:
             raise RemoteProtocolError(f"{stream.peer} is not to look at this contribution, or has asked for it before")
-        self._assessors[of].remove(stream.peer)
+        tries[stream.peer] -= 1
         stream.resume()
         stream.send(FrameKind.PROOF, b"".join(root for shard in settled.own_leaves for root in shard))
         for part in settled.spec.parts:
@@ -74,21 +95,41 @@ class ShownContributions:
                 raise RemoteProtocolError(f"{stream.peer} did not take the contribution before the next average ended")
             async with asyncio.timeout(_PART_SECONDS):
                 await stream.send_data(memoryview(settled.own[part.index]))
+        tries[stream.peer] = 0
         await stream.until_closed(_PART_SECONDS)
 
     # --- as an assessor ---
 
     async def fetch(self, settled: Settled, subject: PeerId, executor: Executor) -> torch.Tensor:
         """The contribution of `subject`, as all hosts decode it: float32 [P]. Raises ContributionNotShown; AveragingError where
-        it was asked for so late that an honest subject may have dropped it."""
-        is_in_time = not self._rechecks.is_past(settled.spec)
-        try:
-            return await self._fetched(settled, subject, executor)
-        except (StreamLost, RemoteProtocolError, TimeoutError) as error:
-            why = f"{subject} did not show its contribution: {error}"
-            raise (ContributionNotShown(why, suspects=(subject,)) if is_in_time else AveragingError(why)) from error
+        this peer may be the cause, or asked so late that an honest subject may have dropped it."""
+        loop, arrived = asyncio.get_running_loop(), list[Part]()
+        begun = loop.time()
+        for tries_left in reversed(range(_TRIES)):
+            is_in_time = not self._rechecks.is_past(settled.spec)
+            try:
+                return await self._fetched(settled, subject, executor, arrived)
+            except (StreamLost, RemoteProtocolError, TimeoutError) as error:
+                cause = error
+            if not isinstance(cause, StreamLost) or not tries_left or not is_in_time:
+                break
+            await asyncio.sleep(_PAUSE_SECONDS)
+        why = f"{subject} did not show its contribution: {cause}"
+        is_at_fault = is_in_time and (
+            isinstance(cause, RemoteProtocolError)
+            or (self._had_time(settled, loop.time() - begun, arrived) and await self._local_fault() is None)
+        )
+        raise (ContributionNotShown(why, suspects=(subject,)) if is_at_fault else AveragingError(why)) from cause
 
-    async def _fetched(self, settled: Settled, subject: PeerId, executor: Executor) -> torch.Tensor:
+    def _had_time(self, settled: Settled, seconds: float, arrived: Collection[Part]) -> bool:
+        """Whether an honest subject would have shown everything in so many seconds. Links are as fast as in the average itself;
+        of a retry that is not known, since part of it was there before."""
+        if not arrived or not self._rechecks.is_past(settled.spec):
+            return True
+        return not settled.spec.is_retry and seconds >= _PATIENCE * settled.seconds
+
+    async def _fetched(self, settled: Settled, subject: PeerId, executor: Executor, arrived: list[Part]) -> torch.Tensor:
+        """Parts that come are added to `arrived`."""
         spec, loop = settled.spec, asyncio.get_running_loop()
         vector = torch.empty(spec.size)
         came: dict[int, bytearray] = {}
@@ -100,7 +141,7 @@ class ShownContributions:
         parts, ending = tuple(spec.parts), None
         stream = await self._connect(subject, _CONNECT_SECONDS)
         try:
-            stream.sink = sink = PartSink(subject, parts, room=room, on_part=lambda _: None, permitted=lambda: len(parts))
+            stream.sink = sink = PartSink(subject, parts, room=room, on_part=arrived.append, permitted=lambda: len(parts))
             stream.max_control_bytes = max(CONTROL_BYTES, _ROOT_BYTES * len(parts))
             stream.send(FrameKind.HELLO, Hello(purpose=Purpose.ASSESS, key=spec.key, spec=spec.digest).encode())
             async with asyncio.timeout(2 * _PART_SECONDS):  # the subject waits for two things, each so long
@@ -109,7 +150,7 @@ class ShownContributions:
             ending.add_done_callback(lambda done: done.cancelled() or done.exception())  # often nobody asks for it
             for turn, part in enumerate(parts):
                 if not self._rechecks.holds(settled):
-                    raise RemoteProtocolError("it was not here before the next average ended")
+                    raise TimeoutError("it was not here before the next average ended")
                 await _arrived(sink, turn + 1, ending)
                 data = came.pop(part.index)
                 await loop.run_in_executor(executor, _decode, spec, part, data, roots[part.index], vector)

@@ -1,6 +1,7 @@
 """Contributions that assessors fetch whole, between real peers on loopback: what the others averaged, and nothing else."""
 
 import asyncio
+from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,14 @@ import torch
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, ContributionNotShown
 from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.swarm.allreduce import shown_contributions
+from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 from adloco_p2p.swarm.allreduce.handshake import Hello
 from adloco_p2p.swarm.allreduce.recheck import Rechecks
 from adloco_p2p.swarm.allreduce.settled import Settled
 from adloco_p2p.swarm.allreduce.shown_contributions import ShownContributions
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
-from tests.swarm.averaging_peers import Peers, averaged, mesh_of
+from tests.swarm.averaging_peers import Clock, Peers, averaged, key_of, mesh_of, until
 
 SIZE, HOSTS = 50_003, 4
 SUBJECT = 2
@@ -156,6 +159,88 @@ def test_where_nobody_looks_at_contributions_no_stream_waits_for_one(peers: Peer
             with pytest.raises(AveragingError):
                 peers.run(fetched(peers, 0))
         assert bool(served) == is_assessed
+
+
+def test_a_lost_stream_is_asked_for_again_and_a_second_one_is_the_subjects_fault(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_data, losses = FramedStream.send_data, 0
+
+    async def losing(self: FramedStream, data: memoryview) -> None:
+        nonlocal losses
+        if losses > 0:
+            losses -= 1
+            self.abort()
+        await send_data(self, data)
+
+    with peers.using(is_assessed=True):
+        averaged(peers.average("lost", vectors(), (1, 1, 1, 1)))
+        monkeypatch.setattr(FramedStream, "send_data", losing)
+        losses = 1
+        allow(peers, 0)
+        assert torch.equal(peers.run(fetched(peers, 0))[0], vectors()[SUBJECT])
+        losses = 2
+        allow(peers, 0)
+        with pytest.raises(ContributionNotShown):
+            peers.run(fetched(peers, 0))
+    assert losses == 0
+
+
+def test_what_the_own_network_did_is_not_the_subjects_fault(peers: Peers) -> None:
+    async def gone() -> str:
+        return "this peer's own network daemon is gone"
+
+    with peers.using(is_assessed=True):
+        averaged(peers.average("own fault", vectors(), (1, 1, 1, 1)))
+        peers[0].averager._shown._local_fault = gone
+        with pytest.raises(AveragingError) as caught:
+            peers.run(refused(peers))
+        assert not isinstance(caught.value, ContributionNotShown)
+
+
+@pytest.mark.parametrize(("num_shown", "is_long"), [(2, True), (2, False), (0, False)])
+def test_one_that_is_still_sending_when_the_next_average_ends_is_at_fault_where_it_had_time(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch, num_shown: int, *, is_long: bool
+) -> None:
+    """Six times as long as the average took; one that has sent nothing by then had time enough."""
+    send_data, num_sent, decoded = FramedStream.send_data, 0, list[Part]()
+    has_stopped, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(self: FramedStream, data: memoryview) -> None:
+        nonlocal num_sent
+        if num_sent == num_shown:
+            has_stopped.set()
+            await may_go_on.wait()
+        num_sent += 1
+        await send_data(self, data)
+
+    async def story() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(FramedStream, "send_data", slow)
+            patched.setattr(shown_contributions, "_decode", lambda _, part, *__: decoded.append(part))
+            asking = asyncio.ensure_future(fetched(peers, 0))
+            await until(lambda: has_stopped.is_set() and len(decoded) == num_shown)
+        for index in range(HOSTS):
+            rechecks = peers[index].averager._rechecks
+            (settled,) = rechecks.ended(ONE, 0)
+            later = replace(settled, spec=replace(settled.spec, round=1, key=key_of("the next one")))
+            rechecks.note_begun(later.spec)
+            rechecks.hold(later)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Clock)
+        loop.ahead_seconds += 6 * seconds if is_long else 0.0
+        may_go_on.set()
+        await asking
+
+    with peers.using(is_assessed=True):
+        averaged(peers.average(f"slow {num_shown} {is_long}", vectors(), (1, 1, 1, 1)))
+        rechecks = peers[0].averager._rechecks
+        seconds = 60.0
+        rechecks._held = OrderedDict((key, replace(old, seconds=seconds)) for key, old in rechecks._held.items())
+        allow(peers, 0)
+        with pytest.raises(AveragingError) as caught:
+            peers.run(story())
+    assert isinstance(caught.value, ContributionNotShown) == (is_long or not num_shown)
 
 
 async def refused(peers: Peers) -> None:
