@@ -214,6 +214,22 @@ class AttemptState:
             held={m: self.commitments.held_of(m, self.reduction.of(m)) for m in gone if is_shown},
         )
 
+    def sent(self) -> Settled | None:
+        """The attempt has failed here, and may have given others their result: what this member has sent, to be shown."""
+        own_leaves = self.commitments.own_leaves
+        if self.own is None or not own_leaves or not self.around.keeps_contributions:
+            return None
+        return Settled(
+            spec=self.spec,
+            me=self.me,
+            coefficients=(),
+            roots=(),
+            receipts={},
+            result_roots=(),
+            own_leaves=own_leaves,
+            own=self.own.all_encoded(),  # for the leaves, all of them were
+        )
+
     def leave_returned(self) -> None:
         """The attempt has failed: keep the averaged parts that came back, for a retry of the same members."""
         if self.barrier.decision is not None and self.commitments.is_complete.is_set():

@@ -274,6 +274,7 @@ class Averager:
         self._results.hold(asked.key, result, round=asked.round, busy=self._attempts.running, is_fetched=True)
         self._decided.let_go(asked.round, asked.instance)
         self._held.drop(asked.round, asked.instance)
+        self._rechecks.wake()
         left_out = left_out_by(result.binding, asked.contributors)
         own = vector.detach() if vector is not None else None
         is_inside = self._around.own_peer in asked.contributors and self._around.own_peer not in left_out
@@ -354,7 +355,7 @@ class Averager:
         """Keep the reason, and send it to the others before the streams close, so that they do not suspect this peer. They stay
         open where a retry may complete the attempt."""
         self._attempts.end(attempt.spec, reply)
-        self._rechecks.wake()
+        self._rechecks.hold_sent(attempt.sent)
         is_decided = attempt.decision is not None
         if is_decided:
             self._decided.keep(attempt)

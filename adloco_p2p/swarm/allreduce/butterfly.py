@@ -60,6 +60,7 @@ from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply
 from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.reducer_side import ReducerSide
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult
+from adloco_p2p.swarm.allreduce.settled import Settled
 from adloco_p2p.swarm.allreduce.topology import AttemptResult, Surroundings
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 
@@ -87,6 +88,7 @@ class Butterfly:
             spec, vector, encoded, timeout_seconds, surroundings, earlier._at if earlier else None
         )
         self._reducer = ReducerSide(self._at)
+        self.sent: Settled | None = None
         self._member = MemberSide(self._at, put_products=self._reducer.put_products)
 
     async def run(self) -> AttemptResult:
@@ -113,8 +115,10 @@ class Butterfly:
                 error.vector_bytes = sum(part.num_sent_bytes for part in self.spec.parts)
             raise
         finally:
-            if not has_result and self.decision is None:
-                self.let_go()
+            if not has_result:
+                self.sent = at.sent()
+                if self.decision is None:
+                    self.let_go()
         result = self._result(own, packed, lengths)
         for attempt in (self, self._earlier):
             if attempt is not None:

@@ -65,6 +65,8 @@ class Rechecks:
         """By instance, the newest average that has begun here."""
         self._held: OrderedDict[Digest, Settled] = OrderedDict()
         """By key."""
+        self._sent: dict[InstanceId, Settled] = {}
+        """The own contributions to the newest attempts that failed here, which may have given others their result."""
         self._asked: set[tuple[Digest, PeerId]] = set()
         """Members that have asked for parts: each may once, of an attempt."""
         self._has_more = asyncio.Event()
@@ -77,9 +79,20 @@ class Rechecks:
         """An average has ended here: its own parts are shown until one ends that takes its place."""
         self._held = OrderedDict((key, old) for key, old in self._held.items() if not _is_after(settled.spec, old.spec))
         self._held[settled.spec.key] = settled
+        self._sent = {
+            instance: old
+            for instance, old in self._sent.items()
+            if instance != settled.spec.instance and not _is_after(settled.spec, old.spec)
+        }
         while len(self._held) > _ATTEMPTS_KEPT:
             self._held.popitem(last=False)
-        self._asked = {(key, peer) for key, peer in self._asked if key in self._held}
+        self._asked = {(key, peer) for key, peer in self._asked if self._shown(key) is not None}
+        self.wake()
+
+    def hold_sent(self, sent: Settled | None) -> None:
+        """An attempt has failed here: its own parts, if there are any, are shown like those of one that ended."""
+        if sent is not None:
+            self._sent[sent.spec.instance] = sent
         self.wake()
 
     def wake(self) -> None:
@@ -92,14 +105,17 @@ class Rechecks:
         async with asyncio.timeout(_PART_SECONDS):
             while hello.key not in self._held and self._is_coming(hello.key):
                 await self._has_more.wait()
-        settled = self._held.get(hello.key)
+        settled = self._shown(hello.key)
         if settled is None or peer not in settled.spec.members or hello.spec != settled.spec.digest:
             raise RemoteProtocolError(f"{peer} asks for parts that are not here")
         return settled
 
     def holds(self, settled: Settled) -> bool:
         """No average that takes its place has ended here."""
-        return settled.spec.key in self._held
+        return self._shown(settled.spec.key) is not None
+
+    def _shown(self, key: Digest) -> Settled | None:
+        return self._held.get(key) or next((sent for sent in self._sent.values() if sent.spec.key == key), None)
 
     def ended(self, instance: InstanceId, round: int) -> list[Settled]:
         """The attempts at this average that gave their results here, the last one first; none where they are dropped."""

@@ -120,6 +120,10 @@ class Attempt(Protocol):
     def decision(self) -> Digest | None:
         """Once a retry could complete the attempt; see `completion.py`."""
 
+    @property
+    def sent(self) -> Settled | None:
+        """After `run` has failed, the own contribution, if it may be in the result of others: without its sums."""
+
     def report_decision(self, on_decided: Callable[[Digest], None]) -> None:
         """Call it as soon as there is a decision."""
 

@@ -27,6 +27,10 @@ class Decided:
         self.spec = SimpleNamespace(key=key_of("first"), round=AVERAGE[0], instance=AVERAGE[1])
         self.done: list[str] = []
 
+    @property
+    def sent(self) -> None:
+        return None
+
     def rule_of_rest(self, members: object) -> object:
         return rule_named("mean")
 

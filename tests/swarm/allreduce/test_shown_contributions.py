@@ -12,6 +12,8 @@ from adloco_p2p.errors import AveragingError, ContributionNotShown
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce import shown_contributions
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part
+from adloco_p2p.swarm.allreduce.attempt_end import AttemptEnd
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.handshake import Hello
 from adloco_p2p.swarm.allreduce.recheck import Rechecks
 from adloco_p2p.swarm.allreduce.settled import Settled
@@ -241,6 +243,42 @@ def test_one_that_is_still_sending_when_the_next_average_ends_is_at_fault_where_
         with pytest.raises(AveragingError) as caught:
             peers.run(story())
     assert isinstance(caught.value, ContributionNotShown) == (is_long or not num_shown)
+
+
+@pytest.mark.parametrize(("rule", "codec"), [("mean", "int8"), pytest.param("robust", "float32", marks=pytest.mark.heavy)])
+def test_a_subject_whose_attempt_failed_and_that_fetched_the_average_shows_what_it_sent(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch, rule: str, codec: str
+) -> None:
+    """The others have the result, and the core gives the attempt up."""
+    wait, sent, name = AttemptEnd.wait, vectors(), f"its attempt failed {rule}"
+
+    async def hanging(self: AttemptEnd) -> None:
+        await wait(self)
+        attempt = peers[SUBJECT].attempt(name)
+        if attempt is not None and self is attempt._at.end:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(AttemptEnd, "wait", hanging)
+    with peers.using(aggregation=rule, codec=codec, is_assessed=True):
+
+        async def story() -> tuple[Averaged, torch.Tensor]:
+            weights = peers.weights(1, 1, 1, 1)
+            tasks = [asyncio.ensure_future(peers[index].average(name, weights, sent[index])) for index in range(HOSTS)]
+            subjects = tasks.pop(SUBJECT)
+            result, *_ = await asyncio.gather(*tasks)
+            subjects.cancel()
+            await asyncio.gather(subjects, return_exceptions=True)
+            fetching = peers[SUBJECT].repair(name, result, [peers[0]], vector=sent[SUBJECT])
+            allow(peers, 0)
+            return await fetching, (await fetched(peers, 0))[0]
+
+        repaired, vector = peers.run(story())
+        assert peers[SUBJECT].averager._rechecks.ended(ONE, 0) == [], "it assesses nothing itself"
+        averaged(peers.average(f"after {name}", sent, (1, 1, 1, 1), round=1))
+        assert not peers[SUBJECT].averager._rechecks._sent
+    assert repaired.finished.digest
+    named = codec_named(codec)
+    assert float(torch.cosine_similarity(vector, named.decode(named.encode(sent[SUBJECT])), dim=0)) > 0.999
 
 
 async def refused(peers: Peers) -> None:
