@@ -24,7 +24,8 @@ class AttemptPhase:
     def query_members(self, now: float) -> list[Effect]:
         """The attempt takes its time. A member that has voted answers with its vote, which this host may have missed."""
         at = self._at
-        at.next_deadline = at.attempts.current.next_query_at(now)
+        due = at.attempts.current.next_query_at(now)
+        at.next_deadline = due if at.next_deadline is None else min(due, at.next_deadline)  # `lost_at`, by `end_lost`
         start = at.attempts.message()
         return [Send(peer=peer, message=start) for peer in at.attempts.others]
 

@@ -363,6 +363,20 @@ def test_votes_of_the_attempt_have_a_moment_to_come_and_then_its_rest_has_its_ti
         assert outer.phase is Phase.RETRYING
 
 
+@pytest.mark.parametrize("voted_at", [15.0, 71.0])
+def test_a_query_of_the_members_in_between_does_not_lengthen_that_moment(voted_at: float) -> None:
+    """They are due at 16 and 72 s, and then 8 and 32 s later."""
+    outer = averaging(B, A, C, D, E, adaptive_timeout=AdaptiveTimeout())
+    now = 0.0
+    while outer.phase is Phase.AVERAGING:
+        assert outer.next_deadline is not None
+        if outer.votes.vote_of(D) is None and outer.next_deadline > voted_at:
+            outer.received(D, vote(outer, D), voted_at)
+        now = outer.next_deadline
+        outer.tick(now)
+    assert now == voted_at + RESEND_SECONDS
+
+
 def test_a_member_that_has_gone_without_the_average_ends_the_attempt_at_once() -> None:
     outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
     outer.hosts.gone = (D,)
