@@ -80,7 +80,9 @@ def members(arguments: argparse.Namespace) -> int:
     """Seats, invitations and bans, as the ledger of this directory has them."""
     run, ledger = read_ledger(arguments.workdir)
     plan = ledger.plans[-1]
-    taken, admissions = ledger.admissions.seats_taken(), ledger.admissions
+    admissions = ledger.admissions
+    taken, revoked = admissions.seats_taken(), admissions.revoked()
+    invitations = sorted({*taken, *revoked})
     if arguments.json:
         seats = [
             {
@@ -100,7 +102,7 @@ def members(arguments: argparse.Namespace) -> int:
             "signers": plan.signers,
             "course": canonical.to_plain(plan.course),
             "members": seats,
-            "invitations": [{"key": key, "seats_taken": number} for key, number in sorted(taken.items())],
+            "invitations": [{"key": key, "seats_taken": taken[key], "is_revoked": key in revoked} for key in invitations],
             "bans": [ban_fields(ruling) for ruling in admissions.bans().values()],
         }
         say_json(document)
@@ -112,8 +114,8 @@ def members(arguments: argparse.Namespace) -> int:
         say(f"signer without a seat: {absent}")
     for seat in plan.roster:
         say("  " + "  ".join(_seat_words(seat, plan, ledger)))
-    for key, number in sorted(taken.items()):
-        say(f"invitation {key}: {plural(number, 'seat')} taken{', revoked' if key in admissions.revoked() else ''}")
+    for key in invitations:
+        say(f"invitation {key}: {plural(taken[key], 'seat')} taken{', revoked' if key in revoked else ''}")
     for line in ban_lines(list(admissions.bans().values())):
         say(line)
     return 0

@@ -206,7 +206,17 @@ class Swarm:
 
     def _start(self, workdir: Workdir) -> Coroutine[Any, Any, Stop]:
         run = self._identified(workdir)
-        workdir.adopt(run)
+        try:
+            workdir.adopt(run)
+        except ConfigError as error:
+            if workdir.run is None or workdir.run.author == run.author:
+                raise
+            raise ConfigError(
+                f"{workdir.path}: holds run {workdir.run.name} ({workdir.run.digest[:16]}), which this peer joined, and Swarm"
+                " got the settings of a run to start; accepted: a link to that run (adloco://...), which resumes it, or another"
+                " workdir",
+                code="E203",
+            ) from error
         return start_run(self._embedding(workdir), run, initial_peers=())
 
     def _join(self, workdir: Workdir, link: str) -> Coroutine[Any, Any, Stop]:

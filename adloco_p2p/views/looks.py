@@ -23,5 +23,5 @@ def look_words(plan: Plan | None, peer: str) -> str:
         return ""
     working = ({host.peer: host.scores for host in item.hosts if host.samples} for item in plan.instances)
     is_idle = any(peer in idle_hosts(known) for known in working)
-    found = "it does not show, so it is given a quarter of the rows" if is_idle else "it shows"
+    found = "it does not show training, so it is given a quarter of the rows" if is_idle else "it shows training"
     return f"its work was looked at {plural(len(scores), 'time')} lately: {found} (mean score {fmean(scores):.1f})"

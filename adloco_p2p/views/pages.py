@@ -25,6 +25,7 @@ HELP = (
     ("batch", "texts per step, of all peers together; `64 of 104`: more would help, this is what fits the machines"),
     ("mode", "single: one pass a step; capped: the batch is cut to what fits; accumulate: several passes a step"),
     ("share", "part of the work of a round that a peer does, by its speed"),
+    ("looked at", "others measured how much a peer's work lowers the loss of its texts: a score, about 0 without training"),
     ("uplink/s", "how fast a peer sent its last averages"),
     ("last report", "the last round of which a peer reported its work"),
 )
@@ -32,6 +33,8 @@ HELP = (
 
 def help_page(width: int, height: int) -> list[RenderableType]:
     lines: list[RenderableType] = [each for key, words in HELP for each in wrapped(f"{key:<13}", words, width, "")]
+    if len(lines) > (room := max(height - 1, 1)):
+        lines = [*lines[: room - 1], line("a taller window shows more", width, "dim")]
     return [title("Help"), *lines][:height]
 
 

@@ -10,7 +10,7 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import AS_CONFIGURED, in_words
 from adloco_p2p.core.model.telemetry import Log, Stamped
 from adloco_p2p.views import own_part, progress, run_losses, units
-from adloco_p2p.views.status import SLOW_PEER, STATE_TOO_LATE, Status, apply, replay
+from adloco_p2p.views.status import SLOW_PEER, STATE_TOO_LATE, Status, apply, is_seated, replay
 
 _LABEL_WIDTH = 8
 """The first word of a line is padded to this, so that the rest lines up."""
@@ -189,8 +189,8 @@ def _round_void(event: telemetry.RoundVoid, status: Status) -> str:
 @line.register
 def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> str | None:
     if not status.results:  # a newcomer begins with the state of others
-        is_first = status.counts[event.event] == 1
-        return None if is_first else _joined("too late", _at(status, event.to_round), STATE_TOO_LATE)
+        is_late = status.counts[event.event] > 1 and is_seated(status)
+        return _joined("too late", _at(status, event.to_round), STATE_TOO_LATE) if is_late else None
     return _joined("behind", _at(status, event.to_round), f"goes on here instead of at {event.from_round}, with others' state")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.views import progress, run_losses, table_rows, traffic, units
+from adloco_p2p.views import own_part, progress, run_losses, table_rows, traffic, units
 from adloco_p2p.views.html_report import Rows, Section, html_page
 from adloco_p2p.views.markdown import escaped
 from adloco_p2p.views.status import Status, replay
@@ -205,6 +205,7 @@ def _sections(status: Status, summary: Mapping[str, Any]) -> list[Section]:
         ("Decisions", _decisions(status)),
         *([("Tasks", _tasks(status))] if status.task_scores else []),
         *([("Sample texts", _sample_texts(status))] if status.sample_texts else []),
+        *([("Bans", _bans(status))] if status.bans else []),
         *([("Troubles", _troubles(status))] if status.incidents else []),
     ]
 
@@ -308,6 +309,10 @@ def _sample_texts(status: Status) -> Rows:
             for each in status.sample_texts
         ),
     ]
+
+
+def _bans(status: Status) -> Rows:
+    return [("peer", "ban"), *own_part.ban_words(status).items()]
 
 
 def _troubles(status: Status) -> Rows:

@@ -376,11 +376,16 @@ STATE_TOO_LATE = (
 """Of a newcomer."""
 
 
+def is_seated(status: Status) -> bool:
+    """Whether the newest plan that is known gives this peer a seat."""
+    return bool(status.plans) and any(seat.peer == status.peer for seat in status.plans[-1].roster)
+
+
 @fold.register
 def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> Status:
     if not status.results:
-        if not status.counts.get(event.event):
-            return status  # a newcomer begins with the state of others: no trouble
+        if not status.counts.get(event.event) or not is_seated(status):
+            return status  # a newcomer reads the plans and begins with the state of others: no trouble
         return _incident(status, "state too late", STATE_TOO_LATE, round_=event.to_round)
     way = "was behind: it went on" if event.to_round > event.from_round else "went back"
     message = f"this peer {way} from round {event.from_round} to {event.to_round} with the state of others"

@@ -1,6 +1,7 @@
 """A run that admits by tickets, with real processes: the link is the capability, and it is nowhere else."""
 
 import json
+import re
 import signal
 import zipfile
 from pathlib import Path
@@ -68,6 +69,8 @@ def _one_seat_is_one_and_none_after_a_revocation(
     ended = run(["invite", "--revoke", revoked, "--workdir", first.workdir], folder=folder)
     assert ended.code == 0 and ended.output.startswith("signed: the end of the invitation")
     wait(lambda: not list((first.workdir / "statements").glob("*.json")), "the revocation to be in the ledger", first)
+    shown = run(["members", "--workdir", first.workdir], folder=folder).output
+    assert re.search(r"^invitation \w+: 0 seats taken, revoked$", shown, re.MULTILINE), shown
     unwelcome = PeerProcess(folder / "unwelcome", ("join", "--initial-peers", revoked)).start()
     second = PeerProcess(folder / "second", ("join", "--initial-peers", single)).start()
     peers += [unwelcome, second]

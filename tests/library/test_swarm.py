@@ -16,6 +16,7 @@ from adloco_p2p.core.model.events import Stop
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.runtime.adapters.embedding import Embedding
+from adloco_p2p.storage.workdir import Workdir
 
 ALONE = {"name": "line", "work.rounds": 1, "work.inner_steps": 1, "batch.initial_batch": 4, "admission.probation_rounds": 0}
 MACHINE = {"num_threads": 1, "host_maddrs": ["/ip4/127.0.0.1/tcp/0"]}
@@ -99,6 +100,17 @@ def test_settings_of_inner_steps_that_the_program_does_are_named(
         swarm.__enter__()
     (warned,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warned.startswith("inner.learning_rate: without effect, because the program's own optimizer"), "no preset is named"
+
+
+def test_settings_in_the_directory_of_a_run_that_was_joined_name_the_link(tmp_path: Path) -> None:
+    joined = Workdir.open(tmp_path)
+    joined.adopt(RunConfig(name="theirs", author=PeerId("12D3KooWTheirs")))
+    joined.journal_path.write_bytes(b"plans")
+    joined.close()
+    swarm = adloco_p2p.Swarm(ALONE, workdir=tmp_path, parameters=line().parameters(), peer=MACHINE)
+    with pytest.raises(adloco_p2p.AdlocoError, match=r"theirs .*this peer joined.*a link to that run") as refused:
+        swarm.__enter__()
+    assert refused.value.code == "E203"
 
 
 def test_the_remedy_of_a_run_that_diverged_is_one_that_a_program_has() -> None:

@@ -36,11 +36,13 @@ def roles(status: Status) -> dict[str, str]:
 
 def test_each_host_reads_what_the_last_looks_at_its_work_found() -> None:
     found = roles(looked_at(host_3=(0, 5, -4, 3)))
-    assert found[HOSTS[1]] == "its work was looked at 2 times lately: it shows (mean score 5.5)"
-    idle = "its work was looked at 4 times lately: it does not show, so it is given a quarter of the rows (mean score 0.1)"
+    honest = "its work was looked at 2 times lately: it shows training (mean score 5.5)"
+    assert found[HOSTS[1]] == honest
+    why = "it does not show training, so it is given a quarter of the rows"
+    idle = f"its work was looked at 4 times lately: {why} (mean score 0.1)"
     assert found[IDLE] == idle
     assert roles(looked_at(host_3=()))[IDLE] == "", "nobody has looked"
-    assert "its work was looked at 2 times lately: it shows (mean score 5.5)" in screen(looked_at(), width=100, height=40)
+    assert honest in screen(looked_at(), width=100, height=40)
     lines = node_status.lines(node_status.summary(looked_at(host_3=(0, 5, -4, 3))))
     assert [line for line in lines if idle in line]
 

@@ -27,12 +27,13 @@ from adloco_p2p.views.run_report import (
     FORMATS,
     _figures,
     _instances,
+    _sections,
     draw_report,
     markdown_page,
     save_figures,
     summarise,
 )
-from tests.views.synthetic import Made, events, replay, stamped
+from tests.views.synthetic import START, Made, events, replay, stamped
 
 
 def summary(made: list[Made]) -> dict[str, Any]:
@@ -121,6 +122,13 @@ def test_instances_with_data_of_their_own_show_the_loss_on_each_data_set() -> No
     status = replay(made)
     assert "heldout 1.600  on code.txt 1.250, prose.txt 2.500" in str(line(stamped(made[last]).event, status))
     assert "  on code.txt 1.000, prose.txt 1.500  perplexity" in str(line(stamped(made[-1]).event, status))
+
+
+def test_bans_are_listed_with_their_reason() -> None:
+    assert "Bans" not in dict(_sections(replay(events(4)), summary(events(4))))
+    ban: Made = {"event": "ruled", "time": START, "round": 3, "action": "ban", "subject": "..b", "by": "..a", "reason": "noise"}
+    made = [*events(4), ban]
+    assert dict(_sections(replay(made), summary(made)))["Bans"] == [("peer", "ban"), ("..b", "banned in round 3 by ..a: noise")]
 
 
 def test_before_the_end_the_best_living_instance_counts() -> None:

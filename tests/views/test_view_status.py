@@ -297,12 +297,15 @@ def test_a_joiner_is_neither_paused_nor_in_trouble() -> None:
 
 def test_a_newcomer_reads_that_its_state_came_too_late() -> None:
     forwards = [{"event": "fast_forwarded", "time": START, "from_round": first, "to_round": first + 3} for first in (1, 5)]
-    begun = joiner(seated_from=2, working_from=4)[:3]
+    *reading, seated = joiner(seated_from=2, working_from=4)[:4]
+    begun = [*reading, seated]
     status = replay([*begun, *forwards])
     assert [incident.kind for incident in status.incidents] == ["state too late"]
     event = telemetry.FastForwarded(from_round=5, to_round=8)
     assert plain.line(event, replay([*begun, forwards[0]])) is None
     assert "the link is too slow for this run" in (plain.line(event, status) or "")
+    status = replay([*reading, *forwards])
+    assert status.incidents == () and plain.line(event, status) is None, "it reads the plans of an old run, without a seat"
 
 
 def test_rounds_of_a_history_that_lost_are_not_shown_any_more() -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from adloco_p2p.views import keyboard, table_rows, traffic, units
 from adloco_p2p.views.keyboard import Keyboard
 from adloco_p2p.views.members import MemberRow, member_row
+from adloco_p2p.views.pages import help_page
 from adloco_p2p.views.records import Incident
 from adloco_p2p.views.screen import Around, render
 from adloco_p2p.views.status import Status
@@ -312,3 +313,13 @@ def test_where_the_input_is_no_terminal_no_key_is_read(monkeypatch: pytest.Monke
         monkeypatch.setattr(sys, "stdin", nothing)
         assert not keyboard.start()
     keyboard.stop()
+
+
+def test_help_that_is_cut_says_so() -> None:
+    def shown(height: int) -> str:
+        console = Console(width=80, file=io.StringIO(), record=True)
+        console.print(*help_page(80, height), sep="\n")
+        return console.export_text()
+
+    assert "a taller window shows more" in shown(19) and "last report" not in shown(19)
+    assert "last report" in shown(40) and "taller" not in shown(40)
