@@ -17,6 +17,7 @@ from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.scalars import InstanceId
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
     say(f"{run.name}, after round {saved.round} of a run of {run.work.length}; tasks {digest}")
     for score in scores:
         figures = "  ".join(f"{name} {value:.4f}" for name, value in sorted(score.metrics.items()))
-        say(f"  {score.name:<20} {score.num_documents} documents  {figures}")
+        say(f"  {score.name:<20} {plural(score.num_documents, 'document')}  {figures}")
     return 0
 
 

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 
 from adloco_p2p.core.model.telemetry import TaskScores
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.views import units
 from adloco_p2p.views.records import RoundResult
 from adloco_p2p.views.status import Status
@@ -77,5 +78,5 @@ def task_words(claim: TaskScores) -> list[str]:
         figures = [
             f"{units.one_line(metric.name)} {metric.value:.4f}" for metric in score.metrics if "_stderr" not in metric.name
         ]
-        words.append(f"{units.one_line(score.name)} {', '.join([*figures, f'{score.num_documents} documents'])}")
+        words.append(f"{units.one_line(score.name)} {', '.join([*figures, plural(score.num_documents, 'document')])}")
     return words

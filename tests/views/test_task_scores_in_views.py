@@ -9,6 +9,7 @@ from adloco_p2p.core.model.telemetry import TaskScores
 from adloco_p2p.views import node_status, plain, run_report
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.page import document, plans_of
+from adloco_p2p.views.run_losses import task_words
 from adloco_p2p.views.status import MAX_SCORERS, Status, fold
 from tests.views.synthetic import events, replay, shown_run, stamped
 
@@ -40,6 +41,11 @@ def test_the_newest_claims_of_few_peers_are_kept() -> None:
     found = fold(replace(CLAIM, peer=PeerId("peer9"), round=99), found)
     assert len(found.task_scores) == MAX_SCORERS
     assert [*found.task_scores][-1] == "peer9" and found.task_scores["peer9"].round == 99
+
+
+def test_one_document_is_singular() -> None:
+    (score,) = CLAIM.scores
+    assert task_words(replace(CLAIM, scores=(replace(score, num_documents=1),))) == ["endings acc 0.3125, 1 document"]
 
 
 def test_lines_status_and_metrics_show_them() -> None:
