@@ -26,8 +26,8 @@ AGREED_TENTHS = 5
 """Two scores of one contribution that are this close agree: honest ones differ by rounding alone."""
 AWAITED_ROUNDS = 4
 """A look ends without a score where the reports on so many rounds after its own have brought no two that agree."""
-LEAST_SCORES = 2
-"""A host has so many scores before anything follows from them."""
+LEAST_SCORES = 4
+"""A host has so many scores before anything follows from them: of fewer ones two false ones decide too often."""
 IDLE_PART = 1 / 3
 """Idle is a host whose mean score is below this part of the median host's, ..."""
 IDLE_ERRORS = 3.0
