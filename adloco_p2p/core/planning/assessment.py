@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median_low
 
-from adloco_p2p.core.model.assessments import ASSESSORS, Assessment, Look
+from adloco_p2p.core.model.assessments import ASSESSORS, MAX_LOOKS, Assessment, Look
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.instance_plan import MAX_SCORES, HostShare, InstancePlan
 from adloco_p2p.core.model.measurers import drawn_look, is_assessed
@@ -24,7 +24,7 @@ from adloco_p2p.core.model.scalars import PeerId
 
 AGREED_TENTHS = 5
 """Two scores of one contribution that are this close agree: honest ones differ by rounding alone."""
-AWAITED_ROUNDS = 4
+AWAITED_ROUNDS = MAX_LOOKS
 """A look ends without a score where the reports on so many rounds after its own have brought no two that agree."""
 LEAST_SCORES = 4
 """A host has so many scores before anything follows from them: of fewer ones two false ones decide too often."""

@@ -224,8 +224,11 @@ RULES = Rules(
 class Swarm:
     """Plans of eight hosts that report all rounds. The world outside: who trains, and what assessors that lie report."""
 
-    def __init__(self, idlers: Sequence[PeerId], lies: dict[PeerId, dict[PeerId, int]] | None = None) -> None:
-        self.plan = genesis(RUN, [(peer, capacity()) for peer in PEERS], RULES)
+    def __init__(
+        self, idlers: Sequence[PeerId], lies: dict[PeerId, dict[PeerId, int]] | None = None, *, rules: Rules = RULES
+    ) -> None:
+        self.rules = rules
+        self.plan = genesis(RUN, [(peer, capacity()) for peer in PEERS], rules)
         self.plans = [self.plan]
         self.idlers, self.lies = idlers, lies or {}
         self.owed: dict[PeerId, Look] = {}
@@ -255,21 +258,7 @@ class Swarm:
     def play(self, rounds: int) -> RoundPlan:
         for _ in range(rounds):
             reports = self.reports() if len(self.plans) > 1 else []
-def test_the_rows_that_an_idle_host_lacks_raise_nobody_above_the_cap() -> None:
-    work = WorkRules(share="capped", inner_steps=32)
-
-    def largest(speeds: Sequence[float]) -> float:
-        rows = [
-            samples * steps for samples, steps in share_batch(512, speeds, work, fractions=[0.25, *[1.0] * (len(speeds) - 1)])
-        ]
-        return max(rows) / sum(rows)
-
-    assert largest([10.0, 10.0, 10.0, 10.0]) == pytest.approx(0.25), "of four each has the cap already, the idle one, too"
-    assert largest([10.0, 10.0, 10.0, 10.0, 160.0]) == pytest.approx(0.25, rel=0.01)
-    assert largest([160.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0]) <= 0.15, "it claims to be fast"
-
-
-            self.plans.append(next_plan(self.plans[-1], reports, RULES))
+            self.plans.append(next_plan(self.plans[-1], reports, self.rules))
         return self.plans[-1]
 
     def rows(self, name: PeerId) -> list[int]:
