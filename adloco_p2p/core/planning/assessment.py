@@ -69,7 +69,7 @@ def with_scores(
         awaited += [drawn] if drawn is not None else []
     return replace(
         moved,
-        is_assessed=is_assessed(round + REPORT_LAG - 1, every=every),
+        is_assessed=is_new and is_assessed(round + REPORT_LAG - 1, every=every),  # else it holds steps of a void round, too
         looks=tuple(awaited),
         hosts=tuple(replace(share, scores=scores[share.peer]) for share in moved.hosts),
     )

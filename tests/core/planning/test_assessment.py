@@ -139,6 +139,24 @@ def test_five_full_members_with_work_are_needed_and_only_those_assess() -> None:
     assert drawn_look(AFTER, without_work, ROSTER, round=ROUND) is None
 
 
+def test_a_contribution_of_several_rounds_is_no_subject() -> None:
+    """Its host is in every second average: of its rows the plan of the round names the last ones only."""
+    slow = replace(PLAN, hosts=tuple(replace(share, every_before=1 + (share.peer in PEERS[:2])) for share in PLAN.hosts))
+    for round in (8, 9):
+        drawn = [drawn_look(Digest(f"{index:064x}"), slow, ROSTER, round=round) for index in range(100)]
+        assert {look.subject for look in drawn if look is not None} == {*PEERS[2:]}
+    all_slow = replace(PLAN, hosts=tuple(replace(share, every_before=2) for share in PLAN.hosts))
+    assert drawn_look(AFTER, all_slow, ROSTER, round=8) is None
+
+
+def test_no_look_at_the_average_after_a_void_round() -> None:
+    """Contributions to it hold the inner steps of both."""
+    assert next_of(PLAN, {}).is_assessed
+    assert not next_of(replace(PLAN, state_digest=AFTER), {}).is_assessed, "the state is the one before"
+    unknown = with_scores(PLAN, replace(MOVED, state_digest=None), {}, ROSTER, PLACES, round=ROUND, every=1)
+    assert not unknown.is_assessed, "most reports name no state"
+
+
 def test_no_peer_in_client_mode_looks_at_another_one() -> None:
     clients = PEERS[:4]
     seats = [replace(entry, capacity=replace(entry.capacity, is_reachable=entry.peer not in clients)) for entry in ROSTER]
@@ -156,6 +174,7 @@ def idle(*scores: Sequence[int]) -> set[int]:
 
 
 HONEST = (40, 35, 44, 38)
+IDLE = (0, 0, 0, 0)
 
 
 def test_a_host_far_below_the_median_one_is_idle_until_its_scores_are_better() -> None:
@@ -174,7 +193,31 @@ def test_one_false_score_decides_nothing_however_high_or_low() -> None:
     assert idle((-500, -500, -500, 40), *[HONEST] * 7) == {0}, "three of four do"
     assert idle((0, 5, 500, 500), *[HONEST] * 7) == set()
 
-IDLE = (0, 0, 0, 0)
+
+def wrongly_judged(num_false: int, *, mean: float, false: int, own_mean: float) -> float:
+    """In which part of the draws the first of eight hosts gets a verdict that it does not deserve, where so many of its four
+    scores are `false`. Honest scores have the mean, in standard errors, and a deviation of 1."""
+    random = Random(f"{num_false} false of four, {mean}")
+
+    def drawn(mean: float, count: int = 4) -> list[int]:
+        return [round(10 * random.gauss(mean, 1.0)) for _ in range(count)]
+
+    found = [idle([false] * num_false + drawn(own_mean, 4 - num_false), *[drawn(mean) for _ in range(7)]) for _ in range(1500)]
+    return sum((0 in each) != (own_mean == 0.0) for each in found) / len(found)
+
+
+@pytest.mark.parametrize("mean", [2.0, 3.0, 4.0, 6.0, 10.0])
+def test_false_scores_take_rows_from_an_honest_host_in_few_draws(mean: float) -> None:
+    parts = [wrongly_judged(num_false, mean=mean, false=0, own_mean=mean) for num_false in range(3)]
+    assert parts[0] <= 0.002 and parts[1] <= 0.01 and parts[2] <= 0.11
+
+
+@pytest.mark.parametrize(("mean", "most"), [(4.0, 0.45), (6.0, 0.25), (10.0, 0.06)])
+def test_a_false_score_of_four_leaves_an_idle_host_its_rows_in_some_draws(mean: float, most: float) -> None:
+    assert wrongly_judged(0, mean=mean, false=500, own_mean=0.0) <= 0.12
+    assert 0.0 < wrongly_judged(1, mean=mean, false=500, own_mean=0.0) <= most
+    assert wrongly_judged(2, mean=mean, false=500, own_mean=0.0) >= 0.99
+
 
 def test_nothing_follows_before_most_hosts_have_scores() -> None:
     assert idle(IDLE, HONEST, HONEST, HONEST, (), (), (), (30, 40, 35)) == set()
@@ -208,6 +251,20 @@ def test_an_idle_host_gets_a_quarter_of_the_rows_whatever_it_claims(share: str) 
         before = part(batch, ())
         assert part(batch, [0.25, *[1.0] * 7]) == pytest.approx(before / 4, rel=0.25), batch
     assert share_batch(64, [0.0] * 8, work, fractions=[0.25, *[1.0] * 7])[0][0] <= 3, "speeds are not known yet"
+
+
+def test_the_rows_that_an_idle_host_lacks_raise_nobody_above_the_cap() -> None:
+    work = WorkRules(share="capped", inner_steps=32)
+
+    def largest(speeds: Sequence[float]) -> float:
+        rows = [
+            samples * steps for samples, steps in share_batch(512, speeds, work, fractions=[0.25, *[1.0] * (len(speeds) - 1)])
+        ]
+        return max(rows) / sum(rows)
+
+    assert largest([10.0, 10.0, 10.0, 10.0]) == pytest.approx(0.25), "of four each has the cap already, the idle one, too"
+    assert largest([10.0, 10.0, 10.0, 10.0, 160.0]) == pytest.approx(0.25, rel=0.01)
+    assert largest([160.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0]) <= 0.15, "it claims to be fast"
 
 
 # --- in whole plans --------------------------------------------------------------------------------------------------
