@@ -1,10 +1,11 @@
 """What looks at a peer's contributions found (`averaging.assess_every`). Pure."""
 
+from collections.abc import Sequence
+from math import sqrt
 from statistics import fmean
 
 from adloco_p2p.core.model.telemetry import Plan
-from adloco_p2p.core.model.words import plural
-from adloco_p2p.core.planning.assessment import idle_hosts
+from adloco_p2p.core.planning.assessment import IDLE_ERRORS, LEAST_SCORES, idle_hosts
 
 
 def look_scores(plan: Plan | None) -> dict[str, list[float]]:
@@ -17,11 +18,18 @@ def look_scores(plan: Plan | None) -> dict[str, list[float]]:
 
 
 def look_words(plan: Plan | None, peer: str) -> str:
-    """What the last looks at the peer's work found; empty where there were none."""
+    """What the last looks at the peer's work found, which are checks to a volunteer; empty where there were none."""
     scores = look_scores(plan).get(peer)
     if plan is None or not scores:
         return ""
+    times = {1: "once", 2: "twice"}.get(len(scores), f"{len(scores)} times")
+    return f"work checked {times}: {_found(plan, peer, scores)} (score {fmean(scores):.1f})"
+
+
+def _found(plan: Plan, peer: str, scores: Sequence[float]) -> str:
     working = ({host.peer: host.scores for host in item.hosts if host.samples} for item in plan.instances)
-    is_idle = any(peer in idle_hosts(known) for known in working)
-    found = "it does not show training, so it is given a quarter of the rows" if is_idle else "it shows training"
-    return f"its work was looked at {plural(len(scores), 'time')} lately: {found} (mean score {fmean(scores):.1f})"
+    if any(peer in idle_hosts(known) for known in working):
+        return "no sign of training on its rows, so fewer rows"
+    if fmean(scores) >= IDLE_ERRORS / sqrt(len(scores)):
+        return "trained on its rows"
+    return "too few checks to tell" if len(scores) < LEAST_SCORES else "not clear whether it trained on its rows"

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import LookedAt
@@ -23,7 +25,7 @@ def looked_at(**scores: tuple[int, ...]) -> Status:
     (item, *_) = plan.instances
     share = replace(item.hosts[0], place_before=None)
     hosts: tuple[HostShare, ...] = tuple(
-        replace(share, peer=peer, scores=scores.get(peer.replace("-", "_"), (50, 60))) for peer in HOSTS
+        replace(share, peer=peer, scores=scores.get(peer.replace("-", "_"), (50, 60, 52, 58))) for peer in HOSTS
     )
     roster = tuple(replace(plan.roster[0], peer=peer, is_leaving=False, probation=0) for peer in HOSTS)
     shown = replace(plan, roster=roster, instances=(replace(item, hosts=hosts),))
@@ -36,15 +38,26 @@ def roles(status: Status) -> dict[str, str]:
 
 def test_each_host_reads_what_the_last_looks_at_its_work_found() -> None:
     found = roles(looked_at(host_3=(0, 5, -4, 3)))
-    honest = "its work was looked at 2 times lately: it shows training (mean score 5.5)"
-    assert found[HOSTS[1]] == honest
-    why = "it does not show training, so it is given a quarter of the rows"
-    idle = f"its work was looked at 4 times lately: {why} (mean score 0.1)"
-    assert found[IDLE] == idle
+    assert found[HOSTS[1]] == "work checked 4 times: trained on its rows (score 5.5)"
+    idle = "work checked 4 times: no sign of training on its rows, so fewer rows (score 0.1)"
+    assert found[IDLE] == idle and len(idle) <= 80
     assert roles(looked_at(host_3=()))[IDLE] == "", "nobody has looked"
-    assert honest in screen(looked_at(), width=100, height=40)
+    assert "work checked 4 times: trained on its rows (score 5.5)" in screen(looked_at(), width=80, height=40)
     lines = node_status.lines(node_status.summary(looked_at(host_3=(0, 5, -4, 3))))
     assert [line for line in lines if idle in line]
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        ((0,), "work checked once: too few checks to tell (score 0.0)"),
+        ((0, 4, 2), "work checked 3 times: too few checks to tell (score 0.2)"),
+        ((40, 44), "work checked twice: trained on its rows (score 4.2)"),
+        ((14, 15, 13, 15), "work checked 4 times: not clear whether it trained on its rows (score 1.4)"),
+    ],
+)
+def test_a_host_that_is_not_idle_has_not_shown_training_for_that(scores: tuple[int, ...], words: str) -> None:
+    assert roles(looked_at(**{peer.replace("-", "_"): scores for peer in HOSTS}))[IDLE] == words
 
 
 def test_the_mean_score_of_each_host_is_a_metric() -> None:
