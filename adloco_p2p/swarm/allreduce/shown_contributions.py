@@ -104,14 +104,13 @@ class ShownContributions:
         """The contribution of `subject`, as all hosts decode it: float32 [P]. Raises ContributionNotShown; AveragingError where
         this peer may be the cause, or asked so late that an honest subject may have dropped it."""
         loop, arrived = asyncio.get_running_loop(), list[Part]()
-        begun = loop.time()
+        begun, is_in_time = loop.time(), not self._rechecks.is_past(settled.spec)
         for tries_left in reversed(range(_TRIES)):
-            is_in_time = not self._rechecks.is_past(settled.spec)
             try:
                 return await self._fetched(settled, subject, executor, arrived)
             except (StreamLost, RemoteProtocolError, TimeoutError) as error:
-                cause = error
-            if not isinstance(cause, StreamLost) or not tries_left or not is_in_time:
+                cause = error.with_traceback(None)  # it refers to what came, which is as large as the model
+            if not isinstance(cause, StreamLost) or not tries_left or self._rechecks.is_past(settled.spec):
                 break
             await asyncio.sleep(_PAUSE_SECONDS)
         why = f"{subject} did not show its contribution: {cause}"

@@ -200,11 +200,14 @@ def test_what_the_own_network_did_is_not_the_subjects_fault(peers: Peers) -> Non
         assert not isinstance(caught.value, ContributionNotShown)
 
 
-@pytest.mark.parametrize(("num_shown", "is_long"), [(2, True), (2, False), (0, False)])
+@pytest.mark.parametrize(
+    ("num_shown", "is_long", "is_cut"), [(2, True, False), (2, True, True), (2, False, False), (0, False, False)]
+)
 def test_one_that_is_still_sending_when_the_next_average_ends_is_at_fault_where_it_had_time(
-    peers: Peers, monkeypatch: pytest.MonkeyPatch, num_shown: int, *, is_long: bool
+    peers: Peers, monkeypatch: pytest.MonkeyPatch, num_shown: int, *, is_long: bool, is_cut: bool
 ) -> None:
-    """Six times as long as the average took; one that has sent nothing by then had time enough."""
+    """Six times as long as the average took, also where it then ends the stream; one that has sent nothing by then had time
+    enough."""
     send_data, num_sent, decoded = FramedStream.send_data, 0, list[Part]()
     has_stopped, may_go_on = asyncio.Event(), asyncio.Event()
 
@@ -213,6 +216,8 @@ def test_one_that_is_still_sending_when_the_next_average_ends_is_at_fault_where_
         if num_sent == num_shown:
             has_stopped.set()
             await may_go_on.wait()
+            if is_cut:
+                self.abort()
         num_sent += 1
         await send_data(self, data)
 
@@ -235,7 +240,7 @@ def test_one_that_is_still_sending_when_the_next_average_ends_is_at_fault_where_
         await asking
 
     with peers.using(is_assessed=True):
-        averaged(peers.average(f"slow {num_shown} {is_long}", vectors(), (1, 1, 1, 1)))
+        averaged(peers.average(f"slow {num_shown} {is_long} {is_cut}", vectors(), (1, 1, 1, 1)))
         rechecks = peers[0].averager._rechecks
         seconds = 60.0
         rechecks._held = OrderedDict((key, replace(old, seconds=seconds)) for key, old in rechecks._held.items())
