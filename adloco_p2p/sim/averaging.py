@@ -388,13 +388,21 @@ class Averaging:
 
     def _assessed(self, machine: "Machine", process: "Process", effect: AssessContribution) -> None:
         subject = self._machines.get(effect.subject)
-        is_shown = subject is not None and subject.is_responsive and self._network.are_connected(machine.peer, subject.peer)
-        liar = subject.liar if subject is not None else None
-        if not is_shown or (liar is not None and liar.withholds):
+        samples = self._shown_samples(subject, machine, effect) if subject is not None else 0.0
+        if not samples or subject is None:
             event = ContributionAssessed(asked=effect, score=0.0, reason="it showed nothing")
         else:
-            event = ContributionAssessed(asked=effect, score=hash_score(effect, is_idle=liar is not None and liar.is_idle))
+            is_idle = subject.liar is not None and subject.liar.is_idle
+            event = ContributionAssessed(asked=effect, score=hash_score(effect, trained=0.0 if is_idle else samples))
         machine.feed(event, process)
+
+    def _shown_samples(self, subject: "Machine", assessor: "Machine", effect: AssessContribution) -> float:
+        """Of the contribution that the subject shows; 0 where it shows none: it was restarted, or fetched the average."""
+        is_connected = subject.is_responsive and self._network.are_connected(assessor.peer, subject.peer)
+        withholds = subject.liar is not None and subject.liar.withholds
+        if subject.process is None or not is_connected or withholds:
+            return 0.0
+        return subject.process.shown_samples(effect.instance, effect.round)
 
     # --- averages that others made -----------------------------------------------------------------------------------
 
@@ -409,6 +417,7 @@ class Averaging:
         if process.averagings.get(key) is not token or not process.is_alive:
             return
         del process.averagings[key]
+        process.trained.pop((effect.instance, effect.round), None)
         average = next(
             (found for peer in effect.from_peers if (found := self._held_by(peer, machine, effect)) is not None), None
         )

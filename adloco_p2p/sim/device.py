@@ -27,12 +27,15 @@ STATES_KEPT = 2
 
 
 HONEST_SCORE = 4.0
-"""Mean of what assessors find of a contribution that was trained on the given rows; 0 of others. Both have a deviation of 1."""
+"""Mean of what assessors find of a contribution that was trained on the rows that they look at, and on no others; 0 of one that
+was trained on none of them. Both have a deviation of 1."""
 
 
-def hash_score(effect: AssessContribution, *, is_idle: bool) -> float:
-    """All assessors see the same bytes on the same rows, and find the same."""
-    return (0.0 if is_idle else HONEST_SCORE) + Random(f"score {effect.state} {effect.subject}").gauss(0.0, 1.0)
+def hash_score(effect: AssessContribution, *, trained: float) -> float:
+    """All assessors see the same bytes on the same rows, and find the same. `trained`: on how many of the rows, in samples;
+    fewer where the contribution spans more rounds."""
+    mean = HONEST_SCORE * min(1.0, trained / effect.samples)
+    return mean + Random(f"score {effect.state} {effect.subject}").gauss(0.0, 1.0)
 
 
 def hashed(*parts: object) -> Digest:

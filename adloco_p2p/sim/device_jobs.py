@@ -158,6 +158,7 @@ class DeviceJobs:
             key: held for key, held in process.contributions.items() if key[0] != instance or key[1] >= kept
         }
         process.contributions[instance, effect.round] = vector
+        process.trained[instance, effect.round] = effect.share.effective_batch * inner.num_steps
         result = process.device.inner_result(effect, inner.seconds, inner.num_steps)
         self._machine.feed(InnerFinished(instance=instance, round=effect.round, result=result, epoch=effect.epoch), process)
 
@@ -221,6 +222,8 @@ class DeviceJobs:
             raise Violation(f"{self._peer} applies the average of instance {instance} in round {number} and has none")
         self._around.checkers.applied(self._peer, instance, number, process.device.average_digest(average))
         is_applied = process.device.apply_outer(effect, average)
+        if effect.keeps_own:
+            process.carried.add((instance, number))
         digest, state_digest = process.device.digests(instance)
         process.offer(instance, number + 1)
         refused = not is_applied
@@ -231,6 +234,7 @@ class DeviceJobs:
         process.buffers.forget(instance, before=number + 1)
         process.contributions.pop((instance, number), None)
         process.device.carry_over(effect)
+        process.carried.add((instance, number))
         self._around.checkers.carried_over(self._peer)
         digest, state_digest = process.device.digests(instance)
         process.offer(instance, number + 1)

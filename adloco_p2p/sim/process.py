@@ -27,6 +27,10 @@ class Process:
         self.stop: Stop | None = None
         self.stopped_at = 0.0
         self.contributions: dict[tuple[InstanceId, int], object] = {}
+        self.trained: dict[tuple[InstanceId, int], int] = {}
+        """Samples of the inner steps of a round, where this process can show the contribution that they led to."""
+        self.carried: set[tuple[InstanceId, int]] = set()
+        """Rounds whose inner steps are part of the next contribution."""
         self.averagings: dict[tuple[InstanceId, int, int], object] = {}
         """Attempts and repairs under way."""
         self.decisions: set[Digest] = set()
@@ -35,6 +39,13 @@ class Process:
         self.offers: dict[InstanceId, dict[int, tuple[Digest, object]]] = {}
         self.device_free_at = 0.0
         self.tick_at: float | None = None
+
+    def shown_samples(self, instance: InstanceId, number: int) -> float:
+        """Of its contribution to the average of the round, the mean of the rounds that it spans; 0: there is none to show."""
+        first = number
+        while (instance, first - 1) in self.carried:
+            first -= 1
+        return self.trained.get((instance, number), 0) / (number - first + 1)
 
     def serve_average(self, instance: InstanceId, number: int, average: object) -> None:
         num_served = results_kept(self.peer.cadence.work.rounds_kept)

@@ -9,13 +9,14 @@ import pytest
 from adloco_p2p.core.averaging.attempt import contribution_weights
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
-from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.rules import Rules, WorkRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.assessment import idle_hosts
 from adloco_p2p.sim.adversary import Liar
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults, everyday_faults
 from adloco_p2p.sim.identities import name_of
+from adloco_p2p.sim.links import VECTOR_BYTES
 from adloco_p2p.sim.world import Parts, World, rules_of_one, small_rules
 
 ROUNDS = 48
@@ -23,7 +24,14 @@ NAMES = [name_of(index) for index in range(8)]
 
 
 def played(
-    seed: int, liars: Mapping[int, Liar], *, rounds: int = ROUNDS, faults: Faults | None = None, rules: Rules | None = None
+    seed: int,
+    liars: Mapping[int, Liar],
+    *,
+    rounds: int = ROUNDS,
+    faults: Faults | None = None,
+    rules: Rules | None = None,
+    round_seconds: float = 1.2,
+    rates: Mapping[int, float] | None = None,
 ) -> World:
     world = World(
         seed,
@@ -31,8 +39,8 @@ def played(
         rounds=rounds,
         faults=faults or Faults(),
         rules=replace(rules or rules_of_one(rounds), assess_every=1),
-        round_seconds=1.2,
-        parts=Parts(liars=liars),
+        round_seconds=round_seconds,
+        parts=Parts(liars=liars, rates=rates or {}),
     )
     world.run()
     return world
@@ -92,6 +100,19 @@ def test_without_idle_hosts_nobody_loses_weight(seed: int) -> None:
     looks = {look.round for plan in plans(world) for look in plan.instances[0].looks}
     assert len(looks) >= ROUNDS - 8, "a look nearly every round"
     assert all(len(share.scores) >= 2 for share in plans(world)[-2].instances[0].hosts)
+
+
+def test_an_honest_host_behind_a_slow_link_loses_no_weight() -> None:
+    """It is in every second average only, with the inner steps of two rounds."""
+    rules = replace(rules_of_one(ROUNDS), work=WorkRules(rounds=ROUNDS, inner_steps=4, link_tolerance=0.25))
+    rates = {index: VECTOR_BYTES / (4.0 if index == 7 else 0.5) for index in range(8)}
+    world = played(0, {}, rules=rules, round_seconds=10.0, rates=rates)
+    hosts = [(plan.round - 1, share) for plan in plans(world) for share in plan.instances[0].hosts]
+    spanning = {(number, share.peer) for number, share in hosts if share.spanned(number)}
+    assert {peer for _, peer in spanning} == {NAMES[7]} and len(spanning) > ROUNDS // 8
+    looks = {(look.round, look.subject) for plan in plans(world) for look in plan.instances[0].looks}
+    assert len(looks) > ROUNDS // 2 and not looks & spanning
+    assert reduced(world) == {}
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -50,7 +50,7 @@ class Average:
     weights: tuple[tuple[PeerId, int], ...]
     """Sorted by peer; every weight is positive."""
     steps: tuple[int, ...]
-    """Inner steps that the plan gave each of them."""
+    """Inner steps in the contribution of each of them, of all rounds that it spans."""
     timeout_seconds: float
     shares: tuple[float, ...] = ()
     """How much of the vector each of them reduces; empty: equally much."""

@@ -134,7 +134,8 @@ class InstancePlan:
     complaints: Annotated[tuple[KnownComplaint, ...], MaxLen(MAX_COMPLAINTS)] = ()
     """Those that count, oldest first; see `core/planning/suspension.py`."""
     is_assessed: bool = False
-    """A contribution to the average of the round before is looked at."""
+    """A contribution to the average of the round before is looked at. The round before that was not void, so contributions hold
+    no inner steps of it."""
     looks: Annotated[tuple[Look, ...], MaxLen(MAX_LOOKS)] = ()
     """Contributions of earlier rounds that are looked at, oldest first."""
     vector_bytes: Count = 0

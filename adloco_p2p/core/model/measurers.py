@@ -35,17 +35,18 @@ def is_assessed(round: int, *, every: int) -> bool:
 
 def drawn_look(state: Digest, plan: InstancePlan, roster: Sequence[RosterEntry], *, round: int) -> Look | None:
     """The contributor to the average of `round` that is looked at, and its assessors, full members that had work; None where
-    there are too few.
+    there are too few. A contribution of several rounds is not looked at: the plan of the last one names a part of its rows.
 
     `plan` is the instance in the plan after that of the round, whose roster this is. `state` is that after the outer step, as
     for the measurers: contributors are bound before it exists. Two peers in client mode cannot fetch from each other.
     """
     seats = {entry.peer: entry for entry in roster}
-    workers = [share.peer for share in plan.hosts if share.place_before is not None and share.had_work(round)]
-    full = [peer for peer in workers if peer in seats and not seats[peer].probation]
-    if len(full) < LEAST_FULL:
+    workers = [share for share in plan.hosts if share.place_before is not None and share.had_work(round)]
+    full = [share.peer for share in workers if share.peer in seats and not seats[share.peer].probation]
+    subjects = [share.peer for share in workers if not share.spanned(round)]
+    if len(full) < LEAST_FULL or not subjects:
         return None
-    subject = min(workers, key=lambda peer: lot(f"{state}:subject", peer))
+    subject = min(subjects, key=lambda peer: lot(f"{state}:subject", peer))
     is_client = subject in seats and not seats[subject].capacity.is_reachable
     able = [peer for peer in full if peer != subject and (seats[peer].capacity.is_reachable or not is_client)]
     assessors = sorted(able, key=lambda peer: lot(f"{state}:assessor", peer))[:ASSESSORS]

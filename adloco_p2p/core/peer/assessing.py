@@ -2,6 +2,7 @@
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
+from adloco_p2p.core.model.averages import Average, RepairAverage
 from adloco_p2p.core.model.events import Effect
 from adloco_p2p.core.model.measurers import drawn_look
 from adloco_p2p.core.model.plan import RoundPlan
@@ -30,19 +31,34 @@ def _look(outer: OuterRound, following: RoundPlan, me: PeerId) -> list[Effect]:
     look = drawn_look(outer.applied.state_digest, plan, following.roster, round=outer.round)
     if look is None or look.subject not in outer.average.contributors:
         return []
+    share = next(share for share in outer.instance_plan.hosts if share.peer == look.subject)
+    if share.every_before > 1:  # it may hold steps of the round before, too
+        return []
     if look.subject == me:
         return [ShowContribution(instance=outer.instance, round=outer.round, assessors=look.assessors)]
     if me not in look.assessors:
         return []
-    share = next(share for share in outer.instance_plan.hosts if share.peer == look.subject)
+    steps = _steps_of(look.subject, outer.average.asked)
+    if steps is None:
+        return []
     looked = AssessContribution(
         instance=outer.instance,
         round=outer.round,
         subject=look.subject,
         state=outer.applied.state_digest,
         first_sample=share.first_sample,
-        samples=share.samples,
+        samples=share.effective_batch * steps,
         unseen_from=outer.instance_plan.first_sample + sum(share.samples for share in outer.instance_plan.hosts),
         reads=outer.instance_plan.reads,
     )
     return [looked]
+
+
+def _steps_of(peer: PeerId, average: Average | RepairAverage) -> int | None:
+    """Inner steps of the peer's contribution, fewer than planned if it ended them early: its rows are those of the first steps.
+    All members of the attempt know them by its key. None for a host that fetched the average, which has no other contributions
+    to compare with either."""
+    if isinstance(average, RepairAverage):
+        return None
+    members = [member for member, _ in average.weights]
+    return dict(zip(members, average.steps, strict=True)).get(peer)
