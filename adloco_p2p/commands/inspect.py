@@ -267,8 +267,9 @@ def _look_lines(run: RunConfig, look: "LookPrice | None") -> list[str]:
     if look is None:
         return [f"  contributions looked at: none with fewer than {LEAST_FULL} peers"]
     one, each = look.subject_bytes / 1e6, look.bytes_per_peer_and_round / 1e6
+    often = "round" if look.every == 1 else f"{look.every} rounds"
     return [
-        f"  one contribution looked at every {look.every} rounds: {one:,.2f} MB from its host;"
+        f"  one contribution looked at every {often}: {one:,.2f} MB from its host;"
         f" {each:,.2f} MB a round per peer and direction, on average"
     ]
 

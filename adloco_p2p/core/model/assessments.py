@@ -22,7 +22,7 @@ ROWS = 64
 """So many rows that no host was given yet are looked at, and as many of the given ones, if there are so many."""
 MOST_TENTHS = 500
 """A score of more counts for this: 50 standard errors."""
-MAX_LOOKS = 8
+MAX_LOOKS = 4
 """Looks of one instance whose scores a plan waits for."""
 
 ScoreTenths = Annotated[int, Ge(-MOST_TENTHS), Le(MOST_TENTHS)]

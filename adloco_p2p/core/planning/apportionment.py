@@ -145,9 +145,10 @@ def share_batch(
     `speeds` are samples per second, 0 where unknown: an unknown host is taken for a mean one. Every host does at least one
     sample per step, so a batch smaller than the number of hosts is raised to it. The common duration is that of H steps of
     the whole batch. A host whose share is off by more than `step_tolerance`, because samples are whole, does fewer or more
-    steps instead; otherwise exactly H, so that pseudo-gradients compare. Equal sharing and wholly unknown speeds give H.
-    Capped sharing follows `capped_parts` of the speeds, so that the fast wait for the others rather than outweigh them.
-    `fractions` [n], where there are any: of its part each host gets this much, and the others get the rest.
+    steps instead; otherwise exactly H, so that pseudo-gradients compare. Equal sharing and wholly unknown speeds give H where
+    there are no fractions. Capped sharing follows `capped_parts` of the speeds, so that the fast wait for the others rather
+    than outweigh them. `fractions` [n], where there are any: of its part each host gets this much, and the others get the
+    rest, as far as the cap lets them: of four hosts none gets less than the others.
     """
     assert batch >= 1 and speeds
     total = max(batch, len(speeds))
@@ -161,6 +162,8 @@ def share_batch(
         filled = capped_parts(filled)
     if fractions:
         filled = [part * fraction for part, fraction in zip(filled, fractions, strict=True)]
+    if fractions and work.share == "capped":
+        filled = capped_parts(filled)  # what the others get of it raises nobody above the cap
     speed_sum = fsum(filled)
     most_steps = floor(work.max_step_ratio * work.inner_steps)
     shares = []

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median_low
 
-from adloco_p2p.core.model.assessments import ASSESSORS, Assessment, Look
+from adloco_p2p.core.model.assessments import ASSESSORS, MAX_LOOKS, Assessment, Look
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.instance_plan import MAX_SCORES, HostShare, InstancePlan
 from adloco_p2p.core.model.measurers import drawn_look, is_assessed
@@ -24,10 +24,10 @@ from adloco_p2p.core.model.scalars import PeerId
 
 AGREED_TENTHS = 5
 """Two scores of one contribution that are this close agree: honest ones differ by rounding alone."""
-AWAITED_ROUNDS = 4
+AWAITED_ROUNDS = MAX_LOOKS
 """A look ends without a score where the reports on so many rounds after its own have brought no two that agree."""
-LEAST_SCORES = 2
-"""A host has so many scores before anything follows from them."""
+LEAST_SCORES = 4
+"""A host has so many scores before anything follows from them: of fewer ones two false ones decide too often."""
 IDLE_PART = 1 / 3
 """Idle is a host whose mean score is below this part of the median host's, ..."""
 IDLE_ERRORS = 3.0
@@ -69,7 +69,7 @@ def with_scores(
         awaited += [drawn] if drawn is not None else []
     return replace(
         moved,
-        is_assessed=is_assessed(round + REPORT_LAG - 1, every=every),
+        is_assessed=is_new and is_assessed(round + REPORT_LAG - 1, every=every),  # else it holds steps of a void round, too
         looks=tuple(awaited),
         hosts=tuple(replace(share, scores=scores[share.peer]) for share in moved.hosts),
     )

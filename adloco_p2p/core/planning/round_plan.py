@@ -330,9 +330,9 @@ def _forked(drafts: list[InstanceDraft], round: int, end: int, rules: Rules) -> 
         return drafts, ()
     source = drafts[0]
     targets = tuple(InstanceId(index) for index in range(1, count))
+    fresh = replace(source.plan, first_sample=0, is_assessed=False, looks=())  # contributions are the source's
     copies = [
-        replace(source, plan=replace(source.plan, instance=target, first_sample=0, reads=own_data(target, rules.instances)))
-        for target in targets
+        replace(source, plan=replace(fresh, instance=target, reads=own_data(target, rules.instances))) for target in targets
     ]
     kept = replace(source, plan=replace(source.plan, reads=own_data(source.plan.instance, rules.instances)))
     return [kept, *copies], (Fork(source=source.plan.instance, targets=targets),)
