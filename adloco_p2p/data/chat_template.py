@@ -54,7 +54,7 @@ class Piece:
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer, at work until `close`."""
+    """The chat template of a tokenizer, at work from the first conversation until `close`."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises ConfigError for a tokenizer without a chat template."""
@@ -69,10 +69,12 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._has_marks = _GENERATION.search(template) is not None
         self._process = TemplateProcess(template, has_marks=self._has_marks, special_tokens=tokenizer.special_tokens)
-        self.close = self._process.close
         # one for every order of roles, and the template's texts return in every conversation
         self._pieces = lru_cache(MAX_SHAPES)(self._pieces_of)
         self._control = lru_cache(MAX_SHAPES)(tokenizer.encode_control)
+
+    def close(self) -> None:
+        self._process.close()
 
     def encode(self, messages: Sequence[tuple[str, str]]) -> Example | None:
         """A conversation of (role, content); none where the assistant has no text in it.

@@ -1,16 +1,19 @@
 """Renders conversations by one chat template, within limits: the child of `template_process`.
 
-Reads lines of JSON: first a `Setup`, then one conversation each. Writes a line for each conversation: `text` and `spans`, the
-places between generation marks in order; or `refuses`, the template's own error; or `exceeds`, what it takes that is too much.
-The limit of processor time ends the process by SIGXCPU.
+Run as a file, so that it needs no path to this package; its argument is the process with which it ends. Reads lines of JSON:
+first a `Setup`, to which `{}` is the answer, then one conversation each. Writes a line for each conversation: `text` and
+`spans`, the places between generation marks in order; or `refuses`, the template's own error; or `exceeds`, what it takes that
+is too much. The limit of processor time ends the process by SIGXCPU, that of memory after its answer; only Linux has that one.
 """
 
+import ctypes
 import json
 import math
 import os
 import resource
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,8 @@ ADDED_PER_MESSAGE = 1 << 10
 """What a template may add to the texts of a conversation."""
 SPANS_PER_MESSAGE = 8
 MAX_REASON = 300
+_PR_SET_PDEATHSIG = 1
+"""Of linux/prctl.h. The signal comes when the thread that started the child ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,30 +39,51 @@ class Setup:
     first_seconds: float
     conversation_seconds: float
     byte_seconds: float
-    """Processor time in all: so much, and so much more for each conversation and each byte of it. What is not used is kept."""
+    """Processor time in all: so much, and so much more for each conversation and each byte of it."""
+    kept_seconds: float
+    """The most that a conversation finds unused of what earlier ones had; the limit is rounded up to a second."""
 
 
 def main() -> None:
+    _end_with(int(sys.argv[1]))
     setup = Setup(**json.loads(sys.stdin.buffer.readline()))
     from transformers.utils.chat_template_utils import render_jinja_template
 
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_AS, _address_space() + setup.memory_bytes)
+    _limit_memory(setup.memory_bytes)
+    _write("{}")
+    _serve(setup, render_jinja_template)
+
+
+def _serve(setup: Setup, render: Callable[..., Any]) -> None:
+    too_large = json.dumps({"exceeds": f"more than {setup.memory_bytes >> 20} MiB of memory"})
     seconds = _processor_seconds() + setup.first_seconds
-    for line in sys.stdin.buffer:
-        seconds += setup.conversation_seconds + setup.byte_seconds * len(line)
-        _limit(resource.RLIMIT_CPU, math.ceil(seconds))
+    while True:
         try:
-            answer = _rendered(setup, json.loads(line), render_jinja_template)
+            line = sys.stdin.buffer.readline()
+            if not line:
+                return
+            kept = min(seconds, _processor_seconds() + setup.kept_seconds)
+            seconds = kept + setup.conversation_seconds + setup.byte_seconds * len(line)
+            _limit(resource.RLIMIT_CPU, math.ceil(seconds))
+            answer = json.dumps(_answer(setup, json.loads(line), render))
         except MemoryError:
-            answer = {"exceeds": f"more than {setup.memory_bytes >> 20} MiB of memory"}
-        except Exception as error:  # a template is a program of others, with errors of its own
-            answer = {"refuses": str(error)[:MAX_REASON] or type(error).__name__}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+            answer = too_large
+        _write(answer)
+        if answer is too_large:  # perhaps while a line was read, whose rest is no conversation
+            return
 
 
-def _rendered(setup: Setup, messages: list[dict[str, str]], render: Any) -> dict[str, Any]:
+def _answer(setup: Setup, messages: list[dict[str, str]], render: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return _rendered(setup, messages, render)
+    except MemoryError:
+        raise
+    except Exception as error:  # a template is a program of others, with errors of its own
+        return {"refuses": str(error)[:MAX_REASON] or type(error).__name__}
+
+
+def _rendered(setup: Setup, messages: list[dict[str, str]], render: Callable[..., Any]) -> dict[str, Any]:
     texts, spans = render(
         [messages],
         chat_template=setup.template,
@@ -74,14 +100,30 @@ def _rendered(setup: Setup, messages: list[dict[str, str]], render: Any) -> dict
     return {"text": texts[0], "spans": places}
 
 
+def _write(answer: str) -> None:
+    sys.stdout.write(answer + "\n")
+    sys.stdout.flush()
+
+
+def _end_with(parent: int) -> None:
+    """A template at work reads nothing, so that it would outlive a parent that was killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the parent is gone already")
+
+
 def _limit(kind: int, wanted: int) -> None:
     """The soft limit, as far as the hard one lets it."""
     hard = resource.getrlimit(kind)[1]
     resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
-def _address_space() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+def _limit_memory(more_bytes: int) -> None:
+    """Address space, beside what is in use."""
+    if sys.platform == "linux":
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        _limit(resource.RLIMIT_AS, used + more_bytes)
 
 
 def _processor_seconds() -> float:
