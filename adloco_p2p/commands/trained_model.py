@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     import transformers
 
+    from adloco_p2p.data.tokenizer import Tokenizer
     from adloco_p2p.storage.checkpoint import CheckpointStore
 
 Read = TypeVar("Read")
@@ -183,7 +185,6 @@ def generate(arguments: argparse.Namespace) -> int:
     """Continue the prompt; a model of conversations answers it."""
     import torch
 
-    from adloco_p2p.data.chat_template import ChatTemplate
     from adloco_p2p.data.tokenizer import open_tokenizer
     from adloco_p2p.training.sample_text import continued
 
@@ -193,14 +194,12 @@ def generate(arguments: argparse.Namespace) -> int:
     model = load_model(saved.sources, outer, saved.instance(arguments.instance))
     tokenizer = open_tokenizer(saved.sources.tokenizer)
     room = saved.run.data.sequence_length
-    chat = ChatTemplate(tokenizer) if saved.run.data.messages_column is not None else None
-    ids = tokenizer.encode([arguments.prompt])[0] if chat is None else chat.question(arguments.prompt)
-    prompt: list[int] = ids.tolist()
-    if not (prompt and arguments.prompt):
+    is_chat = saved.run.data.messages_column is not None
+    prompt, ends = _prompt(tokenizer, arguments.prompt, is_chat=is_chat) if arguments.prompt else ([], set())
+    if not prompt:
         raise ConfigError("--prompt: an empty text cannot be continued; give at least one character", code="E200")
     found = end_tokens(cast("transformers.PreTrainedModel", model), tokenizer.end_of_document)
-    ends = {tokenizer.end_of_document, *(found if isinstance(found, list) else [found])}
-    ends |= set() if chat is None else chat.ends()
+    ends |= {tokenizer.end_of_document, *(found if isinstance(found, list) else [found])}
 
     def next_logits(ids: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = model(input_ids=ids[None], use_cache=False).logits[0, -1]
@@ -219,5 +218,15 @@ def generate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({"prompt": arguments.prompt, "text": text})
     else:
-        say(arguments.prompt + ("" if chat is None else "\n") + text)
+        say(arguments.prompt + ("\n" if is_chat else "") + text)
     return 0
+
+
+def _prompt(tokenizer: "Tokenizer", text: str, *, is_chat: bool) -> tuple[list[int], set[int]]:
+    """As token ids, and the control tokens that end an answer to it. Raises ConfigError."""
+    from adloco_p2p.data.chat_template import ChatTemplate
+
+    if not is_chat:
+        return tokenizer.encode([text])[0].tolist(), set()
+    with closing(ChatTemplate(tokenizer)) as chat:
+        return chat.question(text).tolist(), chat.ends()
