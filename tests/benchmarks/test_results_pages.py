@@ -167,7 +167,7 @@ def test_the_readme_has_the_figures_of_methods_that_are_tuned_alike() -> None:
     cells = {found[1]: found for found in ([cell.strip() for cell in line.split("|")] for line in lines)}
     named = {
         "AdLoCo": tuned.TEST,
-        "AdLoCo, a batch of at most 20 for 64": tuned.CAPPED,
+        "AdLoCo, eta 1.5 for 1.7 and a batch of at most 20 for 64 (exploratory)": tuned.CAPPED,
         "a linear batch ramp without any statistics": LINEAR,
         "Seesaw, a ramp that follows the learning rate": SEESAW,
         "DiLoCo with twice the batch": tuned.FIXED,
@@ -177,6 +177,33 @@ def test_the_readme_has_the_figures_of_methods_that_are_tuned_alike() -> None:
     readme = README.read_text()
     for name, row in ((name, cells[key]) for name, key in named.items()):
         assert f" | {name} | {row[6]} | {row[8]} MB | {row[7]} | {row[5].split()[0]} |\n" in readme
+
+
+def test_the_first_page_states_what_tuning_alike_moved_on_one_seed() -> None:
+    runs = tuned.Runs(records_by_key(tuned.KEPT, []))
+
+    def above(other: str) -> tuple[float, float]:
+        """The test, with the pair of most rows of `method` and with each method's winner, on the first tuning seed."""
+        plain, best = (
+            {row: runs.mean(row, pair, tuned.FIRST) for row, pair in pairs.items()}
+            for pairs in (
+                dict.fromkeys((tuned.TEST, other), ("6e-3", 512)),
+                {row: runs.winner(row) for row in (tuned.TEST, other)},
+            )
+        )
+        return plain[tuned.TEST] - plain[other], best[tuned.TEST] - best[other]
+
+    (before, after), (below, over) = above(tuned.LONG_H), above(LINEAR)
+    moved = f"from {before:.3f} above DiLoCo of H 64 to {after:.3f}, and from {-below:.3f} below the linear ramp to {over:.3f}"
+    assert f"{moved} above it" in " ".join((DOCS / "results.md").read_text().split())
+
+
+def test_no_exploratory_row_stands_among_the_planned_differences() -> None:
+    runs = tuned.Runs(records_by_key(tuned.KEPT, []))
+    planned = tuned.tables(runs)["tuned planned"][2:]
+    assert [line.split(" | ")[0].strip("| ") for line in planned] == [
+        row for row in runs.whole if row not in (tuned.TEST, tuned.CAPPED)
+    ]
 
 
 @pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.name)
