@@ -94,12 +94,9 @@ class TemplateProcess:
         code = child.wait()
         if code == -signal.SIGXCPU:
             return {"exceeds": _more_time_than()}
-        last_line = _last_line(self._errors)
-        ended = f"the process that renders the model's chat template ended with {code}" + (
-            f": {last_line}" if last_line else ""
-        )
+        ended = f"the process that renders the model's chat template ended with {code}"
         if code == -signal.SIGKILL:
-            raise DeviceError(f"{ended}; the system ends a process where main memory runs out", code="E502")
+            raise DeviceError(f"{ended}; the system kills one where main memory runs out", code="E502")
         last_line = _last_line(self._errors)
         raise AdlocoError(f"{ended}: {last_line}" if last_line else ended)
 
