@@ -82,6 +82,9 @@ class HostedInstance:
     unproven: set[tuple[InstanceId, int]] = field(default_factory=set)
     """Void rounds that led to the state, with their instances: the others may have committed an average that did not come here,
     by the votes that came so far."""
+    inherited_at: int | None = None
+    """The boundary at which doubt came from other instances. A plan that names the state of this one there names that before
+    the fork or merge."""
     is_lost: bool = False
     """No peer has the state: this one reports without it, until plans end the instance or the state is found."""
 
@@ -94,21 +97,25 @@ class HostedInstance:
     def arrive(self, boundary: int, *, is_agreed: bool = True, state_digest: Digest | None = None) -> None:
         """A whole state of this boundary is here: no inner steps are carried over, and none of an earlier boundary matters."""
         self.boundary, self.state_digest, self.is_stale, self.is_carried = boundary, state_digest, False, False
-        self.older_from, self.unproven = None if is_agreed else boundary, set()
+        self.older_from, self.unproven, self.inherited_at = None if is_agreed else boundary, set(), None
 
     def descend(self, boundary: int, sources: Sequence["HostedInstance"]) -> None:
         """At this boundary its state was made of those of other instances, or of its own."""
         older = [source.older_from for source in sources if source.older_from is not None]
         unproven = {void for source in sources for void in source.unproven}
+        is_inherited = any(source is not self and source.doubtful_from is not None for source in sources)
+        inherited_at = boundary if is_inherited else self.inherited_at
         self.arrive(boundary)
-        self.older_from, self.unproven = min(older, default=None), unproven
+        self.older_from, self.unproven, self.inherited_at = min(older, default=None), unproven, inherited_at
 
     def doubt(self, boundary: int) -> None:
         """From this boundary on, if not from an earlier one."""
         self.older_from = boundary if self.older_from is None else min(boundary, self.older_from)
 
     def confirm(self, boundary: int) -> None:
-        """A plan names the state that this peer had at the boundary."""
+        """A plan names the state that this peer had at the boundary, before any fork or merge there."""
+        if self.inherited_at is not None and boundary <= self.inherited_at:
+            return
         if self.older_from is not None and self.older_from <= boundary:
             self.older_from = None
         self.unproven = {(instance, number) for instance, number in self.unproven if number >= boundary}
@@ -126,6 +133,8 @@ class HostedInstance:
     def keep(self, rounds: range) -> None:
         """Forget all other rounds, and the boundaries that are not between them: boundary n lies before round n."""
         boundaries = range(rounds.start, rounds.stop + 1)
+        if self.inherited_at is not None and self.inherited_at not in boundaries:
+            self.inherited_at = None
         if lasting := [number + 1 for _, number in self.unproven if number not in rounds]:  # no vote comes any more
             self.doubt(min(lasting))
         self.unproven = {(instance, number) for instance, number in self.unproven if number in rounds}

@@ -10,8 +10,8 @@ as long as those are the majority: hosts with equal links all stay, whatever oth
 first is the yardstick. All slow hosts are due in the same rounds, so the others wait for them together.
 
 A host that alone reduces sends its vector to nobody, so its uplink is not measured: it belongs to the yardstick, and counts as
-fast as the rest of it. Where no more than two members are full, and the first of them is not measured, the yardstick is that of
-all hosts: newcomers that are half of all others can put these aside until then, but no full member.
+fast as the rest of it. Where one member alone is full, or two of which the first is not measured, the yardstick is that of all
+hosts: newcomers that are half of all others can put the rest aside meanwhile, but no full member.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -121,9 +121,9 @@ def _downlink(entry: RosterEntry, uplink: float) -> float:
 
 
 def _yardstick(entries: Sequence[RosterEntry], uplinks: Mapping[PeerId, float]) -> list[PeerId]:
-    """The fastest hosts that are more than half of the full members; of two the one that joined first. Full members that are
-    not measured yet count as fast: one of three or more, and all where there are no more than two. Empty where too few uplinks
-    are known."""
+    """Of three or more full members the fastest that are more than half of them; one that is not measured counts as fast. Of
+    two the first to join, where it is measured. Otherwise the one or two full members, measured or not, and the fastest
+    newcomers, together more than half of all hosts. Empty where too few uplinks are known."""
     full = sorted([e for e in entries if not e.probation] or entries, key=lambda entry: (entry.joined_round, entry.peer))
     if len(full) == 2 and full[0].peer in uplinks:
         return [full[0].peer]

@@ -23,8 +23,8 @@ VERDICT = ProbeVerdict(sources=(), target=INSTANCE, source_losses=(), merged_los
 BY_ROUND = ("own_reports", "verdicts", "probing")
 OF_AN_INSTANCE = ("rounds", "early_votes", "declined", "untrained")
 BY_BOUNDARY = ("saved", "served")
-NEVER_PRUNED = "unproven"
-"""Doubt about a state lasts; see below."""
+DOUBTED = "unproven"
+"""Void rounds are pruned, too, and the doubt lasts; see below."""
 
 
 def filled(rounds: int) -> PeerState:
@@ -59,7 +59,7 @@ def test_whatever_is_kept_by_round_is_pruned() -> None:
     of_an_instance = {
         item.name for item in fields(HostedInstance) if isinstance(getattr(HostedInstance(), item.name), dict | set)
     }
-    assert of_an_instance == {*OF_AN_INSTANCE, *BY_BOUNDARY, NEVER_PRUNED}, "a collection that this test does not know"
+    assert of_an_instance == {*OF_AN_INSTANCE, *BY_BOUNDARY, DOUBTED}, "a collection that this test does not know"
 
 
 def test_a_lost_history_leaves_nothing_that_was_decided_or_done_in_it() -> None:
@@ -72,6 +72,16 @@ def test_a_lost_history_leaves_nothing_that_was_decided_or_done_in_it() -> None:
             "the boundary before the first round that is lost belongs to both histories"
         )
     assert max(state.book.plans) == 14
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_void_rounds_are_pruned_and_the_doubt_that_they_left_lasts(*, is_cut: bool) -> None:
+    state = filled(20)
+    hosted = state.instance(INSTANCE)
+    hosted.unproven, hosted.inherited_at = {(INSTANCE, number) for number in range(3, 20)}, 18 if is_cut else 14
+    state.cut(at=15) if is_cut else state.forget_before(15)
+    assert sorted(number for _, number in hosted.unproven) == list(range(3, 15) if is_cut else range(15, 20))
+    assert hosted.doubtful_from == 4 and hosted.inherited_at is None
 
 
 def test_rounds_that_were_done_with_a_state_that_is_given_up_are_done_again() -> None:
@@ -148,6 +158,21 @@ def test_votes_that_come_late_end_the_doubt_about_their_round_alone() -> None:
     assert state.prove(INSTANCE, 3) and state.known(target).doubtful_from == 5
     assert not state.prove(target, 4) and state.known(target).doubtful_from == 5, "votes on another average"
     assert state.prove(INSTANCE, 4) and state.known(target).doubtful_from is None
+
+
+def test_doubt_that_came_by_a_merge_ends_with_a_plan_that_names_the_state_after_it() -> None:
+    """The plan after that of the merge names the state of the target before it."""
+    target, source = HostedInstance(boundary=5), HostedInstance(boundary=5, unproven={(INSTANCE, 3)})
+    target.descend(5, [target, source])
+    target.confirm(5)
+    assert target.doubtful_from == 4
+    target.descend(6, [target, HostedInstance(boundary=6)])
+    target.confirm(6)
+    assert target.doubtful_from is None
+    target.doubt(6)
+    target.descend(7, [target, HostedInstance(boundary=7)])
+    target.confirm(7)
+    assert target.doubtful_from is None, "its own"
 
 
 def test_doubt_outlasts_what_is_known_of_the_round() -> None:
