@@ -201,7 +201,7 @@ def test_what_the_own_network_did_is_not_the_subjects_fault(peers: Peers) -> Non
 
 
 @pytest.mark.parametrize(
-    ("num_shown", "is_long", "is_cut"), [(2, True, False), (2, True, True), (2, False, False), (0, False, False)]
+    ("num_shown", "is_long", "is_cut"), [(2, True, False), (2, True, True), (2, False, False), (0, False, True)]
 )
 def test_one_that_is_still_sending_when_the_next_average_ends_is_at_fault_where_it_had_time(
     peers: Peers, monkeypatch: pytest.MonkeyPatch, num_shown: int, *, is_long: bool, is_cut: bool
