@@ -85,7 +85,7 @@ def test_scores_are_those_of_log_probabilities_by_hand(trained: Path, tmp_path: 
     digests = [result["tasks_digest"] for result in results]
     assert digests[0] == digests[2] != digests[1], "the digest is of what was asked, wherever it lies"
     ended = evaluate(trained, tmp_path / "half" / "endings.yaml", "--limit", "1")
-    assert ended.code == 0 and "1 documents  acc 1.0000" in ended.output and "; tasks " in ended.output, ended
+    assert ended.code == 0 and "1 document  acc 1.0000" in ended.output and "; tasks " in ended.output, ended
 
 
 @pytest.mark.parametrize(
