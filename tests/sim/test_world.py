@@ -10,7 +10,8 @@ BLOCK = 20
 EVERYDAY_BLOCKS = 50
 HEAVY_SEEDS = 20_000
 BROKEN = {337: "p001 was left behind, 16 s after its start"}
-"""Everyday seeds that break a promise, and which: nobody has found out why yet (docs/limits.md, Void rounds)."""
+"""Everyday seeds that break a promise, and which. In 337 neither side of a cut has a majority, and one ends the run soon after
+it has healed (docs/limits.md)."""
 
 
 def failures(seeds: range) -> list[str]:
