@@ -27,7 +27,7 @@ from adloco_p2p.core.model.events import (
     Stop,
     Ticked,
 )
-from adloco_p2p.core.model.ledger_entry import Vote
+from adloco_p2p.core.model.ledger_entry import ProofOfWork, Vote
 from adloco_p2p.core.model.messages import Ack, Heartbeat, Message, Promise, Proposal
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
@@ -58,6 +58,8 @@ TOLD = (
     telemetry.Resumed,
 )
 """Telemetry of a peer that the trace repeats."""
+ATTEMPTS = 24
+"""At a proof of work, per tick."""
 TELLING = (Promise, Ack, Vote, Proposal)
 """Messages that reveal what must be on the disk."""
 
@@ -254,7 +256,18 @@ class Machine:
                 self.around.queue.at(self.frozen_until, self._tick, process, self.frozen_until)
                 return
             process.tick_at = None
+            self._try_for_a_seat(process)
             self.feed(Ticked(), process)
+
+    def _try_for_a_seat(self, process: Process) -> None:
+        """A few attempts, where a seat costs computing."""
+        puzzle = process.agreement.puzzle()
+        if puzzle is None:
+            return
+        first = self.around.random.randrange(1 << 40)
+        nonce = next(filter(puzzle.attempt, range(first, first + ATTEMPTS)), None)
+        if nonce is not None:
+            process.agreement.show(ProofOfWork(round=puzzle.round, nonce=nonce))
 
     def waits_for_thaw(self, act: Callable[..., None], *arguments: object) -> bool:
         """Whether the machine stands still; then `act` follows when it no longer does."""

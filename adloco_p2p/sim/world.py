@@ -305,7 +305,7 @@ class World:
 
     def _check_newcomers(self, entries: Sequence[LedgerEntry]) -> None:
         """`entries`: of the run. Those that ended with an error were there until then."""
-        if self.rules.admission.kind != "open" or self.parts.adversary is not None:
+        if self.rules.admission.kind == "tickets" or self.parts.adversary is not None:
             return
         plans = self.checkers.in_time(entries)
         for machine in self._honest():

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from adloco_p2p.core.model.ledger_entry import Invitation, Statement, Ticket
+from adloco_p2p.core.model.ledger_entry import Invitation, ProofOfWork, Statement, Ticket
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.identities import NAME_CHARS, RUN, name_of, sign, signed_by
 from benchmarks.adversary import strangers
@@ -29,8 +29,9 @@ def made_out(invitation: Invitation, holder: PeerId) -> Ticket:
     return replace(unsigned, signature=sign(KEY, unsigned.payload(holder)))
 
 
-def knocking(ticket: Invitation | Callable[[Aim], Ticket | None]) -> Deed:
-    """Each identity shows the same invitation to another member, all at once; or the ticket that it makes."""
+def knocking(ticket: Invitation | Callable[[Aim], Ticket | ProofOfWork | None]) -> Deed:
+    """Each identity shows the same invitation to another member, all at once; or the ticket, or the
+    proof of work, that it makes."""
 
     def knocks(at: Aim) -> tuple[object, ...]:
         shown = made_out(ticket, at.me) if isinstance(ticket, Invitation) else ticket(at)

@@ -12,7 +12,7 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot
-from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, LedgerEntry, Ticket, Value, Vote
+from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, LedgerEntry, ProofOfWork, Ticket, Value, Vote
 from adloco_p2p.core.model.messages import (
     Ack,
     AttemptFailed,
@@ -284,7 +284,7 @@ def beat(at: Aim, *, head: Head | None = None, heard: tuple[int, ...] = (), join
 
 
 def join_request(
-    me: PeerId, sign: Callable[[bytes], str], plan: RoundPlan, *, beat: int, ticket: Ticket | None = None
+    me: PeerId, sign: Callable[[bytes], str], plan: RoundPlan, *, beat: int, ticket: Ticket | ProofOfWork | None = None
 ) -> JoinRequest:
     """`plan`: the newest one that is known."""
     unsigned = JoinRequest(peer=me, run=plan.run, capacity=CAPACITY, beat=beat, round=plan.round, ticket=ticket, signature="")

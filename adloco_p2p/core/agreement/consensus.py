@@ -38,6 +38,7 @@ from adloco_p2p.core.agreement.statement_pool import StatementPool
 from adloco_p2p.core.agreement.values import Values, lacking_of
 from adloco_p2p.core.ledger.fork_choice import switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS, CheckBudget, Puzzle
 from adloco_p2p.core.ledger.validation import door_of, may_have_ended
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Certificate
@@ -48,6 +49,7 @@ from adloco_p2p.core.model.ledger_entry import (
     Decree,
     JoinRequest,
     LedgerEntry,
+    ProofOfWork,
     Sign,
     SignedReport,
     Value,
@@ -76,6 +78,10 @@ from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, Digest, PeerId
 BallotMessage = Prepare | Promise | Refusal | Proposal | Ack | Chosen | Vote | Final | Pull
 """Messages that mean something in their own slot only."""
 OWN_REPORTS_KEPT = 64
+MEMBER_CHECKS_PER_SECOND, MEMBER_CHECKS = 4.0, 64.0
+STRANGER_CHECKS_PER_SECOND, STRANGER_CHECKS = 4.0, 16.0
+"""Proofs of work in the messages of all members, and of all strangers, that this peer checks, and how many at once: 4 % of a
+core each."""
 MAX_EARLY = 256
 """Messages of a slot that this peer has not reached yet."""
 BALLOTS_PER_SECOND = 1 << 10
@@ -122,6 +128,8 @@ class Consensus:
         self._promised_before = 0
         """... and the number of the ballot that was promised in it before a restart."""
         self._lone_lives = LoneLives()
+        self._checks_for_members = CheckBudget(MEMBER_CHECKS_PER_SECOND, burst=MEMBER_CHECKS)
+        self._checks_for_strangers = CheckBudget(STRANGER_CHECKS_PER_SECOND, burst=STRANGER_CHECKS)
         self._settled: LedgerEntry | None = None
         """The entry that was appended last in this life to the history that it ends, ..."""
         self._served: dict[PeerId, None] = {}
@@ -180,12 +188,35 @@ class Consensus:
         """A signer's statement, or evidence, to be carried by the next plan. Why it cannot be; empty where it can."""
         return self._context.statements.note(statement, self.ledger)
 
-    def _is_let_in(self, request: JoinRequest) -> bool:
-        return not door_of(self.ledger, self._context.verify).problem(request)
+    def _is_let_in(self, request: JoinRequest, is_of_member: bool, now: float) -> bool:
+        """Members pass on what they have checked, and have a budget beside that of strangers: where a newcomer is known to one
+        member, no flood keeps it from the others."""
+        budget = self._checks_for_members if is_of_member else self._checks_for_strangers
+        door = door_of(self.ledger, self._context.verify, may_check=lambda: budget.try_take(now))
+        return not door.problem(request)
+
+    def puzzle(self) -> Puzzle | None:
+        """What this peer has to solve now for a seat, by the newest plan that it has; None where it needs no proof of work,
+        gets no seat by one, or shows one that counts for some rounds more."""
+        puzzle, shown = self._owed(), self.members.ticket
+        is_young = isinstance(shown, ProofOfWork) and self.slot.parent.round - shown.round < PROOF_ROUNDS // 2
+        if puzzle is None or not is_young:
+            return puzzle
+        return puzzle if door_of(self.ledger, self._context.verify).problem(self.members.join_request()) else None
+
+    def _owed(self) -> Puzzle | None:
+        """What the run asks of this peer, whether it shows a solution or not."""
+        parent = self.slot.parent
+        if self.slot.is_member or self.members.is_passive or parent.is_last or not parent.price:
+            return None
+        door = door_of(self.ledger, self._context.verify)
+        is_banned = self.me in self.ledger.admissions.bans()
+        return door.puzzle(self.me, round=parent.round) if door.must_pay(self.me) and not is_banned else None
 
     def refusal(self) -> str:
-        """Why this peer, which has no seat, gets none by the ledger as far as it is known here; empty where it may."""
-        if self.slot.is_member or self.members.is_passive or self.slot.parent.is_last:
+        """Why this peer, which has no seat, gets none by the ledger as far as it is known here; empty where it may, or may
+        with a proof of work."""
+        if self.slot.is_member or self.members.is_passive or self.slot.parent.is_last or self._owed() is not None:
             return ""
         return door_of(self.ledger, self._context.verify).problem(self.members.join_request())
 

@@ -11,9 +11,10 @@ from adloco_p2p.core.agreement.consensus import Consensus, decided_by
 from adloco_p2p.core.agreement.membership import Membership, Timing
 from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT, recover
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
+from adloco_p2p.core.ledger.proof_of_work import Puzzle
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Decided, Outcome, PeerBack, PeerGone, Persist
-from adloco_p2p.core.model.ledger_entry import Decree, Reorg, Sign, Ticket, Verify
+from adloco_p2p.core.model.ledger_entry import Decree, ProofOfWork, Reorg, Sign, Ticket, Verify
 from adloco_p2p.core.model.messages import (
     AverageDigest,
     CommitVoted,
@@ -54,7 +55,7 @@ class GossipAgreement:
         verify: Verify,
         draw: Callable[[], float],
         timing: Timing,
-        ticket: Ticket | None = None,
+        ticket: Ticket | ProofOfWork | None = None,
     ) -> None:
         """`ticket`: of a newcomer, where the run asks for one."""
         self.members = Membership(me, run=genesis.run, sign=sign, verify=verify, draw=draw, timing=timing)
@@ -154,6 +155,14 @@ class GossipAgreement:
     def refusal(self) -> str:
         """Why this peer gets no seat, by the ledger as far as it is known here; empty where it may get one, or has one."""
         return self.consensus.refusal()
+
+    def puzzle(self) -> Puzzle | None:
+        """What this peer has to solve now for a seat, where one costs computing; None where there is nothing to solve."""
+        return self.consensus.puzzle()
+
+    def show(self, proof: ProofOfWork) -> None:
+        """A solution, with the requests to join from now on."""
+        self.members.ticket = proof
 
     def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
         """Beats that rise again cancel the leave; if plans leave this peer out by now, it asks to join as a newcomer does."""

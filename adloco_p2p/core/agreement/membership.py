@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from adloco_p2p.core.agreement.known_peers import MAX_KNOWN, KnownPeers
 from adloco_p2p.core.model.events import Broadcast, Effect, Send
-from adloco_p2p.core.model.ledger_entry import Decree, Head, JoinRequest, Sign, Ticket, Verify
+from adloco_p2p.core.model.ledger_entry import Decree, Head, JoinRequest, ProofOfWork, Sign, Ticket, Verify
 from adloco_p2p.core.model.messages import MAX_HEARD, MAX_PASSED_ON, Heartbeat, Leave, Life, Ping
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, PeerId
@@ -88,10 +88,11 @@ class Membership:
         self.have = 0
         self.statements: tuple[Decree, ...] = ()
         """Of signers, to be passed on; set by the consensus, too."""
-        self.ticket: Ticket | None = None
+        self.ticket: Ticket | ProofOfWork | None = None
         """Shown with this peer's request to join."""
-        self.is_let_in: Callable[[JoinRequest], bool] = lambda _: True
-        """Whether the run lets the peer in, by the ledger; set by the consensus. Other requests are not kept."""
+        self.is_let_in: Callable[[JoinRequest, bool, float], bool] = lambda *_: True
+        """Whether the run lets the peer in, by the ledger, whether a member passed the request on, and the time; set by the
+        consensus. Other requests are not kept."""
         self._run = run
         self._sign = sign
         self._verify = verify
@@ -364,7 +365,7 @@ class Membership:
         if sender in self._ever or all(request.peer != sender for request in message.joins):  # no other newcomer
             self.last_contact = now
         for request in message.joins:
-            self._on_join(request, now)
+            self._on_join(request, now, is_of_member=sender in self._members)
         if sender not in self._members:
             return []
         for life in message.lives:
@@ -410,12 +411,13 @@ class Membership:
             waiting.append(sender)
         return [Send(peer=message.target, message=Ping(target=message.target, is_relayed=False))]
 
-    def _on_join(self, request: JoinRequest, now: float) -> None:
+    def _on_join(self, request: JoinRequest, now: float, *, is_of_member: bool) -> None:
         known = self._joins.get(request.peer)
         is_news = known is None or request.beat > known[0].beat
         if request.run != self._run or request.peer == self.me or not is_news:
             return
-        if self._verify(request.peer, request.payload, request.signature) and self.is_let_in(request):
+        is_signed = self._verify(request.peer, request.payload, request.signature)
+        if is_signed and self.is_let_in(request, is_of_member, now):
             self._joins.pop(request.peer, None)
             self._joins[request.peer] = (request, now)  # also of a member: newer plans may have left it out
             self._forget_requests(now)

@@ -5,18 +5,22 @@ and later, with nothing but the entries before. A peer that once had a seat come
 it is in the ledger already. So revoking an invitation ends no seat that it gave; a ban does.
 
 In a run that anybody may join names cost nothing, so a plan seats few that have shown nothing yet: `core/model/first_seats.py`.
+The same holds where a seat costs computing, since nobody can tell by it how many persons there are. There a peer comes back
+without paying if it reported while it last had a seat, and was not banned since. So each turn of a silent name has its price.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS, Puzzle
 from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.first_seats import free_first_seats, served_before
-from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, JoinRequest, Ticket, Value, Verify
+from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, JoinRequest, ProofOfWork, Ticket, Value, Verify
 from adloco_p2p.core.model.measurers import lot as drawn
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
+from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
@@ -32,23 +36,33 @@ class Ruling:
 class Admissions:
     """Of one ledger, up to its end. A position is that of a plan in the ledger."""
 
-    def __init__(self) -> None:
+    def __init__(self, founders: Iterable[PeerId] = ()) -> None:
         self._seats: dict[PeerId, tuple[PeerId, int]] = {}
         """Peers that an invitation let in -> its key, and the position."""
+        self._ended: dict[PeerId, list[tuple[int, bool]]] = {peer: [(0, True)] for peer in founders}
+        """Where seats cost computing: peers that lost seats -> the position of each loss, and whether the peer had reported in
+        that seat. Founders count as if they had."""
         self._rulings: dict[Digest, Ruling] = {}
         """By the digest of the statement, in the order of the ledger."""
 
     def note(self, value: Value, *, position: int, members: Container[PeerId]) -> None:
         """The value is final. `members` had seats before."""
         for request in value.joined:
-            if request.ticket is not None and request.peer not in members:
+            if isinstance(request.ticket, Ticket) and request.peer not in members:
                 self._seats.setdefault(request.peer, (request.ticket.invitation.key, position))
         for statement in value.statements:
             self._rulings[canonical.digest_once(statement)] = Ruling(statement=statement, position=position)
 
+    def note_ended(self, seats: Iterable[RosterEntry], *, position: int) -> None:
+        """The plan at this position takes these seats."""
+        for seat in seats:
+            self._ended.setdefault(seat.peer, []).append((position, seat.last_report is not None))
+
     def truncated(self, length: int) -> "Admissions":
         """Of the first `length` positions."""
         copy = Admissions()
+        ended = {peer: [loss for loss in losses if loss[0] < length] for peer, losses in self._ended.items()}
+        copy._ended = {peer: losses for peer, losses in ended.items() if losses}
         copy._seats = {peer: seat for peer, seat in self._seats.items() if seat[1] < length}
         copy._rulings = {digest: ruling for digest, ruling in self._rulings.items() if ruling.position < length}
         return copy
@@ -69,6 +83,12 @@ class Admissions:
         """The key of the invitation that let the peer in."""
         seat = self._seats.get(peer)
         return None if seat is None else seat[0]
+
+    def has_worked(self, peer: PeerId) -> bool:
+        """Whether the peer reported in the last seat that it lost, and was not banned and let in again since."""
+        position, has_reported = self._ended.get(peer, [(0, False)])[-1]
+        lifted = self.lifted().get(peer)
+        return has_reported and (lifted is None or lifted.position < position)
 
     def bans(self) -> Mapping[PeerId, Ruling]:
         """Peers that are banned, and by which statement or evidence."""
@@ -152,8 +172,9 @@ def crowding(joined: Iterable[PeerId], parent: RoundPlan, gone: Collection[PeerI
 
 
 class Door:
-    """Lets join requests through, one after another, as the next plan would. `admissions` and `members`, all that ever
-    had a seat, are of the ledger that ends with `parent`; `statements` take effect with the same plan."""
+    """Lets join requests through, one after another, as the next plan would. `admissions`, `members`, all that ever had a seat,
+    and `digests` of all plans are of the ledger that ends with `parent`; `statements` take effect with the same plan.
+    `may_check`: whether a proof of work that was not seen before may be checked now, which takes 10 ms."""
 
     def __init__(
         self,
@@ -161,12 +182,17 @@ class Door:
         parent: RoundPlan,
         admissions: Admissions,
         members: Container[PeerId],
+        digests: Sequence[Digest],
         statements: Sequence[Decree],
         verify: Verify,
+        may_check: Callable[[], bool] = lambda: True,
     ) -> None:
         self._parent = parent
+        self._admissions = admissions
         self._members = members
+        self._digests = digests
         self._verify = verify
+        self._may_check = may_check
         self._taken = admissions.seats_taken()
         self._revoked = admissions.revoked()
         self._banned = {*admissions.bans(), *(s.subject for s in statements if s.action == "ban")}
@@ -178,9 +204,11 @@ class Door:
             return f"{request.peer} is banned from this run"
         if self._parent.round > request.round + JOIN_ROUNDS:
             return f"the request of {request.peer} is of round {request.round}, and this is round {self._parent.round}"
+        if self._parent.price:
+            return self._problem_of_proof(request) if self.must_pay(request.peer) else ""
         if not self._parent.is_ticketed or request.peer in self._signers or request.peer in self._members:
             return ""
-        if request.ticket is None:
+        if not isinstance(request.ticket, Ticket):
             return f"{request.peer} has no invitation"
         wrong = self._problem_of(request.peer, request.ticket)
         if not wrong:
@@ -202,3 +230,34 @@ class Door:
         if not self._verify(invitation.key, ticket.payload(peer), ticket.signature):
             return f"the ticket is not made out to {peer} by the key of its invitation"
         return ""
+
+    # --- proofs of work ---
+
+    def must_pay(self, peer: PeerId) -> bool:
+        """Whether the peer, which has no seat, gets one for a proof of work only."""
+        return self._parent.price > 0 and peer not in self._signers and not self._admissions.has_worked(peer)
+
+    def puzzle(self, peer: PeerId, *, round: int) -> Puzzle | None:
+        """What the peer has to solve for a seat in the next plan, by the plan of this round; None where that counts no more, or
+        not yet. What was solved before a ban ended does not count after it."""
+        parent, lifted = self._parent, self._admissions.lifted().get(peer)
+        position = len(self._digests) - 1 - (parent.round - round)
+        oldest = 0 if lifted is None else lifted.position
+        if round > parent.round or parent.round - round >= PROOF_ROUNDS or position < oldest:
+            return None
+        return Puzzle(run=parent.run, peer=peer, plan=self._digests[position], round=round, price=parent.price)
+
+    def _problem_of_proof(self, request: JoinRequest) -> str:
+        proof, peer = request.ticket, request.peer
+        if not isinstance(proof, ProofOfWork):
+            return f"{peer} has no proof of work"
+        puzzle = self.puzzle(peer, round=proof.round)
+        if puzzle is None:
+            return f"the proof of work of {peer} is of round {proof.round}, and this is round {self._parent.round}"
+        if not puzzle.is_checked(proof.nonce) and not self._may_check():
+            return f"the proof of work of {peer} was not checked: too many are shown"
+        return (
+            ""
+            if puzzle.is_solved_by(proof.nonce)
+            else f"the nonce {proof.nonce} is no proof of work of {peer} for round {proof.round}"
+        )

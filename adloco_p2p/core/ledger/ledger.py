@@ -59,7 +59,7 @@ class Ledger:
         self.position: dict[Digest, int] = {self.digests[0]: 0}
         self._members: dict[PeerId, int] = dict.fromkeys(roster_of(genesis), 0)
         """Every peer that ever was on a roster -> the position of the first one."""
-        self.admissions = Admissions()
+        self.admissions = Admissions(roster_of(genesis))
         """Invitations and bans by the entries."""
         self._genesis = genesis
         self._recall = recall
@@ -81,6 +81,10 @@ class Ledger:
         self.digests.append(entry.value.plan)
         self.position[entry.value.plan] = len(self.digests) - 1
         self.admissions.note(entry.value, position=len(self.digests) - 1, members=self._members)
+        if entry.plan.price:
+            staying = frozenset(roster_of(entry.plan))
+            ended = [seat for seat in self.plans[-2].roster if seat.peer not in staying]
+            self.admissions.note_ended(ended, position=len(self.digests) - 1)
         for peer in roster_of(entry.plan):
             self._members.setdefault(peer, len(self.digests) - 1)
 

@@ -1,6 +1,6 @@
 """Whether a ledger entry is valid: its reports, roster change, plan and certificate; and the check of a whole ledger."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from adloco_p2p.core.ledger.admission import Door, crowding, in_order, newly_banned
 from adloco_p2p.core.ledger.branch_claims import accepted_claims
@@ -62,14 +62,18 @@ def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger", verify:
     )
 
 
-def door_of(ledger: "Ledger", verify: Verify, *, statements: Sequence[Decree] = ()) -> Door:
+def door_of(
+    ledger: "Ledger", verify: Verify, *, statements: Sequence[Decree] = (), may_check: Callable[[], bool] = lambda: True
+) -> Door:
     """Of the plan after the end of the ledger."""
     return Door(
         parent=ledger.plans[-1],
         admissions=ledger.admissions,
         members=ledger.members(),
+        digests=ledger.digests,
         statements=statements,
         verify=verify,
+        may_check=may_check,
     )
 
 
@@ -175,6 +179,8 @@ def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify:
         verify=verify,
         returning_members=[join.peer for join in entry.value.joined if join.peer in members],
     )
+    if unproven and parent.price:  # anybody can make up an entry, and its proofs of work are more to check than its signatures
+        return unproven
     plan = check_value(
         entry.value,
         entry.reports,

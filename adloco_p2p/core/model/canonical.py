@@ -6,11 +6,12 @@ Values are always hashed, signed, stored and sent in this form, so two peers tha
 import dataclasses
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 from math import isfinite
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 from adloco_p2p.core.model.once import PerObject
@@ -18,6 +19,11 @@ from adloco_p2p.core.model.scalars import Digest
 
 _noted = PerObject[tuple[Digest, int]]()
 """The digest of a value, and the length of its canonical bytes."""
+
+
+LEFT_OUT: Mapping[str, bool] = MappingProxyType({"left_out": True})
+"""Metadata of a dataclass field that is no part of the canonical form while it has its default: values that were made before
+there was such a field keep their bytes."""
 
 
 @cache
@@ -71,11 +77,20 @@ _PLAIN: dict[type, Callable[[Any], str]] = {
 def _of_fields(kind: type) -> Callable[[Any], str]:
     """For one kind of dataclass. What a peer reads of a large swarm is mostly written once more, for its hash."""
     names = sorted(_names(kind))
+    defaults = {f.name: f.default for f in dataclasses.fields(kind) if f.metadata.get("left_out")}
+    if defaults:
+        return lambda value: _mapping(_present(value, names, defaults))
     form = "{" + ",".join(f'"{name}":%s' for name in names) + "}"
     if len(names) < 2:
         return lambda value: form % tuple(_text[type(item)](item) for item in (getattr(value, name) for name in names))
     values = attrgetter(*names)
     return lambda value: form % tuple([_text[type(item)](item) for item in values(value)])
+
+
+def _present(value: Any, names: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Names and values of the fields that the canonical form has."""
+    values = {name: getattr(value, name) for name in names}
+    return {name: item for name, item in values.items() if name not in defaults or item != defaults[name]}
 
 
 class _Text(dict[type, Callable[[Any], str]]):

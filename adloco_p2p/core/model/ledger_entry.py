@@ -66,6 +66,15 @@ class Ticket:
         return payload("ticket", self.invitation.run, self.invitation.key, peer)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofOfWork:
+    """A nonce that a newcomer found for its own identity, where a seat costs computing: `core/ledger/proof_of_work.py`."""
+
+    round: Count
+    """Of the plan that it was found for."""
+    nonce: Count
+
+
 NOBODY = PeerId("")
 Action = Literal["ban", "unban", "revoke", "add_signer", "remove_signer", "stop", "pause", "resume", "change"]
 
@@ -253,8 +262,8 @@ class JoinRequest:
     """The peer's heartbeat count; a request with a higher count replaces one with a lower."""
     round: Count
     """Of the newest plan that the peer had: an old request, which anybody may have kept, gives no seat later."""
-    ticket: Ticket | None = None
-    """Of a newcomer, where the run asks for one."""
+    ticket: Ticket | ProofOfWork | None = None
+    """Of a newcomer, where the run asks for one: by invitation, or for computing."""
     signature: Signature
 
     @property

@@ -1,11 +1,12 @@
 """The plan of one round: the decision of the swarm."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from annotated_types import MaxLen
 
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.branches import MAX_BRANCHES, PendingBranch
 from adloco_p2p.core.model.course import AS_CONFIGURED, Course
 from adloco_p2p.core.model.instance_plan import InstancePlan
@@ -70,6 +71,8 @@ class RoundPlan:
     """Peers whose invitations and statements count, sorted; at first the author. None: everybody may join."""
     is_ticketed: bool = False
     """A newcomer needs an invitation of a signer."""
+    price: Count = field(default=0, metadata=canonical.LEFT_OUT)
+    """Of a seat, in attempts at a proof of work that a newcomer makes on average; 0: none."""
     former: Annotated[tuple[FormerMember, ...], MaxLen(MAX_ROSTER)] = ()
     """Sorted by peer."""
     course: Course = AS_CONFIGURED

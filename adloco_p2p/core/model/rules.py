@@ -9,10 +9,14 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.gradient_statistics import BatchTest
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Fraction
 from adloco_p2p.core.model.words import plural
 
+ATTEMPTS_PER_MINUTE = 6000
+"""Of the scrypt that a seat may cost (`core/ledger/proof_of_work.py`), by one core of a present server."""
+DEFAULT_PRICE_MINUTES = 10.0
 PositiveInt = Annotated[int, Ge(1)]
 NaturalInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
@@ -164,11 +168,28 @@ class WorkRules:
 class AdmissionRules:
     """Which peers the run lets in, and when they count in full."""
 
-    kind: Literal["tickets", "open"] = "tickets"
+    kind: Literal["tickets", "open", "work"] = "tickets"
     """`tickets`: with an invitation of a signer, which a join link carries; `open`: everybody, so that one who makes up more
-    peers than all others together decides what the model becomes."""
+    peers than all others together decides what the model becomes; `work`: everybody whose machine computes for it, which makes
+    such peers cost something, and prevents none."""
     probation_rounds: Annotated[int, Ge(0), Le(64)] = 8
     """Reports that a newcomer owes until it votes, proposes and reduces; its weight is small until then. 0: full at once."""
+    price_minutes: Annotated[float, Ge(0.001), Le(600)] = field(default=DEFAULT_PRICE_MINUTES, metadata=canonical.LEFT_OUT)
+    """What a seat costs under `work`: minutes of one core of a present server on average, by a lottery. Half of all newcomers
+    need less than 0.7 times as much, one in twenty more than three times as much. Such a minute has 6,000 attempts, of 10 ms
+    and 4 MiB of memory each."""
+
+    @property
+    def in_words(self) -> str:
+        """Which peers the run lets in, and at which price."""
+        if self.kind != "work":
+            return self.kind
+        return f"work, {self.price_minutes:g} min of one core a seat ({plural(self.price, 'attempt')} on average)"
+
+    @property
+    def price(self) -> int:
+        """Of a seat, in attempts on average; 0: none."""
+        return max(1, round(self.price_minutes * ATTEMPTS_PER_MINUTE)) if self.kind == "work" else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -557,6 +557,20 @@ class StateDownload(Log):
     """Since the download began."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proving(Log):
+    """This peer computes for its seat (`admission.kind: work`)."""
+
+    price: int
+    """Attempts that it takes on average."""
+    attempts: int
+    """So far."""
+    seconds: float
+    """Spent in them."""
+    is_over: bool
+    """The proof of work is found."""
+
+
 LIVE_ONLY = (Progress, Phase, Bandwidth, Machine, Listening, StateDownload)
 """Events that the event file does not hold: many, and all of their content is in the event of the finished round."""
 EVENTS: Mapping[str, type[Log]] = {

@@ -100,7 +100,7 @@ def place_hosts(
         starts = starting if is_plain and draft.plan.rewind is None else ()
         ready = _ready(draft, hosts[draft.plan.instance], starts, fetching, periods, round)
         trainers[draft.plan.instance] = outvoted(
-            backed_off(ready, draft.plan.hosts, round), staying, round, is_open=rules.admission.kind == "open"
+            backed_off(ready, draft.plan.hosts, round), staying, round, is_open=rules.admission.kind != "tickets"
         )
     loads = dict.fromkeys(speeds, 0)
     for draft in drafts:

@@ -104,6 +104,7 @@ def genesis(
         ),
         signers=tuple(sorted(signers)),
         is_ticketed=bool(signers) and rules.admission.kind == "tickets",
+        price=rules.admission.price,
     )
     if not is_probed_for_the_end(0, len(drafts), end_after(plan, rules.work), rules.merge):
         return plan
@@ -190,6 +191,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         reason=shortened("; ".join([*reasons, why])),
         signers=previous.signers if change.signers is None else change.signers,
         is_ticketed=previous.is_ticketed,
+        price=previous.price,
         course=course,
         former=remembered(previous, roster_entries, rules.admission),
     )

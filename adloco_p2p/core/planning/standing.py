@@ -21,7 +21,7 @@ RISE_ROUNDS = 8
 """Reports from the end of the probation to the full standing."""
 REMEMBERED_ROUNDS = 64
 """A served probation counts for a peer that comes back within this many rounds."""
-FIRST_STANDING = {"tickets": FULL_STANDING // 4, "open": 1}
+FIRST_STANDING = {"tickets": FULL_STANDING // 4, "open": 1, "work": 1}
 """Standing during the probation. The least one, rather than none, keeps every contribution in the same protocol."""
 
 
@@ -58,7 +58,7 @@ def begun_anew(roster_entry: RosterEntry, rules: AdmissionRules, *, round: int) 
 
 
 def _owed(rules: AdmissionRules, round: int) -> int:
-    return min(rules.probation_rounds, round // 4) if rules.kind == "open" else rules.probation_rounds
+    return min(rules.probation_rounds, round // 4) if rules.kind != "tickets" else rules.probation_rounds
 
 
 def remembered(previous: RoundPlan, roster: Sequence[RosterEntry], rules: AdmissionRules) -> tuple[FormerMember, ...]:
@@ -70,5 +70,5 @@ def remembered(previous: RoundPlan, roster: Sequence[RosterEntry], rules: Admiss
         is_served = roster_entry.probation == 0 and roster_entry.last_report is not None
         if is_served and roster_entry.peer not in seats:
             known[roster_entry.peer] = FormerMember(peer=roster_entry.peer, left_round=round, standing=roster_entry.standing)
-    is_open = rules.kind == "open"
+    is_open = rules.kind != "tickets"
     return tuple(known[peer] for peer in sorted(known) if peer not in seats or (is_open and seats[peer].last_report is None))

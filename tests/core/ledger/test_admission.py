@@ -11,7 +11,16 @@ from adloco_p2p.core.ledger.validation import change_of, check_value, verify_led
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.first_seats import FIRST_SEAT_ROUNDS, FIRST_SEATS, displaced, free_first_seats
-from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Invitation, JoinRequest, LedgerEntry, Statement, Ticket, Value
+from adloco_p2p.core.model.ledger_entry import (
+    JOIN_ROUNDS,
+    Invitation,
+    JoinRequest,
+    LedgerEntry,
+    ProofOfWork,
+    Statement,
+    Ticket,
+    Value,
+)
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import FULL_STANDING, FormerMember
@@ -47,7 +56,7 @@ def ticket(holder: PeerId, invited: Invitation, *, key: PeerId | None = None) ->
     return replace(unsigned, signature=sign(key or invited.key, unsigned.payload(holder)))
 
 
-def request(name: PeerId, shown: Ticket | None = None, *, round: int = 0) -> JoinRequest:
+def request(name: PeerId, shown: Ticket | ProofOfWork | None = None, *, round: int = 0) -> JoinRequest:
     unsigned = JoinRequest(peer=name, run=RUN, capacity=capacity(), beat=1, round=round, ticket=shown, signature="")
     return signed_by(name, unsigned)
 

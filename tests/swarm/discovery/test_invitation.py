@@ -28,7 +28,7 @@ def link_of(token: Token) -> str:
 
 def door() -> Door:
     plan = genesis(RUN, [(AUTHOR.peer_id, capacity())], Rules(), signers=[AUTHOR.peer_id])
-    return Door(parent=plan, admissions=Admissions(), members=(), statements=(), verify=is_signed)
+    return Door(parent=plan, admissions=Admissions(), members=(), digests=(), statements=(), verify=is_signed)
 
 
 def test_a_link_carries_what_the_door_takes() -> None:
