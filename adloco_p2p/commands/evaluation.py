@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import torch
     import transformers
 
+    from adloco_p2p.data.prompt_template import PromptTemplate
+
 TASK_BATCH = 8
 """Prompts at a time."""
 LOWEST_PRIORITY = 19
@@ -138,17 +140,18 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
     model = load_model(saved.sources, outer, instance)
     plain = merged(model) if run.model.lora.rank else cast("transformers.PreTrainedModel", model)
     tokenizer = _transformers_tokenizer(saved.sources)
-    if arguments.chat and tokenizer.chat_template is None:
-        raise ConfigError("--chat: the tokenizer of this run has no chat template; leave it out", code="E208")
+    prompts = _prompts(tokenizer) if arguments.chat else None
     scores = score_tasks(
         plain.to(select_device(PeerConfig(device="auto" if arguments.lifeline is None else "cpu"))).eval(),
         tokenizer,
         arguments.tasks,
         batch_size=TASK_BATCH,
         limit=arguments.limit,
-        is_chat=arguments.chat,
+        write_prompt=None if prompts is None else prompts.write,
         tasks_path=arguments.tasks_path,
     )
+    if prompts is not None:
+        prompts.close()
     digest = canonical.digest([score.digest for score in scores])
     if arguments.json:
         tasks = [canonical.to_plain(score) for score in scores]
@@ -161,6 +164,15 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
         figures = "  ".join(f"{name} {value:.4f}" for name, value in sorted(score.metrics.items()))
         say(f"  {score.name:<20} {plural(score.num_documents, 'document')}  {figures}")
     return 0
+
+
+def _prompts(tokenizer: "transformers.PreTrainedTokenizerBase") -> "PromptTemplate":
+    """Raises ConfigError for a tokenizer without a chat template, or with several."""
+    from adloco_p2p.data.prompt_template import PromptTemplate
+
+    if not isinstance(tokenizer.chat_template, str):
+        raise ConfigError("--chat: the tokenizer of this run has no chat template; leave it out", code="E208")
+    return PromptTemplate(tokenizer.chat_template, special_tokens=tokenizer.special_tokens_map, setting="--chat")
 
 
 def _step_back(fd: int) -> None:

@@ -33,7 +33,7 @@ class Setup:
     has_marks: bool
     """Whether it has `{% generation %}` marks."""
     special_tokens: Mapping[str, Any]
-    """By the names that templates use."""
+    """By the names that templates use; also whether the text ends where an answer begins, or goes on."""
     memory_bytes: int
     """Address space, beside that of this process before the first conversation."""
     first_seconds: float

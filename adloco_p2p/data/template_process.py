@@ -27,7 +27,8 @@ CONVERSATION_SECONDS = 0.005
 BYTE_SECONDS = 5e-6
 """Ample: known templates take some 0.1 ms for a conversation of a kilobyte."""
 KEPT_SECONDS = 60.0
-WHOSE = "data.messages_column: the model's chat template"
+SETTING = "data.messages_column"
+WHOSE = f"{SETTING}: the model's chat template"
 REMEDY = "choose a tokenizer with a plainer template"
 MAX_LAST_LINE_BYTES = 300
 
@@ -36,8 +37,9 @@ class TemplateProcess:
     """Renders conversations by one template, in a child that the first of them starts. `close` ends the child, as the end of
     this object does, of the process, or of the thread that started it."""
 
-    def __init__(self, template: str, *, has_marks: bool, special_tokens: Mapping[str, Any]) -> None:
-        """`has_marks`: whether the template has `{% generation %}` marks."""
+    def __init__(self, template: str, *, has_marks: bool, special_tokens: Mapping[str, Any], setting: str = SETTING) -> None:
+        """`has_marks`: whether the template has `{% generation %}` marks. `setting`: named in errors."""
+        self._whose = f"{setting}: the model's chat template"
         self._setup = Setup(
             template=template,
             has_marks=has_marks,
@@ -62,8 +64,10 @@ class TemplateProcess:
             return answer["text"], [(first, last) for first, last in answer["spans"]]
         roles = ", ".join(message["role"] for message in messages)[:200]
         if "refuses" in answer:
-            raise ConfigError(f"{WHOSE} refuses a conversation of {roles}: {answer['refuses']}", code="E207")
-        raise ConfigError(f"{WHOSE} takes too much for a conversation of {roles}: {answer['exceeds']}; {REMEDY}", code="E208")
+            raise ConfigError(f"{self._whose} refuses a conversation of {roles}: {answer['refuses']}", code="E207")
+        raise ConfigError(
+            f"{self._whose} takes too much for a conversation of {roles}: {answer['exceeds']}; {REMEDY}", code="E208"
+        )
 
     def close(self) -> None:
         if self._end is not None:

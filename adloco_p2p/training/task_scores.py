@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import transformers
 
@@ -23,6 +23,11 @@ class TaskScore:
     """By lm-eval's names without the filter `none`: `acc`, `acc_stderr`, `exact_match,strict-match`."""
 
 
+class WritePrompt(Protocol):
+    def __call__(self, messages: Sequence[Mapping[str, str]], *, is_begun: bool) -> str:
+        """The text of a conversation up to the answer, or up to where an answer that `is_begun` goes on."""
+
+
 def score_tasks(
     model: transformers.PreTrainedModel,
     tokenizer: Any,
@@ -30,11 +35,11 @@ def score_tasks(
     *,
     batch_size: int,
     limit: int | None,
-    is_chat: bool,
+    write_prompt: WritePrompt | None = None,
     tasks_path: Path | None = None,
 ) -> list[TaskScore]:
     """Scores of a causal model, on its device, on tasks: names of lm-eval's, or YAML files of tasks, whose code is run.
-    Of each task the first `limit` documents; none: all. `is_chat`: prompts are written by the tokenizer's chat template.
+    Of each task the first `limit` documents; none: all. `write_prompt`: by a chat template; none: plain prompts.
     `tasks_path`: a directory of further tasks, found by name before those of lm-eval.
 
     Raises DeviceError where lm-eval is not installed, and ConfigError where a task or its data cannot be loaded.
@@ -57,19 +62,29 @@ def score_tasks(
             include_path=str(tasks_path) if tasks_path is not None else None,
             include_defaults=not all(_is_file(task) for task in tasks),
         )
+    language_model = HFLM if write_prompt is None else _with_prompts_by(write_prompt, HFLM)
     try:
         found = lm_eval.simple_evaluate(
-            HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, device=str(model.device)),
+            language_model(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, device=str(model.device)),
             tasks=list(tasks),
             task_manager=manager,
             limit=limit,
-            apply_chat_template=is_chat,
+            apply_chat_template=write_prompt is not None,
             log_samples=True,
         )
     except (KeyError, ValueError, OSError) as error:  # an unknown name or form, or data that is not here
         raise ConfigError(f"--tasks {' '.join(tasks)}: {brief(error)}", code="E223") from error
     assert found is not None, "one process"
     return [_score(name, samples, found["results"][name]) for name, samples in found["samples"].items()]
+
+
+def _with_prompts_by(write_prompt: WritePrompt, kind: type) -> type:
+    """lm-eval's kind of model, which would render the template in this process and without limits."""
+
+    def apply_chat_template(_self: Any, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return write_prompt(chat_history, is_begun=not add_generation_prompt)
+
+    return type("Prompted", (kind,), {"apply_chat_template": apply_chat_template})
 
 
 def _is_file(task: str) -> bool:
