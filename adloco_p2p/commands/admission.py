@@ -23,13 +23,13 @@ from adloco_p2p.swarm.discovery.join_link import is_link, parse_link, with_invit
 
 def invite(arguments: argparse.Namespace) -> int:
     """Print links that let others in, or end an invitation."""
-    if arguments.revoke is None and (run := read_run(arguments.workdir)) is not None and run.admission.kind == "open":
+    if arguments.revoke is None and (run := read_run(arguments.workdir)) is not None and run.admission.kind != "tickets":
         address = _address(arguments.workdir)
         if arguments.json:
             say_json({"link": address})
         else:
             say(address)
-            remark("the run is open: it asks for no invitation")
+            remark(f"the run asks for no invitation: admission {run.admission.in_words}")
         return 0
     signer = signer_of(arguments.workdir)
     if arguments.revoke is not None:
@@ -99,6 +99,7 @@ def members(arguments: argparse.Namespace) -> int:
         document = {
             "round": plan.round,
             "admission": run.admission.kind,
+            "price_minutes": run.admission.price_minutes if run.admission.kind == "work" else 0.0,
             "signers": plan.signers,
             "course": canonical.to_plain(plan.course),
             "members": seats,
@@ -107,7 +108,7 @@ def members(arguments: argparse.Namespace) -> int:
         }
         say_json(document)
         return 0
-    say(f"round {plan.round}, admission {run.admission.kind}, {plural(len(plan.roster), 'member')}")
+    say(f"round {plan.round}, admission {run.admission.in_words}, {plural(len(plan.roster), 'member')}")
     if ordered := in_words(plan.course, plan.round):
         say(ordered)
     for absent in (peer for peer in plan.signers if peer not in roster_of(plan)):

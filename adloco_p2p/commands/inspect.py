@@ -134,6 +134,7 @@ def plan(arguments: argparse.Namespace) -> int:
         document = {
             "samples": num_samples,
             "parameters": need.num_parameters,
+            "admission": {"kind": run.admission.kind, "price_attempts": run.admission.price},
             "exchange": asdict(exchange),
             "look": None if look is None else asdict(look),
             "estimates": [asdict(item) for item in estimates],
@@ -155,6 +156,7 @@ def plan(arguments: argparse.Namespace) -> int:
         _devices_line(_devices()),
         _exchange_line(exchange),
         *_look_lines(run, look),
+        f"  admission: {run.admission.in_words}",
     ):
         say(line)
     if computing is not None:

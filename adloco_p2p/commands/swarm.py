@@ -88,8 +88,8 @@ def swarm(arguments: argparse.Namespace) -> int:
 def _checked_run(arguments: argparse.Namespace) -> RunConfig:
     """The run, with mistakes shown before any process starts. Raises ConfigError."""
     loaded = load_run(arguments.config, [*OWN_PEERS, *arguments.set, *_length(arguments)])
-    if loaded.value.admission.kind != "open":
-        raise ConfigError("--set admission.kind=tickets: all peers of `swarm` are your own; leave it out", code="E201")
+    if (kind := loaded.value.admission.kind) != "open":
+        raise ConfigError(f"--set admission.kind={kind}: all peers of `swarm` are your own; leave it out", code="E201")
     if loaded.value.founders:
         raise ConfigError("--set founders: `swarm` fills it in with its own peers; leave it out", code="E201")
     if any(setting.replace(" ", "").startswith("control_address=off") for setting in arguments.peer_set):

@@ -8,6 +8,7 @@ from adloco_p2p.config.plugins import packages_problems
 from adloco_p2p.config.quiet_hours import parse_range
 from adloco_p2p.config.run_config import AVERAGING_PRESETS, DataConfig, ModelConfig, RunConfig
 from adloco_p2p.core.model.instance_plan import MAX_HISTORY
+from adloco_p2p.core.model.rules import DEFAULT_PRICE_MINUTES
 from adloco_p2p.core.model.scalars import MAX_INSTANCES
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
@@ -35,6 +36,7 @@ def combinations(run: RunConfig) -> list[str]:
         *_work(run),
         *_instances(run),
         *_own_data(run),
+        *_admission(run),
     ]
 
 
@@ -419,6 +421,15 @@ def _own_data(run: RunConfig) -> list[str]:
             f"evaluation.rows: {run.evaluation.rows} rows for {len(mixture)} data sets (instances.data); raise it to that"
         )
     return problems
+
+
+def _admission(run: RunConfig) -> list[str]:
+    if run.admission.kind == "work" or run.admission.price_minutes == DEFAULT_PRICE_MINUTES:
+        return []
+    return [
+        f"admission.price_minutes: {run.admission.price_minutes:g}, but with admission.kind={run.admission.kind} no seat costs"
+        " computing; set admission.kind=work, or leave it out"
+    ]
 
 
 def peer_combinations(peer: PeerConfig) -> list[str]:

@@ -34,6 +34,7 @@ from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, pro
 from adloco_p2p.runtime.adapters.metrics_endpoint import node_endpoint
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
+from adloco_p2p.runtime.adapters.seat_price import earn_seat
 from adloco_p2p.runtime.adapters.shared_base import base_servers, get_base
 from adloco_p2p.runtime.adapters.swarm_ports import (
     PRICES,
@@ -189,7 +190,7 @@ async def _take_part(
 
 def _say_link(link: str, embedding: Embedding, run: RunConfig, identity: Identity) -> str:
     """The link for others. Only here, to the run's author, it holds an invitation; events and views have the bare one."""
-    if run.admission.kind == "open":
+    if run.admission.kind != "tickets":
         embedding.say(f"join link: {link}")
         return link
     if identity.peer_id != run.author:
@@ -337,7 +338,7 @@ class NetworkPeer:
 
     def _may_invite(self) -> bool:
         is_signer = self._swarm_node.identity.peer_id in self._agreement.ledger.plans[-1].signers
-        return is_signer or self._local.run.admission.kind == "open"
+        return is_signer or self._local.run.admission.kind != "tickets"
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -420,6 +421,7 @@ class NetworkPeer:
             self._maintenance.compare_clocks(),
             pass_on_statements(self._local.embedding.workdir.path, self._agreement, self._local.embedding.say),
             watch_admission(self._agreement),
+            earn_seat(self._local.embedding.workdir.path, self._agreement, self._local.sink.write),
         ]
 
     # --- callbacks ---------------------------------------------------------------------------------------------------

@@ -177,6 +177,7 @@ def _started(me: PeerId, run: RunConfig, built: Built, *, resumed_round: int | N
         resumed_round=resumed_round,
         codec=run.averaging.codec,
         data_sets=tuple(run.readers),
+        admission=run.admission.in_words,
     )
 
 

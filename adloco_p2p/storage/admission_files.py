@@ -1,17 +1,19 @@
-"""The invitations in a working directory: those that its owner made, its own ticket, and statements on their way.
+"""Admission in a working directory: invitations that its owner made, its own ticket or proof, and statements on their way.
 
 address.txt        the link to the run without an invitation, as the node listened last
 invitations.txt    secret: one token per line, of every invitation made here (`swarm/discovery/invitation.py`)
 ticket.json        the ticket that let this peer in; it is shown again when the peer comes back
+proof.json         the last proof of work of this peer, where a seat costs computing
 statements/        a signer's statements that no plan carries yet, one file each
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from adloco_p2p import decode
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Statement, Ticket
+from adloco_p2p.core.model.ledger_entry import ProofOfWork, Statement, Ticket
 from adloco_p2p.errors import RemoteProtocolError, StorageError
 from adloco_p2p.storage.disk import replace_file, reported, write_all
 
@@ -63,6 +65,21 @@ def keep_ticket(workdir: Path, ticket: Ticket) -> None:
     path = workdir / "ticket.json"
     with reported(path):
         replace_file(path, canonical.encode(ticket))
+
+
+def read_proof(workdir: Path) -> ProofOfWork | None:
+    """None also for a damaged one: another is computed. Raises StorageError."""
+    path = workdir / "proof.json"
+    with reported(path), suppress(RemoteProtocolError):
+        return decode.decode(ProofOfWork, path.read_bytes(), max_bytes=MAX_BYTES) if path.exists() else None
+    return None
+
+
+def keep_proof(workdir: Path, proof: ProofOfWork) -> None:
+    """Raises StorageError."""
+    path = workdir / "proof.json"
+    with reported(path):
+        replace_file(path, canonical.encode(proof))
 
 
 def keep_statement(workdir: Path, statement: Statement) -> None:

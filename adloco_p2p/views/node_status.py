@@ -39,6 +39,7 @@ def summary(status: Status) -> dict[str, Any]:
         "device": progress.device_words(status),
         "metrics": [_metric(measure) for measure in measures(status)],
         "join_link": status.join_link,
+        "admission": status.admission,
         "ended_by_signer": own_part.ended_by_signer(status),
         "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
         "peers": [_peer(row) for row in peers],
@@ -112,6 +113,8 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
         for sample in scores["samples"]
         for task, metric, peer in [sample["labels"]]
     ]
+    if fields["admission"]:
+        found.append(_line("admission", fields["admission"]))
     if fields["join_link"]:
         found.append(_line("address", fields["join_link"]))
     found += [_line("warning", units.short_peers(item["message"])) for item in fields["conditions"]]

@@ -1,8 +1,10 @@
 """This peer's part in the run, in words: its seat, what it waits for, what signers ordered, bans. Pure."""
 
+from math import log
+
 from adloco_p2p.core.model.course import is_paused_at
 from adloco_p2p.core.model.instance_plan import HostShare
-from adloco_p2p.core.model.telemetry import InstanceLine, Plan
+from adloco_p2p.core.model.telemetry import InstanceLine, Plan, Proving
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.views import units
 from adloco_p2p.views.slow_peer import link_words, waits_for_its_link
@@ -91,6 +93,8 @@ def joining(status: Status) -> str:
         others = {*(roster_entry.peer for roster_entry in ahead[-1].roster), *status.peer_states} - {status.peer}
         if all(status.peer_states.get(peer) == "left" for peer in others):
             return "waiting to join; no other peer takes part: the run is paused or over, or this machine is cut off"
+        if status.proving is not None:
+            return proving_words(status.proving)
         return f"waiting to join; plans read up to round {ahead[-1].round}"
     if words := keeper_words(status) or bench_words(status):
         return words
@@ -103,6 +107,15 @@ def joining(status: Status) -> str:
         return ""
     what = "the state is here" if status.fetched >= shares.keys() else "fetching the state"
     return what + until
+
+
+def proving_words(event: Proving) -> str:
+    """How far a peer is that computes for its seat: not far from any end, as attempts do not add up."""
+    here = event.seconds / max(1, event.attempts) * event.price
+    return (
+        f"computing for a seat: {units.count(event.attempts)} attempts in {units.duration(event.seconds)}; it takes"
+        f" {units.duration(here)} here on average, by a lottery: half of all need less than {units.duration(here * log(2))}"
+    )
 
 
 def _has_work(status: Status, plan: Plan) -> bool:

@@ -68,6 +68,7 @@ def document(run: ShownRun) -> Document:
             "digest": status.run,
             "name": text(status.name),
             "mode": status.mode,
+            "admission": (own or status).admission,
             "rounds": status.rounds,
             "samples": status.samples,
             "inner_steps": status.inner_steps,

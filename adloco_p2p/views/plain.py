@@ -237,6 +237,13 @@ def _first_contribution(event: telemetry.FirstContribution, status: Status) -> s
 
 
 @line.register
+def _proving(event: telemetry.Proving, _status: Status) -> str:
+    if event.is_over:
+        return _joined("seat", f"paid with {units.count(event.attempts)} attempts in {units.duration(event.seconds)}")
+    return _joined("seat", own_part.proving_words(event))
+
+
+@line.register
 def _stopping(event: telemetry.Stopping | telemetry.Pausing, _status: Status) -> str:
     return _joined(event.event, _why(event.reason))
 

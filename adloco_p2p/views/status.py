@@ -51,6 +51,8 @@ class Status:
     parameters: int = 0
     device: str = ""
     micro_batch_limit: int = 0
+    admission: str = ""
+    """Which peers the run lets in, and the price of a seat."""
     codec: str = ""
     """In which pseudo-gradients travel."""
     data_sets: tuple[str, ...] = ()
@@ -110,6 +112,8 @@ class Status:
     """By instance: states on their way to this peer."""
     fetched: frozenset[int] = frozenset()
     """Instances whose state has come to this peer since its start."""
+    proving: telemetry.Proving | None = None
+    """It computes for its seat."""
     bandwidth: telemetry.Bandwidth | None = None
     """Rates and caps of now; none where nothing measures them."""
     machine: telemetry.Machine | None = None
@@ -198,6 +202,7 @@ def _started(status: Status, event: telemetry.Started, time: float) -> Status:
         machine=None,
         downloads={},
         fetched=frozenset(),
+        proving=None,
     )
 
 
@@ -520,6 +525,11 @@ def _state_download(event: telemetry.StateDownload, status: Status) -> Status:
     else:
         downloads, fetched = others, status.fetched | {event.instance}
     return replace(status, downloads=downloads, fetched=fetched)
+
+
+@fold.register
+def _proving(event: telemetry.Proving, status: Status) -> Status:
+    return replace(status, proving=None if event.is_over else event)
 
 
 @fold.register

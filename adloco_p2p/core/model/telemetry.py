@@ -75,6 +75,8 @@ class Started(Log):
     """In which pseudo-gradients travel."""
     data_sets: tuple[str, ...] = ()
     """Of the mixture, where instances have data of their own."""
+    admission: str = ""
+    """Which peers the run lets in, and the price of a seat, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,17 @@ import torch
 from packaging.requirements import Requirement
 
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.core.ledger.proof_of_work import Puzzle
+from adloco_p2p.core.model.rules import AdmissionRules
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import ConfigError, StorageError, brief
-from adloco_p2p.storage.workdir import Holder, holder_of
+from adloco_p2p.storage.workdir import Holder, holder_of, read_run
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config, has_open_port, is_free
 from adloco_p2p.training.device import gpu_problem, memory_of, select_devices
 from adloco_p2p.training.memory_need import PROCESS_BYTES
 from adloco_p2p.views.check_report import CheckResult
+from adloco_p2p.views.units import duration
 
 DISTRIBUTION = "adloco-peer"
 LEAST_PYTHON = (3, 11)
@@ -27,6 +31,7 @@ LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = 1 << 29, 3 << 29
 BYTES_PER_TRAINED_PARAMETER = 48
 """On a CPU, with AdamW and averages in float32. `adloco-peer plan` computes it for a given run (training/memory_need.py)."""
 DRIVER_SECONDS = 5.0
+TRIED_ATTEMPTS = 8
 MEMORY_INFO = Path("/proc/meminfo")
 CONTAINER_LIMIT, CONTAINER_USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
 NVIDIA = Path("/proc/driver/nvidia/version")
@@ -42,6 +47,9 @@ def check_machine(config: PeerConfig, workdir: Path | None) -> Iterator[CheckRes
     holder = holder_of(workdir) if workdir is not None else None
     if workdir is not None:
         yield check_workdir(workdir, holder)
+        run = read_run(workdir)
+        if run is not None and run.admission.price:
+            yield check_seat_price(run.admission)
     yield check_ports(config, is_running=holder is not None)
 
 
@@ -134,6 +142,17 @@ def check_workdir(workdir: Path, holder: Holder | None) -> CheckResult:
         return CheckResult(check="workdir", outcome="ok", found=f"{who}; no node runs there")
     age = f", last event {max(0.0, time.time() - events.stat().st_mtime):.0f} s ago" if events.exists() else ""
     return CheckResult(check="workdir", outcome="ok", found=f"{who}; a node runs there (process {holder.pid}{age})")
+
+
+def check_seat_price(admission: AdmissionRules) -> CheckResult:
+    """What a seat in the run of the directory takes here, by a few attempts."""
+    puzzle = Puzzle(run=Digest(""), peer=PeerId(""), plan=Digest(""), round=0, price=admission.price)
+    began = time.perf_counter()
+    for nonce in range(TRIED_ATTEMPTS):
+        puzzle.attempt(nonce)
+    seconds = (time.perf_counter() - began) / TRIED_ATTEMPTS * admission.price
+    found = f"{admission.in_words}; {duration(seconds)} on average here"
+    return CheckResult(check="seat", outcome="ok", found=found)
 
 
 def check_ports(config: PeerConfig, *, is_running: bool) -> CheckResult:
