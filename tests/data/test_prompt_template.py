@@ -1,9 +1,9 @@
 """Prompts for `evaluate --tasks --chat`: as the tokenizer would write them, in a child process with limits."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-import transformers
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from adloco_p2p.data import template_process
@@ -59,8 +59,7 @@ def test_a_template_without_end_is_ended(monkeypatch: pytest.MonkeyPatch, made: 
 
 def test_the_harness_renders_no_template_itself(made: list[PromptTemplate]) -> None:
     lm = pytest.importorskip("lm_eval.models.huggingface")
-    kind = _with_prompts_by(prompts_by(PLAIN, made).write, lm.HFLM)
-    model = kind.__new__(kind)
-    model.tokenizer = transformers.PreTrainedTokenizerFast
+    kind: Any = _with_prompts_by(prompts_by(PLAIN, made).write, lm.HFLM)
+    model = kind.__new__(kind)  # without a model, which no prompt needs
     assert model.apply_chat_template(ASKED) == "<user>How far?</s><assistant>"
     assert model.apply_chat_template(BEGUN, add_generation_prompt=False) == "<user>How far?</s><assistant>So far"
