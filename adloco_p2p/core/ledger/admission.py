@@ -206,6 +206,8 @@ class Door:
             return f"the request of {request.peer} is of round {request.round}, and this is round {self._parent.round}"
         if self._parent.price:
             return self._problem_of_proof(request) if self.must_pay(request.peer) else ""
+        if isinstance(request.ticket, ProofOfWork):  # peers of a version without prices cannot read it
+            return f"{request.peer} shows a proof of work, and no seat of this run costs one"
         if not self._parent.is_ticketed or request.peer in self._signers or request.peer in self._members:
             return ""
         if not isinstance(request.ticket, Ticket):

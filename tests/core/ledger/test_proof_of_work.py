@@ -225,6 +225,13 @@ def test_a_foreign_or_precomputed_nonce_gives_no_seat(make: Callable[[Ledger], J
     assert verdict(ledger, joined=[asked]) == f"the nonce {asked.ticket.nonce} is no proof of work of p001 for round 4"
 
 
+def test_a_run_without_a_price_takes_no_proof() -> None:
+    for rules in (RULES, replace(RULES, admission=AdmissionRules(kind="open"))):
+        shown = asking(peer(1), ProofOfWork(round=0, nonce=0))
+        wrong = verdict(ticketed_ledger(rules=rules), joined=[shown])
+        assert wrong == "p001 shows a proof of work, and no seat of this run costs one"
+
+
 def test_what_is_no_proof_gives_no_seat() -> None:
     ledger = paid_ledger()
     pass_rounds(ledger, 4)
