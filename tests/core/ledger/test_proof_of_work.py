@@ -12,6 +12,7 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS, CheckBudget, Puzzle
 from adloco_p2p.core.ledger.validation import door_of, verify_ledger
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.ledger_entry import JoinRequest, LedgerEntry, ProofOfWork
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.rules import ATTEMPTS_PER_MINUTE, AdmissionRules
@@ -20,6 +21,7 @@ from adloco_p2p.core.planning.standing import after_report, seated
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.sim.identities import signed_by, verify
+from adloco_p2p.sim.synthetic_reports import certificate_of
 from tests.core.core_values import RUN, capacity, peer
 from tests.core.ledger.test_admission import (
     AUTHOR,
@@ -249,12 +251,11 @@ def test_any_holder_of_the_ledger_sees_a_seat_that_was_not_paid() -> None:
     assert verify_ledger(ledger.plans[0], entries, decide, verify) == []
     nonce = failed(puzzle_at(ledger.truncated(ledger.digests[1]), peer(1)))
     unpaid = asking(peer(1), ProofOfWork(round=1, nonce=nonce), round=1)
-    forged = LedgerEntry(
-        plan=entries[1].plan,
-        value=replace(entries[1].value, joined=(unpaid,)),
-        reports=(),
-        certificate=entries[1].certificate,
+    value = replace(entries[1].value, joined=(unpaid,))
+    certificate = certificate_of(
+        [AUTHOR], (value.parent, canonical.digest(value)), ballot=Ballot(attempt=0, peer=AUTHOR), absent=()
     )
+    forged = LedgerEntry(plan=entries[1].plan, value=value, reports=(), certificate=certificate)
     (problem, *_) = verify_ledger(ledger.plans[0], [entries[0], forged], decide, verify)
     assert f"the nonce {nonce} is no proof of work of p001 for round 1" in problem
 
