@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.first_seats import free_first_seats, served_before
-from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, JoinRequest, Ticket, Value, Verify
+from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, Invitation, JoinRequest, Ticket, Value, Verify
 from adloco_p2p.core.model.measurers import lot as drawn
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
@@ -33,8 +33,8 @@ class Admissions:
     """Of one ledger, up to its end. A position is that of a plan in the ledger."""
 
     def __init__(self) -> None:
-        self._seats: dict[PeerId, tuple[PeerId, int]] = {}
-        """Peers that an invitation let in -> its key, and the position."""
+        self._seats: dict[PeerId, tuple[Invitation, int]] = {}
+        """Peers that an invitation let in -> the invitation, and the position."""
         self._rulings: dict[Digest, Ruling] = {}
         """By the digest of the statement, in the order of the ledger."""
 
@@ -42,7 +42,7 @@ class Admissions:
         """The value is final. `members` had seats before."""
         for request in value.joined:
             if request.ticket is not None and request.peer not in members:
-                self._seats.setdefault(request.peer, (request.ticket.invitation.key, position))
+                self._seats.setdefault(request.peer, (request.ticket.invitation, position))
         for statement in value.statements:
             self._rulings[canonical.digest_once(statement)] = Ruling(statement=statement, position=position)
 
@@ -63,12 +63,16 @@ class Admissions:
 
     def seats_taken(self) -> Counter[PeerId]:
         """Peers that each invitation let in, by its key."""
-        return Counter(key for key, _ in self._seats.values())
+        return Counter(invitation.key for invitation, _ in self._seats.values())
+
+    def inviters(self) -> Mapping[PeerId, PeerId]:
+        """Key of each invitation that let a peer in -> the signer that made it."""
+        return {invitation.key: invitation.signer for invitation, _ in self._seats.values()}
 
     def invited_by(self, peer: PeerId) -> PeerId | None:
         """The key of the invitation that let the peer in."""
         seat = self._seats.get(peer)
-        return None if seat is None else seat[0]
+        return None if seat is None else seat[0].key
 
     def bans(self) -> Mapping[PeerId, Ruling]:
         """Peers that are banned, and by which statement or evidence."""
