@@ -362,6 +362,11 @@ def test_what_can_be_done_next_is_a_command_that_the_shell_finds(
     arguments = Namespace(workdir=tmp_path, export=None)
     assert _conclude(arguments, [], Steps(sys.stderr), finished=[tmp_path / "peer-0"], is_stopped=False) == 0
     assert f"  {shown} generate --workdir {tmp_path}/peer-0 " in capsys.readouterr().out
+    monkeypatch.setattr(trained_model, "open_saved", lambda workdir: object())
+    _ended(Stop(reason="complete", is_finished=True), arguments)
+    assert capsys.readouterr().out == f"done. Write the model: {shown} export --workdir {tmp_path} --output DIR\n"
+    _ended(Stop(reason="asked", is_finished=False), Namespace(workdir=tmp_path, command_line="adloco-peer start"))
+    assert capsys.readouterr().out == f"saved; continue with: {shown} start\n"
 
 
 @pytest.mark.parametrize(("code", "word"), [(0, "saved"), (130, "stopped")])

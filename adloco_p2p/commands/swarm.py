@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from adloco_p2p.commands.console import Steps, open_view, program, say
+from adloco_p2p.commands.console import Steps, as_called, open_view, program, say
 from adloco_p2p.commands.control import ended
 from adloco_p2p.commands.swarm_members import (
     LOOK_SECONDS,
@@ -189,7 +189,7 @@ def _conclude(
     code = 3 if failed else 0
     if not finished:
         ended = "saved" if all(member.process.returncode == 0 for member in members) else "stopped"
-        say(f"{ended}; continue with: {arguments.command_line.replace('adloco-peer', program(), 1)}")
+        say(f"{ended}; continue with: {as_called(arguments.command_line)}")
         return code
     first, command = shlex.quote(str(finished[0])), program()
     nexts = [
