@@ -438,8 +438,8 @@ def test_a_model_that_could_be_of_the_hub_is_looked_for_here_too(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert main(["start", "--workdir", str(tmp_path / "w"), "--set", "model.pretrained=models/mine"]) == 2
     said = capsys.readouterr().err
-    assert "E208: tokenizer.source: 'models/mine' cannot be loaded: no directory of that name is here; revision 'main'" in said
-    assert "where tokenizer.source is left out, model.pretrained names it" in said
+    assert "E208: tokenizer.source, or model.pretrained where that is left out: 'models/mine' cannot be loaded" in said
+    assert "no directory of that name is here; revision 'main'" in said
 
 
 def test_a_plan_of_a_model_that_is_not_there_names_it_too(capsys: pytest.CaptureFixture[str]) -> None:
