@@ -25,6 +25,8 @@ _ABSENT = frozenset({"left", "suspected"})
 
 def waiting_kind(status: Status) -> str:
     """What `joining` describes, in a word."""
+    if status.peer in status.bans:
+        return "ban"
     return "keeper" if keeper_words(status) else "bench" if bench_words(status) else "joining"
 
 
