@@ -415,6 +415,12 @@ def test_a_usage_error_names_the_program_once_and_no_list_of_verbs(capsys: pytes
     assert capsys.readouterr().err.startswith("usage: adloco-peer join ")
 
 
+def test_help_as_a_verb_leads_to_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["help"])
+    assert "help: no such verb; did you mean --help?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("cap", ["1", "9999", "8Mbit", "-1", "nan"])
 def test_a_cap_in_other_units_is_refused_with_those_that_are_accepted(cap: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

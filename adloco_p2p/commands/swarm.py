@@ -52,6 +52,8 @@ def swarm(arguments: argparse.Namespace) -> int:
     steps.enter("looking for peers of an earlier swarm")
     wait_for_ending(workdirs)
     if ended(workdirs[0]) is not None and is_complete(workdirs[0]):
+        _check_length(run, workdirs[0])
+        say(f"this run is complete: {run.work.length} are done")
         return _conclude(arguments, [], steps, finished=[workdirs[0]], is_stopped=False)
     threads = max(1, (os.cpu_count() or 1) // arguments.peers)
     machine = [f"num_threads={threads}", "allow_local_files=true"]  # the run is the user's own
@@ -83,6 +85,17 @@ def swarm(arguments: argparse.Namespace) -> int:
             end(members)
     finished = [member.workdir for member in members if is_complete(member.workdir)]
     return _conclude(arguments, members, steps, finished=finished, is_stopped=interrupts.is_asked)
+
+
+def _check_length(run: RunConfig, workdir: Path) -> None:
+    """Raise ConfigError where a longer or shorter run is asked for than the complete one of the directory."""
+    done = read_run(workdir)
+    if done is not None and done.work.length != run.work.length:
+        raise ConfigError(
+            f"{workdir.parent}: its run is complete with {done.work.length}, and {run.work.length} are asked for; name a new"
+            " --workdir, and to go on from this model export it and add --set model.pretrained=DIR",
+            code="E203",
+        )
 
 
 def _checked_run(arguments: argparse.Namespace) -> RunConfig:
