@@ -320,7 +320,7 @@ def test_runs_side_by_side_and_a_click_shows_another_one() -> None:
 
 def test_text_of_other_peers_stays_text() -> None:
     made = [{**event, "reason": EVIL} if event["event"] in ("plan", "merge") else event for event in events()]
-    made = [{**event, "peer": EVIL} if event["event"] == "joined" else event for event in made]
+    made = [{**event, "peer": EVIL[:64]} if event["event"] == "joined" else event for event in made]
     made[0] = {**made[0], "name": EVIL, "device": EVIL}
 
     async def scenario() -> None:
