@@ -12,7 +12,7 @@ from tests.e2e.swarm_processes import processes_of, wait, write_swarm_config
 from tests.e2e.terminal import COLUMNS, LINES, Terminal, terminal
 
 MOVES_PER_SECOND = 2.0
-WATCHED_SECONDS = 10.0
+WATCHED_SECONDS = 6.0
 STATE_BYTES_PER_SECOND = 40_000
 """So that the state is seconds on its way, and its bar is in some frames."""
 STATE_COMES = re.compile(r"^ state .* of [\d.]+ kB", re.MULTILINE)
