@@ -42,7 +42,7 @@ USER 10001:10001
 WORKDIR /data
 VOLUME /data
 EXPOSE 31337/tcp
-# The node ends its round, saves and says goodbye.
+# The node ends its round, saves and leaves.
 STOPSIGNAL SIGTERM
 # A node or a bootstrap, from its start on; else the first peer of a swarm; else the page of a dashboard, at its usual port.
 HEALTHCHECK --interval=60s --timeout=30s --start-period=10m --retries=3 CMD adloco-peer status --workdir /data > /dev/null \

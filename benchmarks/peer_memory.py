@@ -28,7 +28,7 @@ PHASES = {
     "starting the p2p daemon": "loading libraries",
     "reading the text": "starting the p2p daemon",
     "building the model": "reading the text",
-    "connecting to the others": "building the model",
+    "joining the network": "building the model",
 }
 """Beginnings of lines of output, each with the phase that it ends; then every round's line ends a phase."""
 MIB = 2**20

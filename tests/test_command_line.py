@@ -362,6 +362,11 @@ def test_what_can_be_done_next_is_a_command_that_the_shell_finds(
     arguments = Namespace(workdir=tmp_path, export=None)
     assert _conclude(arguments, [], Steps(sys.stderr), finished=[tmp_path / "peer-0"], is_stopped=False) == 0
     assert f"  {shown} generate --workdir {tmp_path}/peer-0 " in capsys.readouterr().out
+    monkeypatch.setattr(trained_model, "open_saved", lambda workdir: object())
+    _ended(Stop(reason="complete", is_finished=True), arguments)
+    assert capsys.readouterr().out == f"done. Write the model: {shown} export --workdir {tmp_path} --output DIR\n"
+    _ended(Stop(reason="asked", is_finished=False), Namespace(workdir=tmp_path, command_line="adloco-peer start"))
+    assert capsys.readouterr().out == f"saved; continue with: {shown} start\n"
 
 
 @pytest.mark.parametrize(("code", "word"), [(0, "saved"), (130, "stopped")])
@@ -410,6 +415,12 @@ def test_a_usage_error_names_the_program_once_and_no_list_of_verbs(capsys: pytes
     assert capsys.readouterr().err.startswith("usage: adloco-peer join ")
 
 
+def test_help_as_a_verb_leads_to_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["help"])
+    assert "help: no such verb; did you mean --help?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("cap", ["1", "9999", "8Mbit", "-1", "nan"])
 def test_a_cap_in_other_units_is_refused_with_those_that_are_accepted(cap: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
@@ -433,8 +444,8 @@ def test_a_model_that_could_be_of_the_hub_is_looked_for_here_too(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert main(["start", "--workdir", str(tmp_path / "w"), "--set", "model.pretrained=models/mine"]) == 2
     said = capsys.readouterr().err
-    assert "E208: tokenizer.source: 'models/mine' cannot be loaded: no directory of that name is here; revision 'main'" in said
-    assert "where tokenizer.source is left out, model.pretrained names it" in said
+    assert "E208: tokenizer.source, or model.pretrained where that is left out: 'models/mine' cannot be loaded" in said
+    assert "no directory of that name is here; revision 'main'" in said
 
 
 def test_a_plan_of_a_model_that_is_not_there_names_it_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,8 @@ from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
+from tests.core.core_values import peer
+from tests.core.ledger.test_admission import AUTHOR, KEY, agree, invited, ticketed_ledger
 from tests.views.synthetic import OTHERS, START, THIS, events, stamped
 
 POOLS = """
@@ -362,7 +364,7 @@ def test_offline_never_asks_the_hub(tmp_path: Path) -> None:
     ended, output, errors = command(*words, first=first)
     assert ended == 2 and "asked" not in output, output
     lines = errors.splitlines()
-    assert len(lines) == 3 and lines[0].startswith("adloco-peer: E208: tokenizer.source: 'owner/model'")
+    assert len(lines) == 3 and "left out: 'owner/model' cannot be loaded" in lines[0]
 
 
 class Dead:
@@ -424,6 +426,18 @@ def test_the_status_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["status", "--json", "--workdir", str(workdir)]) == 0
     fields = json.loads(capsys.readouterr().out)
     assert (fields["state"], fields["rounds"], fields["fraction"]) == ("finished", 24, 1.0)
+
+
+def test_the_status_of_a_peer_without_the_model_names_no_command_that_would_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It came when the run had ended."""
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig())
+    write_events(tmp_path, [event for event in events() if event["event"] != "checkpoint"])
+    assert main(["status", "--workdir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "no model of it is here" in said and "export" not in said.replace("can export it", "")
 
 
 def test_a_verb_that_finds_no_node_names_how_the_run_of_the_directory_goes_on(
@@ -603,6 +617,24 @@ def test_a_keeper_is_listed_without_the_probation_that_it_never_ends(
     assert main(["members", "--workdir", str(tmp_path)]) == 0
     keeper, newcomer = [line for line in capsys.readouterr().out.splitlines() if "since round" in line]
     assert keeper.endswith("since round 3  keeper") and "on probation for 8 more reports" in newcomer
+
+
+def test_an_invitation_ends_with_the_signer_that_made_it_and_is_listed_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = ticketed_ledger()
+    agree(ledger, joined=[invited(peer(1))])
+    monkeypatch.setattr(admission, "read_ledger", lambda workdir: (RunConfig(), ledger))
+
+    def listed(*more: str) -> str:
+        assert main(["members", "--workdir", str(tmp_path), *more]) == 0
+        return capsys.readouterr().out
+
+    assert f"invitation {KEY}: 1 seat taken\n" in listed()
+    ledger.plans[-1] = replace(ledger.plans[-1], signers=(peer(1),))
+    assert f"invitation {KEY}: 1 seat taken, ended: its signer was removed\n" in listed()
+    (shown,) = json.loads(listed("--json"))["invitations"]
+    assert shown == {"key": KEY, "seats_taken": 1, "is_revoked": False, "signer": AUTHOR}
 
 
 def test_an_open_run_prints_its_link_to_every_peer_and_another_only_to_a_signer(

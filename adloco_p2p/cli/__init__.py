@@ -95,6 +95,19 @@ FIRST_STEPS = {
     "audit:show": "reading the ledger",
     "audit:explain": "reading the ledger",
     "audit:simulate": "simulating",
+    "control:status": "asking the node",
+    "control:watch": "asking the node",
+    "control:command": "asking the node",
+    "control:bandwidth": "asking the node",
+    "admission:invite": "reading the ledger",
+    "admission:members": "reading the ledger",
+    "admission:ban": "reading the ledger",
+    "admission:unban": "reading the ledger",
+    "signing:signers": "reading the ledger",
+    "signing:command": "reading the ledger",
+    "inspect:show_config": "reading the settings",
+    "observe:replay": "reading the events",
+    "support:bundle": "reading the run",
 }
 """The first step of each verb that takes longer than a moment."""
 

@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
     def _unknown(self, verb: str | None) -> str | None:
         """The misspelt verb or option, if there is one; argparse would report what is missing instead."""
         if self.verbs and verb is not None:
-            near = difflib.get_close_matches(verb, self.verbs, n=1)
+            near = ["--help"] if verb == "help" else difflib.get_close_matches(verb, self.verbs, n=1)
             return f"{verb}: no such verb" + (f"; did you mean {near[0]}?" if near else f"; there are {', '.join(self.verbs)}")
         options = set(re.findall(r"--[a-z-]+", self.format_help()))
         for option in (word.partition("=")[0] for word in self._given if word.startswith("--") and word != "--"):

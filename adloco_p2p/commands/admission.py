@@ -81,7 +81,7 @@ def members(arguments: argparse.Namespace) -> int:
     run, ledger = read_ledger(arguments.workdir)
     plan = ledger.plans[-1]
     admissions = ledger.admissions
-    taken, revoked = admissions.seats_taken(), admissions.revoked()
+    taken, revoked, inviters = admissions.seats_taken(), admissions.revoked(), admissions.inviters()
     invitations = sorted({*taken, *revoked})
     if arguments.json:
         seats = [
@@ -103,7 +103,10 @@ def members(arguments: argparse.Namespace) -> int:
             "signers": plan.signers,
             "course": canonical.to_plain(plan.course),
             "members": seats,
-            "invitations": [{"key": key, "seats_taken": taken[key], "is_revoked": key in revoked} for key in invitations],
+            "invitations": [
+                {"key": key, "seats_taken": taken[key], "is_revoked": key in revoked, "signer": inviters.get(key)}
+                for key in invitations
+            ],
             "bans": [ban_fields(ruling) for ruling in admissions.bans().values()],
         }
         say_json(document)
@@ -116,7 +119,9 @@ def members(arguments: argparse.Namespace) -> int:
     for seat in plan.roster:
         say("  " + "  ".join(_seat_words(seat, plan, ledger)))
     for key in invitations:
-        say(f"invitation {key}: {plural(taken[key], 'seat')} taken{', revoked' if key in revoked else ''}")
+        has_no_signer = key in inviters and inviters[key] not in plan.signers
+        end = ", revoked" if key in revoked else ", ended: its signer was removed" if has_no_signer else ""
+        say(f"invitation {key}: {plural(taken[key], 'seat')} taken{end}")
     for line in ban_lines(list(admissions.bans().values())):
         say(line)
     return 0

@@ -41,9 +41,9 @@ def show(arguments: argparse.Namespace) -> int:
         if arguments.json:
             say_json(_document(plan, entry))
             continue
-        instances = "  ".join(f"{p.instance}: {p.requested_batch} {p.mode}" for p in plan.instances)
+        instances = "  ".join(f"instance {p.instance}: batch {p.requested_batch} {p.mode}" for p in plan.instances)
         merges = "".join(f"  merge {' + '.join(map(str, m.sources))} -> {m.target}" for m in plan.merges)
-        votes = "" if entry is None else f"  {len(entry.certificate.votes)} votes"
+        votes = "" if entry is None else f"  {plural(len(entry.certificate.votes), 'vote')}"
         digest = canonical.digest(plan)
         say(f"round {plan.round:<4} {digest[:12]}  {plural(len(plan.roster), 'peer')}{votes}  {instances}{merges}")
     return 0
@@ -67,7 +67,8 @@ def verify(arguments: argparse.Namespace) -> int:
     if problems:
         return EXIT_BROKEN
     say(
-        f"sound: {len(entries)} plans after the first, {votes} votes and {reports} reports, every decision recomputed;"
+        f"sound: {plural(len(entries), 'plan')} after the first, {plural(votes, 'vote')} and {plural(reports, 'report')}, every"
+        " decision recomputed;"
         f" emergency entries (by less than half of those entitled to vote): {emergencies}"
     )
     for round_number, made in evidence:

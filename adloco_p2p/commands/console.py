@@ -64,6 +64,11 @@ def program() -> str:
     return "adloco-peer" if called.name != "adloco-peer" or shutil.which(called.name) else shlex.quote(sys.argv[0])
 
 
+def as_called(command: str) -> str:
+    """A command that begins with `adloco-peer`, by the name under which the shell of the user finds the program."""
+    return command.replace("adloco-peer", program(), 1)
+
+
 def make_way() -> None:
     """Take the step that is under way off the line, for a result or an error."""
     if _shown is not None:
@@ -200,6 +205,7 @@ def open_view(
 ) -> "View":
     """The live view in a terminal, one line per round elsewhere. `members`: the peers of a swarm on this machine.
     `workdirs`: of the nodes that the key for a pause asks."""
+    make_way()
     if is_quiet:
         from adloco_p2p.views.plain import PlainView
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from adloco_p2p.commands.console import say, say_json
+from adloco_p2p.commands.console import as_called, program, say, say_json
 from adloco_p2p.commands.train import leads_to_others
 from adloco_p2p.control.api import API_VERSION
 from adloco_p2p.control.client import ControlClient, starting_status
@@ -69,11 +69,13 @@ def _last_words(workdir: Path, status: Status) -> str:
     loss = f", held-out loss {units.loss(finish.heldout_loss)}" if finish.heldout_loss is not None else ""
     order = f"; {words}" if (words := own_part.ended_by_signer(status)) else ""
     end = f"finished: {progress.position(status)}{loss}, {units.count(finish.tokens)} tokens{order}"
-    pictures = f"  the pictures: adloco-peer report --workdir {workdir} --output DIR"
+    pictures = f"  the pictures: {program()} report --workdir {workdir} --output DIR"
     if run is not None and run.model.program:
         return f"{end}\n{pictures}"  # the program has the model
-    model = f"  the model:    adloco-peer export --workdir {workdir} --output DIR"
-    following = "  a new run from it: adloco-peer start CONFIG --workdir NEW --set model.pretrained=DIR"
+    if status.last_checkpoint is None:
+        return f"{end}\n{pictures}\n  no model of it is here: peers that trained, or kept, can export it"
+    model = f"  the model:    {program()} export --workdir {workdir} --output DIR"
+    following = f"  a new run from it: {program()} start CONFIG --workdir NEW --set model.pretrained=DIR"
     return "\n".join([end, model, pictures, following])
 
 
@@ -86,7 +88,7 @@ def _continuing(workdir: Path, last: Status | None) -> str:
     why = f"the last one stopped: {last.stopping}; " if last is not None and last.state == "stopped" else ""
     command = read_command(workdir)
     if command.startswith("adloco-peer start ") or leads_to_others(workdir):  # a link that is needed is not kept
-        return f"{why}its run goes on with: {command or f'adloco-peer join --workdir {workdir}'}"
+        return f"{why}its run goes on with: {as_called(command or f'adloco-peer join --workdir {workdir}')}"
     return f"{why}its run goes on with the command that started it"
 
 

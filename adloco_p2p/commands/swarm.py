@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from adloco_p2p.commands.console import Steps, open_view, program, say
+from adloco_p2p.commands.console import Steps, as_called, open_view, program, say
 from adloco_p2p.commands.control import ended
 from adloco_p2p.commands.swarm_members import (
     LOOK_SECONDS,
@@ -52,6 +52,8 @@ def swarm(arguments: argparse.Namespace) -> int:
     steps.enter("looking for peers of an earlier swarm")
     wait_for_ending(workdirs)
     if ended(workdirs[0]) is not None and is_complete(workdirs[0]):
+        _check_length(run, workdirs[0])
+        say(f"this run is complete: {run.work.length} are done")
         return _conclude(arguments, [], steps, finished=[workdirs[0]], is_stopped=False)
     threads = max(1, (os.cpu_count() or 1) // arguments.peers)
     machine = [f"num_threads={threads}", "allow_local_files=true"]  # the run is the user's own
@@ -83,6 +85,17 @@ def swarm(arguments: argparse.Namespace) -> int:
             end(members)
     finished = [member.workdir for member in members if is_complete(member.workdir)]
     return _conclude(arguments, members, steps, finished=finished, is_stopped=interrupts.is_asked)
+
+
+def _check_length(run: RunConfig, workdir: Path) -> None:
+    """Raise ConfigError where a longer or shorter run is asked for than the complete one of the directory."""
+    done = read_run(workdir)
+    if done is not None and done.work.length != run.work.length:
+        raise ConfigError(
+            f"{workdir.parent}: its run is complete with {done.work.length}, and {run.work.length} are asked for; name a new"
+            " --workdir, and to go on from this model export it and add --set model.pretrained=DIR",
+            code="E203",
+        )
 
 
 def _checked_run(arguments: argparse.Namespace) -> RunConfig:
@@ -189,7 +202,7 @@ def _conclude(
     code = 3 if failed else 0
     if not finished:
         ended = "saved" if all(member.process.returncode == 0 for member in members) else "stopped"
-        say(f"{ended}; continue with: {arguments.command_line.replace('adloco-peer', program(), 1)}")
+        say(f"{ended}; continue with: {as_called(arguments.command_line)}")
         return code
     first, command = shlex.quote(str(finished[0])), program()
     nexts = [

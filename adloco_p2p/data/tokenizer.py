@@ -159,9 +159,9 @@ class PretrainedTokenizer:
             where = "" if is_here else f"no directory of that name is here; revision {revision!r} of the hub: "
             why = _first_line(error) if is_here or is_asked else NOT_CACHED
             raise ConfigError(
-                f"tokenizer.source: {config.source!r} cannot be loaded: {where}{why}; name a local directory with"
-                " tokenizer.json, or a hub tokenizer that can be reached (where tokenizer.source is left out, model.pretrained"
-                " names it); a model that starts from random weights can use bytes (no download)",
+                f"tokenizer.source, or model.pretrained where that is left out: {config.source!r} cannot be loaded: {where}"
+                f"{why}; name a local folder with tokenizer.json, or a hub tokenizer that can be reached; a model that begins"
+                " from random weights can use bytes (no download)",
                 code="E208",
             ) from error
         if not getattr(self._inner, "is_fast", False):

@@ -212,7 +212,7 @@ async def _train(
 ) -> Stop:
     """Connect to the others, then run the loop to the end."""
     embedding = local.embedding
-    embedding.workdir.enter("connecting to the others")
+    embedding.workdir.enter("joining the network")
     discovery = Discovery(
         swarm_node.dht,
         swarm_node.identity,

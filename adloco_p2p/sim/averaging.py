@@ -2,7 +2,7 @@
 
 An attempt is all members that joined it under one key. Once the last one has joined, every member ends after a time of its own:
 with the average, if it can still reach all others, else with a failure that names those that it cannot reach. So of one attempt
-some members may have the average and others not. A member that gives up tells the others, as far as its words
+some members may have the average and others not. A member that gives up notifies the others, as far as its messages
 arrive. Once all have joined, the attempt has decided, and a retry may complete it (`swarm/allreduce/completion.py`): here the
 average is that of its members then, too.
 

@@ -46,7 +46,7 @@ class Links:
 
     def exchange(self, peer: PeerId, effect: Average, average: object) -> float:
         """Seconds until this member has the average, from when all have joined. Links whose rates are stated take what
-        `reduction_shares` says."""
+        `reduction_shares` gives."""
         del peer, average
         if len(effect.weights) == 1:
             return LONE_SECONDS

@@ -8,12 +8,12 @@ rounds that were lost are not counted: monitors read that as a restart.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
 from adloco_p2p.core.model.telemetry import Bandwidth, Gpu, Machine
-from adloco_p2p.views import looks, progress, table_rows, traffic, units
+from adloco_p2p.views import looks, own_part, progress, table_rows, traffic, units
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.table_rows import InstanceRow
 
@@ -69,7 +69,14 @@ class Measure:
 
 def measures(status: Status) -> list[Measure]:
     """All of them, always the same names in the same order: what people read most comes first."""
-    return [*_work(status), *_run(status), *_traffic(status), *_instances(status), *_troubles(status), *_machine(status)]
+    found = [*_work(status), *_run(status), *_traffic(status), *_instances(status), *_troubles(status), *_machine(status)]
+    if own_part.keeper_words(status):
+        return [replace(measure, words="") if measure.name in _OF_TRAINING else measure for measure in found]
+    return found
+
+
+_OF_TRAINING = frozenset({"adloco_tokens_total", "adloco_samples_total", "adloco_micro_batch_limit_samples"})
+"""People who look at a keeper, which trains nothing, need not read them."""
 
 
 def bootstrap_measures(num_connected: int | None) -> list[Measure]:

@@ -129,7 +129,7 @@ def _peer_lines(row: Mapping[str, Any]) -> list[str]:
         units.one_line(row["nickname"] or ""),
         row["state"],
         row["role"],
-        f"{units.count(row['samples_per_second'])} samples/s",
+        f"{units.count(row['samples_per_second'])} samples/s" if row["samples_per_second"] else "",
         f"{units.percent(row['share'])} of the work" if row["share"] is not None else "",
     )
     link = _line(

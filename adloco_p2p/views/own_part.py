@@ -27,6 +27,8 @@ _ABSENT = frozenset({"left", "suspected"})
 
 def waiting_kind(status: Status) -> str:
     """What `joining` describes, in a word."""
+    if status.peer in status.bans:
+        return "ban"
     return "keeper" if keeper_words(status) else "bench" if bench_words(status) else "joining"
 
 
@@ -81,15 +83,17 @@ def bench_words(status: Status) -> str:
 
 
 def joining(status: Status) -> str:
-    """In words, why this peer has no work in the run yet; empty where it has work, or none is planned for it."""
+    """In words, why this peer has no work in the run yet, or no more; empty where it has work, or none is planned for it."""
     plan = status.current_plan
     if plan is None or plan.is_last or not status.peer or status.state != "running":
         return ""
+    if words := ban_words(status).get(status.peer):
+        return words
     ahead = [known for known in status.plans if known.round >= plan.round]
     if all(roster_entry.peer != status.peer for roster_entry in plan.roster):
         admitted = [known.round for known in ahead if any(roster_entry.peer == status.peer for roster_entry in known.roster)]
         if admitted:
-            return f"waiting to join: round {admitted[0]}"
+            return f"joins in round {admitted[0]}"
         others = {*(roster_entry.peer for roster_entry in ahead[-1].roster), *status.peer_states} - {status.peer}
         if all(status.peer_states.get(peer) == "left" for peer in others):
             return "waiting to join; no other peer takes part: the run is paused or over, or this machine is cut off"

@@ -24,6 +24,7 @@ HELP = (
     ("held-out", "the same on text that nobody trains on; the number to watch"),
     ("batch", "texts per step, of all peers together; `64 of 104`: more would help, this is what fits the machines"),
     ("mode", "single: one pass a step; capped: the batch is cut to what fits; accumulate: several passes a step"),
+    ("phase", "averaging: with the others; committing: a majority signs the same result; by others: without this peer"),
     ("share", "part of the work of a round that a peer does, by its speed"),
     ("looked at", "others measured how much a peer's work lowers the loss of its texts: a score, about 0 without training"),
     ("uplink/s", "how fast a peer sent its last averages"),

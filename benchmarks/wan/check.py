@@ -1,4 +1,4 @@
-"""Does the emulator do what it says? Wanted against measured, in under a minute.
+"""Does the emulator do what it is set to? Wanted against measured, in under a minute.
 
     python -m benchmarks.wan.check
 

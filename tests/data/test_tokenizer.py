@@ -76,7 +76,7 @@ def test_a_tokenizer_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match=r"tokenizer\.source: .*nowhere.* no such directory"):
         open_tokenizer(TokenizerConfig(source=str(tmp_path / "nowhere")))
     with pytest.raises(
-        ConfigError, match=r"tokenizer\.source: 'nobody/nothing' cannot be .*: no directory .* here; revision 'v1'"
+        ConfigError, match=r"tokenizer\.source, .*: 'nobody/nothing' cannot be .*: no directory .* here; revision 'v1'"
     ):
         open_tokenizer(TokenizerConfig(source="nobody/nothing", revision="v1"))
     assert len(asked) <= 1  # none where names are a proxy's business

@@ -97,7 +97,8 @@ def _comes_back_by_the_bare_address_until_it_is_banned(first: PeerProcess, guest
     assert guest.me == banned
     assert run(["ban", banned[-8:], "--reason", "tests", "--workdir", first.workdir], folder=folder).code == 0
     assert guest.end() == 2
-    assert "is banned from this run; no link helps; a signer of the run lifts a ban" in guest.words
+    assert "is banned from this run: tests; no link helps; a signer of the run lifts a ban" in guest.words
+    assert re.search(rf"^ban +banned in round \d+ by {first.me}: tests$", guest.words, re.MULTILINE), guest.words
     wait(lambda: banned not in roster_of(first, folder), "the ban to be in the ledger", first)
     bans = json.loads(run(["ledger", "bans", "--json", "--workdir", first.workdir], folder=folder).output)
     assert [(ban["peer"], ban["reason"], ban["signer"]) for ban in bans] == [(banned, "tests", first.me)]

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from adloco_p2p.cli import main
+from adloco_p2p.commands import swarm as swarm_verb
 from adloco_p2p.commands.console import Steps
 from adloco_p2p.commands.swarm import _conclude
 from adloco_p2p.commands.swarm_members import Interrupts, Member, wait_until_ready
@@ -118,6 +120,22 @@ def test_a_child_ends_when_its_parent_is_gone_however_that_ended() -> None:
         assert process.stdout.readline() == b"here\n"
         process.kill()
         assert process.stdout.read() == b"ending\n"  # and the end of the file: nobody holds the pipe any more
+
+
+def test_a_complete_swarm_is_called_so_and_another_length_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "peer-0").mkdir()
+    run = load_run(None, ["admission.kind=open", "admission.probation_rounds=0"]).value
+    (tmp_path / "peer-0" / "run.json").write_bytes(canonical.encode(run))
+    for name in ("is_complete", "ended"):
+        monkeypatch.setattr(swarm_verb, name, lambda workdir: True)
+    words = ["swarm", "--peers", "2", "--workdir", str(tmp_path)]
+    assert main(words) == 0
+    assert "this run is complete: 24 rounds are done\ndone. Try next:" in capsys.readouterr().out
+    assert main([*words, "--rounds", "30"]) == 2
+    said = capsys.readouterr()
+    assert "E203" in said.err and "complete with 24 rounds, and 30 rounds are asked for" in said.err and "done" not in said.out
 
 
 def test_the_same_command_again_leaves_the_model_that_it_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

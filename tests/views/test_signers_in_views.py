@@ -167,6 +167,24 @@ def test_a_keeper_is_not_on_the_bench_and_shows_whether_anybody_trains() -> None
     for event in made:
         view.update(stamped(event))
     assert screen.getvalue().splitlines()[-1] == "keeper    keeps the states, trains nothing"
+    shown = "\n".join(node_status.lines(node_status.summary(status)))
+    assert "keeper" in shown and "samples" not in shown and " tokens" not in shown
+    trains = node_status.lines(
+        node_status.summary(replay([made[0], {**made[1], "roster": [{**mine, "is_keeper": False}, other]}]))
+    )
+    assert "0 samples trained" in "\n".join(trains)
+
+
+def test_a_banned_peer_reads_its_ban_at_once_and_does_not_wait_to_join() -> None:
+    plan = next(event for event in events() if event["event"] == "plan")
+    without = {**plan, "roster": [seat for seat in plan["roster"] if seat["peer"] != THIS], "instances": []}
+    ban = {"event": "ruled", "time": START, "round": 3, "action": "ban", "subject": THIS, "by": AUTHOR, "reason": "sends noise"}
+    made = [events()[0], without]
+    assert own_part.joining(replay(made)).startswith("waiting to join")
+    words = f"banned in round 3 by {AUTHOR}: sends noise"
+    assert progress.phase(replay([*made, ban])) == words
+    assert own_part.joining(replay([*made, ban, {**ban, "action": "unban"}])).startswith("waiting to join")
+    assert "banned in round 3 by" in screen(replay([*made, ban]), 80, 24)
 
 
 def test_a_run_whose_length_was_changed_shows_the_new_one() -> None:

@@ -247,7 +247,7 @@ def joiner(*, seated_from: int, working_from: int) -> list[Made]:
     ("newest", "words", "phases"),
     [
         (0, "waiting to join; plans read up to round 0", {"by others"}),
-        (2, "waiting to join: round 2", {"by others"}),
+        (2, "joins in round 2", {"by others"}),
         (3, "fetching the state", {"following"}),
         (4, "fetching the state; training from round 4 on", {"following"}),
         (5, "", {"planned"}),

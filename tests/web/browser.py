@@ -21,6 +21,9 @@ import aiohttp
 DESKTOP, PHONE = (1280, 900), (390, 844)
 START_SECONDS = 30.0
 COMMANDS = ("chromium", "chromium-browser", "google-chrome")
+ONCE = "new Promise((done) => {{ const look = () => {} ? done(true) : setTimeout(look, 50); look(); }})"
+"""A promise that is kept as soon as the condition holds."""
+_TILES = "document.querySelectorAll('#tiles div').length"
 
 
 @dataclass
@@ -61,8 +64,8 @@ class Tab:
         assert "exceptionDetails" not in reply, reply
         return reply["result"].get("value")
 
-    async def open(self, url: str, *, size: tuple[int, int], is_dark: bool) -> None:
-        """Load the page and wait until it has drawn something."""
+    async def open(self, url: str, *, size: tuple[int, int], is_dark: bool, drawn: str = _TILES) -> None:
+        """Load the page and wait until it has drawn something: until the expression `drawn` is true."""
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
         width, height = size
@@ -71,18 +74,12 @@ class Tab:
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
         await self.call("Emulation.setEmulatedMedia", features=scheme)
         await self.call("Page.navigate", url=url)
-        await self.evaluate(_DRAWN)
+        await self.evaluate(ONCE.format(f"location.href !== 'about:blank' && {drawn}"))
 
     async def picture(self, *, is_whole: bool = True) -> bytes:
         """The page as PNG: all of it, however long, or what its window shows."""
         reply = await self.call("Page.captureScreenshot", captureBeyondViewport=is_whole)
         return base64.b64decode(reply["data"])
-
-
-_DRAWN = """new Promise((resolve) => {
-  const look = () => document.querySelectorAll("#tiles div").length ? resolve(true) : setTimeout(look, 50);
-  look();
-})"""
 
 
 @contextlib.asynccontextmanager
@@ -97,6 +94,7 @@ async def tab() -> AsyncIterator[Tab]:
             "--no-sandbox",
             "--disable-gpu",
             "--hide-scrollbars",
+            "--ignore-certificate-errors",  # a test signs its own
             "--remote-debugging-port=0",
             f"--user-data-dir={folder}",
             "about:blank",

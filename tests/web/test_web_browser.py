@@ -2,9 +2,13 @@
 
 import asyncio
 import contextlib
+import datetime
+import ipaddress
 import itertools
 import json
+import ssl
 import string
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,11 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from yarl import URL
 
 from adloco_p2p.core.ledger.contributions import Contribution
@@ -19,9 +28,10 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.views.comparison import ComparedRun
 from adloco_p2p.views.page import document, plans_of, side_by_side, text
 from adloco_p2p.views.peer_page import peer_documents
+from adloco_p2p.views.run_report import draw_report
 from adloco_p2p.web.server import Address, Page, Server
 from tests.views.synthetic import OTHERS, THIS, Made, events, replay, shown_run, stamped
-from tests.web.browser import DESKTOP, PHONE, Tab, tab
+from tests.web.browser import DESKTOP, ONCE, PHONE, Tab, tab
 
 pytestmark = pytest.mark.heavy
 EVIL = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script>'\"&amp;</td>"
@@ -45,9 +55,28 @@ def shown(made: list[Made], *, is_own: bool = True) -> dict[str, Any]:
     return document(shown)
 
 
+def certificate(folder: Path) -> ssl.SSLContext:
+    """Of a server at 127.0.0.1, signed by itself."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "run.example.org")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(issuer_name=name, subject_name=name, public_key=key.public_key(), serial_number=1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem, (encoding, form) = folder / "server.pem", (Encoding.PEM, PrivateFormat.PKCS8)
+    pem.write_bytes(key.private_bytes(encoding, form, NoEncryption()) + made.public_bytes(encoding))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pem)
+    return context
+
+
 @contextlib.asynccontextmanager
-async def below_a_path(url: str, path: str) -> AsyncIterator[str]:
-    """A web server that shows the page of `url` below a path, as in front of a public run; its own URL."""
+async def behind_tls(url: str, path: str) -> AsyncIterator[str]:
+    """A web server with TLS that shows the page of `url` below a path, as in front of a public run; its own URL. It passes the
+    address of the page as the name that is asked for, as nginx does."""
 
     async def forward(request: web.Request) -> web.StreamResponse:
         asked = URL(url).join(URL(request.raw_path.removeprefix(path).lstrip("/"), encoded=True))
@@ -63,8 +92,9 @@ async def below_a_path(url: str, path: str) -> AsyncIterator[str]:
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}{path}/"
+        with tempfile.TemporaryDirectory() as folder:
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificate(Path(folder))).start()
+        yield f"https://127.0.0.1:{runner.addresses[0][1]}{path}/"
     finally:
         await runner.cleanup()
 
@@ -290,7 +320,7 @@ def test_runs_side_by_side_and_a_click_shows_another_one() -> None:
 
 def test_text_of_other_peers_stays_text() -> None:
     made = [{**event, "reason": EVIL} if event["event"] in ("plan", "merge") else event for event in events()]
-    made = [{**event, "peer": EVIL} if event["event"] == "joined" else event for event in made]
+    made = [{**event, "peer": EVIL[:64]} if event["event"] == "joined" else event for event in made]
     made[0] = {**made[0], "name": EVIL, "device": EVIL}
 
     async def scenario() -> None:
@@ -320,6 +350,42 @@ def test_news_reach_an_open_page_and_what_was_opened_stays_open() -> None:
     asyncio.run(scenario())
 
 
+def test_a_page_behind_tls_and_below_a_path_is_whole_and_gets_the_news() -> None:
+    async def scenario() -> None:
+        async with serving(shown(events(8))) as (page, direct), behind_tls(direct, "/run") as url, tab() as opened:
+            await opened.open(url, size=DESKTOP, is_dark=False)
+            assert await opened.evaluate("[location.protocol, isSecureContext]") == ["https:", True]
+            page.show(shown(events(12)))
+            grown = "document.querySelectorAll('#loss-readout')[0].textContent.startsWith('round 11:')"
+            await opened.evaluate(ONCE.format(grown))
+            saved = (
+                "[...document.querySelectorAll('a[download]')].map((link) => fetch(link.href).then((reply) => reply.status))"
+            )
+            assert set(await opened.evaluate(f"Promise.all({saved})")) == {200}
+            assert opened.problems == []
+            assert opened.asked and all(asked.startswith(url) for asked in opened.asked), opened.asked
+
+    asyncio.run(scenario())
+
+
+def test_the_report_is_one_file_that_a_browser_shows_without_asking_for_anything(tmp_path: Path) -> None:
+    (page,) = draw_report(map(stamped, events()), tmp_path, as_html=True)
+
+    async def scenario() -> None:
+        async with tab() as opened:
+            for size in (DESKTOP, PHONE):
+                opened.asked.clear()
+                await opened.open(page.as_uri(), size=size, is_dark=True, drawn="document.readyState === 'complete'")
+                assert await opened.evaluate("document.querySelectorAll('figure svg').length") >= 5
+                drawn = "[...document.querySelectorAll('figure svg')].every((svg) => svg.getBoundingClientRect().height > 100)"
+                assert await opened.evaluate(drawn)
+                needed, there = await opened.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+                assert needed <= there, "the report is wider than the screen"
+                assert opened.problems == [] and opened.asked == [page.as_uri()]
+
+    asyncio.run(scenario())
+
+
 def test_the_page_shows_that_no_round_has_been_reported_yet() -> None:
     async def scenario() -> None:
         async with serving(shown(events(3)[:5], is_own=False)) as (_, url), tab() as opened:
@@ -331,15 +397,11 @@ def test_the_page_shows_that_no_round_has_been_reported_yet() -> None:
     asyncio.run(scenario())
 
 
-ONCE = "new Promise((done) => {{ const look = () => {} ? done(true) : setTimeout(look, 50); look(); }})"
-"""A promise that is kept as soon as the condition holds."""
-
-
 def test_the_address_holds_what_the_reader_chose_also_below_a_path() -> None:
     """Axis, log, smooth, peer and opened plans survive a reload, and a friend who opens the address sees the same."""
 
     async def scenario() -> None:
-        async with serving(shown(events())) as (_, direct), below_a_path(direct, "/run/a") as url:
+        async with serving(shown(events())) as (_, direct), behind_tls(direct, "/run/a") as url:
             async with tab() as opened:
                 await opened.open(url, size=DESKTOP, is_dark=False)
                 await opened.evaluate("document.querySelector('#ledger details').open = true")

@@ -17,7 +17,16 @@ from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS, Puzzle
 from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.first_seats import free_first_seats, served_before
-from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, JoinRequest, ProofOfWork, Ticket, Value, Verify
+from adloco_p2p.core.model.ledger_entry import (
+    JOIN_ROUNDS,
+    Decree,
+    Invitation,
+    JoinRequest,
+    ProofOfWork,
+    Ticket,
+    Value,
+    Verify,
+)
 from adloco_p2p.core.model.measurers import lot as drawn
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.roster_entry import RosterEntry
@@ -37,8 +46,8 @@ class Admissions:
     """Of one ledger, up to its end. A position is that of a plan in the ledger."""
 
     def __init__(self, founders: Iterable[PeerId] = ()) -> None:
-        self._seats: dict[PeerId, tuple[PeerId, int]] = {}
-        """Peers that an invitation let in -> its key, and the position."""
+        self._seats: dict[PeerId, tuple[Invitation, int]] = {}
+        """Peers that an invitation let in -> the invitation, and the position."""
         self._ended: dict[PeerId, list[tuple[int, bool]]] = {peer: [(0, True)] for peer in founders}
         """Where seats cost computing: peers that lost seats -> the position of each loss, and whether the peer had reported in
         that seat. Founders count as if they had."""
@@ -49,7 +58,7 @@ class Admissions:
         """The value is final. `members` had seats before."""
         for request in value.joined:
             if isinstance(request.ticket, Ticket) and request.peer not in members:
-                self._seats.setdefault(request.peer, (request.ticket.invitation.key, position))
+                self._seats.setdefault(request.peer, (request.ticket.invitation, position))
         for statement in value.statements:
             self._rulings[canonical.digest_once(statement)] = Ruling(statement=statement, position=position)
 
@@ -77,12 +86,16 @@ class Admissions:
 
     def seats_taken(self) -> Counter[PeerId]:
         """Peers that each invitation let in, by its key."""
-        return Counter(key for key, _ in self._seats.values())
+        return Counter(invitation.key for invitation, _ in self._seats.values())
+
+    def inviters(self) -> Mapping[PeerId, PeerId]:
+        """Key of each invitation that let a peer in -> the signer that made it."""
+        return {invitation.key: invitation.signer for invitation, _ in self._seats.values()}
 
     def invited_by(self, peer: PeerId) -> PeerId | None:
         """The key of the invitation that let the peer in."""
         seat = self._seats.get(peer)
-        return None if seat is None else seat[0]
+        return None if seat is None else seat[0].key
 
     def has_worked(self, peer: PeerId) -> bool:
         """Whether the peer reported in the last seat that it lost, and was not banned and let in again since."""

@@ -12,7 +12,7 @@ r - 1 is due, all hosted instances must have ended round r - 1 first. Otherwise 
 is still being averaged the next one computes. A single one may run ahead of itself where updates are delayed: the inner steps
 of round r begin while round r - 1 is averaged; its outer step comes beside them, and round r is handed over after that.
 
-How a peer that was away comes back. A known plan(r + 2) says that round r is over. A peer that is a little behind takes the
+How a peer that was away comes back. A known plan(r + 2) means that round r is over. A peer that is a little behind takes the
 averages of such rounds from the others without training; one that is far behind, or gets nowhere, or whose state is not the
 one that the others agree on, fast-forwards to the present and fetches the state.
 """

@@ -203,8 +203,8 @@ class SwarmNode:
             return f"behind a NAT, reachable through a relay at {addresses[0]}"
         if "private" in reaches:
             return (
-                f"reachable in the local network at {addresses[0]}; from elsewhere where the router lets it through (UPnP), "
-                "with port forwarding and --announce-maddrs, or through a relay once one is found"
+                f"reachable in the local network at {addresses[0]}; from the internet by a port that the router opens (UPnP) "
+                "or forwards (--announce-maddrs), or else by a relay, which this node looks for"
             )
         return f"reachable from this machine only, at {addresses[0]}; listen on /ip4/0.0.0.0/tcp/PORT for others"
 

@@ -6,7 +6,7 @@
 The root is the hash of the index, and the index has the hash of every chunk (`numerics/digest.py`), so donors need not be
 trusted. HELD has a bit for each chunk: one that is still fetching the blob serves what it has verified. The fetcher asks for
 several chunks ahead; they come in the order in which they were asked for. Either end closes. A fetcher that has the whole blob,
-from whomever it came, says so with an empty WANT and lets the donor close.
+from whomever it came, sends an empty WANT and lets the donor close.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,82 @@
+"""A newcomer's first minutes at a terminal: a swarm that moves on the screen, and a joiner that reads at every moment what it
+waits for, pauses and leaves by a key."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.processes import run
+from tests.e2e.swarm_processes import processes_of, wait, write_swarm_config
+from tests.e2e.terminal import COLUMNS, LINES, Terminal, terminal
+
+MOVES_PER_SECOND = 2.0
+WATCHED_SECONDS = 6.0
+STATE_BYTES_PER_SECOND = 40_000
+"""So that the state is seconds on its way, and its bar is in some frames."""
+STATE_COMES = re.compile(r"^ state .* of [\d.]+ kB", re.MULTILINE)
+NOT_FOR_A_JOINER = re.compile(r"\balone\b|elsewhere|\D0/0\b|\bnan\b|Traceback")
+JOINER_READS = ("reading the settings", "looking for the swarm", "waiting to join; plans read up to round", "joins in round")
+"""In this order, before it has its seat."""
+
+
+def moves_per_second(frames: list[tuple[float, str]]) -> float:
+    """How often the screen changed, by the time in which it was looked at."""
+    changes = sum(before != after for (_, before), (_, after) in pairwise(frames))
+    return changes / (frames[-1][0] - frames[0][0])
+
+
+def is_ordered(text: str, words: tuple[str, ...]) -> bool:
+    """Whether each word is there behind the first place of the one before."""
+    places = [text.find(word) for word in words]
+    return -1 not in places and places == sorted(places)
+
+
+def test_frames_that_stand_still_and_words_out_of_order_are_found() -> None:
+    still = [(0.25 * number, "the same") for number in range(9)]
+    assert moves_per_second(still) == 0.0 and moves_per_second([(second, str(second)) for second, _ in still]) == 4.0
+    assert is_ordered("a b c", ("a", "c")) and not is_ordered("a b c", ("c", "a")) and not is_ordered("a b", ("a", "c"))
+
+
+@pytest.mark.timeout(900)
+def test_a_newcomer_trains_joins_pauses_and_leaves(tmp_path: Path) -> None:
+    config = write_swarm_config(tmp_path, rounds=10_000, inner_steps=150)
+    first = tmp_path / "runs" / "peer-0"
+    with terminal("swarm", config, "--peers", 2, "--workdir", tmp_path / "runs", folder=tmp_path) as swarm:
+        swarm.wait_for_frame(lambda frame: re.search(r"round [1-9]\d*/", frame), "round 1")
+        _the_screen_moves(swarm)
+        link = run(["invite", "--workdir", first], folder=tmp_path).output.strip()
+        settings = ("allow_local_files=true", f"download_bytes_per_second={STATE_BYTES_PER_SECOND}")
+        joined = ("join", "--initial-peers", link, "--workdir", tmp_path / "mine", "--peer-set", *settings)
+        with terminal(*joined, folder=tmp_path) as joiner:
+            _a_joiner_reads_what_it_waits_for(joiner)
+            joiner.press("p")
+            joiner.wait_for_frame(lambda frame: re.search(r"^ round .* paused", frame, re.MULTILINE), "the pause")
+            joiner.press("p")
+            joiner.wait_for("resum")
+            joiner.press("q")
+            assert joiner.end() == 0
+            assert "saved; continue with: adloco-peer join --workdir" in joiner.text.replace("\r\n", " ")
+        swarm.press("q")
+        assert swarm.end() == 0
+        assert "saved; continue with: adloco-peer swarm" in swarm.text.replace("\r\n", " ")
+    wait(lambda: not processes_of(tmp_path), "nothing to be left of the swarm")
+
+
+def _the_screen_moves(swarm: Terminal) -> None:
+    begin = swarm.frames[-1][0]
+    swarm.wait_for_time(begin + WATCHED_SECONDS)
+    watched = [frame for frame in swarm.frames[:-1] if frame[0] >= begin]
+    assert moves_per_second(watched) >= MOVES_PER_SECOND
+    assert any("Peers of this swarm (2)" in frame for _, frame in watched)
+    for _, frame in watched:
+        lines = frame.replace("\r", "").split("\n")
+        assert len(lines) <= LINES and all(len(line) <= COLUMNS for line in lines), frame
+
+
+def _a_joiner_reads_what_it_waits_for(joiner: Terminal) -> None:
+    joiner.wait_for_frame(lambda frame: "training" in frame and "this peer:" in frame, "its first inner steps")
+    assert is_ordered(joiner.text, (*JOINER_READS, "this peer:")), joiner.text
+    assert any(STATE_COMES.search(frame) for _, frame in joiner.frames), joiner.text
+    assert not any(NOT_FOR_A_JOINER.search(frame) for _, frame in joiner.frames), joiner.text
