@@ -16,6 +16,9 @@ from typing import Any
 from adloco_p2p.core.model.once import PerObject
 from adloco_p2p.core.model.scalars import Digest
 
+ADDED = {"added": True}
+"""Metadata of a field that was added to a kind of value of which ledgers exist: it is written only where it is not its default,
+so the bytes of values that do not use it stay."""
 _noted = PerObject[tuple[Digest, int]]()
 """The digest of a value, and the length of its canonical bytes."""
 
@@ -27,6 +30,17 @@ def _names(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(kind))
 
 
+@cache
+def _added(kind: Any) -> dict[str, Any]:
+    """Fields that are left out where they have this default."""
+    return {f.name: f.default for f in dataclasses.fields(kind) if "added" in f.metadata} if _names(kind) else {}
+
+
+def _unused(kind: Any, value: Any) -> tuple[str, ...]:
+    """Added fields that are not written for this value."""
+    return tuple(name for name, default in _added(kind).items() if getattr(value, name) == default)
+
+
 def to_plain(value: Any) -> Any:
     """Dataclasses become dicts and tuples lists, recursively; scalars stay."""
     if value is None or isinstance(value, (str, int, float, bool)):
@@ -36,7 +50,8 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: to_plain(item) for key, item in value.items()}
     kind: Any = type(value)
-    return {name: to_plain(getattr(value, name)) for name in _names(kind)}
+    names, unused = _names(kind), _unused(kind, value)
+    return {name: to_plain(getattr(value, name)) for name in names if name not in unused}
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -70,7 +85,18 @@ _PLAIN: dict[type, Callable[[Any], str]] = {
 
 def _of_fields(kind: type) -> Callable[[Any], str]:
     """For one kind of dataclass. What a peer reads of a large swarm is mostly written once more, for its hash."""
-    names = sorted(_names(kind))
+    if not _added(kind):
+        return _of_names(_names(kind))
+    return lambda value: _of_names_but(kind, _unused(kind, value))(value)
+
+
+@cache
+def _of_names_but(kind: type, unused: tuple[str, ...]) -> Callable[[Any], str]:
+    return _of_names(tuple(name for name in _names(kind) if name not in unused))
+
+
+def _of_names(unsorted: tuple[str, ...]) -> Callable[[Any], str]:
+    names = sorted(unsorted)
     form = "{" + ",".join(f'"{name}":%s' for name in names) + "}"
     if len(names) < 2:
         return lambda value: form % tuple(_text[type(item)](item) for item in (getattr(value, name) for name in names))
