@@ -178,6 +178,10 @@ class Door:
             return f"{request.peer} is banned from this run"
         if self._parent.round > request.round + JOIN_ROUNDS:
             return f"the request of {request.peer} is of round {request.round}, and this is round {self._parent.round}"
+        needed = self._parent.protocol + (self._parent.upgrade_round is not None)
+        if request.capacity.newest_protocol < needed:
+            newest = request.capacity.newest_protocol
+            return f"{request.peer} can follow protocol {newest} at most, and the run needs {needed}"
         if not self._parent.is_ticketed or request.peer in self._signers or request.peer in self._members:
             return ""
         if request.ticket is None:
