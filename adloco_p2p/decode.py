@@ -62,6 +62,21 @@ def _encoded_entry(entry: LedgerEntry) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """What a run's configuration has in every version."""
+
+    protocol: int
+
+
+def peek_protocol(manifest: bytes) -> int | None:
+    """The protocol that a run's configuration names, though its other settings may be of a newer version; None where none."""
+    with suppress(ValidationError):
+        begun: _Begun = _adapter(_Begun).validate_json(manifest, strict=True)
+        return begun.protocol
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
     """The fields of every line in an event file."""
 

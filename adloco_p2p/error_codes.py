@@ -313,6 +313,11 @@ ERROR_CODES = {
         "Check the connection first: `adloco-peer doctor --initial-peers LINK`. Then ask the author whether the run is over, or"
         " paused with all of its peers off. If it is not over, start again with the same command once one of them runs.",
     ),
+    "E316": ErrorCode(
+        "the run follows a newer protocol",
+        "All that decide in the run have upgraded, and it went over to a protocol that the installed version does not know.",
+        "`pip install --upgrade adloco-peer`, then start again with the same command and directory.",
+    ),
     "E351": ErrorCode(
         "the node does not answer",
         "It runs but is suspended, or the machine is so busy that it has not answered for ten seconds.",

@@ -7,6 +7,7 @@ AdlocoError
     RemoteProtocolError       theirs: drop the message, count it against the peer
   SwarmError                  the network's: retried until a deadline, then an event
     AveragingError             an averaging attempt ended without a result
+    ProtocolOutgrown          the run needs a newer version: the user's to upgrade
     StateTransferFailed       no donor could serve the requested state
     NoNodeError               no node runs where a verb looks for one: the user's; exit 2
   TaskScoringFailed           this machine's: the run's tasks cannot be scored here; training goes on
@@ -82,6 +83,12 @@ class AveragingError(SwarmError):
 
 class ContributionNotShown(AveragingError):
     """A contributor was asked in time, and did not show the contribution that it committed itself to."""
+
+
+class ProtocolOutgrown(SwarmError):
+    """The run follows a newer protocol than the installed version. No other try helps."""
+
+    code = "E316"
 
 
 class StateTransferFailed(SwarmError):

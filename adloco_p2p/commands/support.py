@@ -18,16 +18,17 @@ NEAR_CODES = 3
 
 def version(arguments: argparse.Namespace) -> int:
     """The version, as a report of a problem should name it."""
-    from adloco_p2p.config.run_config import PROTOCOL_VERSION
+    from adloco_p2p.core.model.protocol import NEWEST, OLDEST, PROTOCOLS
 
     try:
         installed = metadata.version("adloco-peer")
     except metadata.PackageNotFoundError:
         installed = "(not installed: from a checkout)"
     if vars(arguments).get("json"):
-        say_json({"version": installed, "protocol": PROTOCOL_VERSION, "python": platform.python_version()})
+        python = platform.python_version()
+        say_json({"version": installed, "protocol": NEWEST, "oldest_protocol": OLDEST, "python": python})
     else:
-        say(f"adloco-peer {installed}, protocol {PROTOCOL_VERSION}, Python {platform.python_version()}")
+        say(f"adloco-peer {installed}, {PROTOCOLS}, Python {platform.python_version()}")
     return 0
 
 

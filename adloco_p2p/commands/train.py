@@ -37,6 +37,7 @@ def start(arguments: argparse.Namespace) -> int:
             from adloco_p2p.swarm.p2p.identity import Identity
 
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
+        run = workdir.with_protocol(run)
         workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
         _keep_command(workdir, arguments)
         if is_complete(arguments.workdir):

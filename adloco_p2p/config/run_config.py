@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, Predicate
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.protocol import NEWEST, OLDEST
 from adloco_p2p.core.model.rules import (
     AdmissionRules,
     BatchRules,
@@ -22,8 +23,6 @@ from adloco_p2p.core.model.rules import (
 from adloco_p2p.core.model.scalars import Digest, Fraction, InstanceId, is_printable
 from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
 
-PROTOCOL_VERSION = 20
-"""Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
 
@@ -322,7 +321,8 @@ class RunConfig:
     name: Name = "adloco-embedded"
     mode: Literal["adloco", "diloco", "localsgd"] = "adloco"
     """Names a preset of the sections below; settings in the file win over the preset."""
-    protocol: Annotated[int, Ge(PROTOCOL_VERSION), Le(PROTOCOL_VERSION)] = PROTOCOL_VERSION
+    protocol: Annotated[int, Ge(OLDEST), Le(NEWEST)] = NEWEST
+    """The protocol that the run begins with; it goes over to newer ones once all electors can follow them."""
     author: Annotated[str, MaxLen(64)] = ""
     """The author of the run, as a PeerID. `adloco-peer start` fills it in, so that two runs of one file are two runs."""
     founders: Annotated[tuple[Annotated[str, MinLen(1), MaxLen(64)], ...], MaxLen(MAX_FOUNDERS)] = ()

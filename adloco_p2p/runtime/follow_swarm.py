@@ -18,9 +18,10 @@ from adloco_p2p.core.ledger.contributions import leaderboard
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
+from adloco_p2p.core.model.protocol import unfollowed
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import PeerCard
-from adloco_p2p.errors import SwarmError
+from adloco_p2p.errors import ProtocolOutgrown, SwarmError
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
 from adloco_p2p.runtime.adapters.run_history import ledger_events_of
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
@@ -101,6 +102,7 @@ class _ObserverNode:
             kinds=MESSAGE_KINDS,
             on_message=self._on_message,
             on_refused=lambda *_: None,
+            protocol=run.protocol,
         )
         self.cards: dict[str, PeerCard] = {}
         """The members' announcements about themselves."""
@@ -125,9 +127,11 @@ class _ObserverNode:
         await self._failed
 
     async def ask(self) -> None:
-        """The observer's questions, until cancelled."""
+        """The observer's questions, until cancelled. Raises ProtocolOutgrown."""
         while True:
             self._send(self.observer.tick(time.monotonic()))
+            if outgrown := unfollowed(self.observer.ledger.plans[-1].protocol):
+                raise ProtocolOutgrown(outgrown)
             await asyncio.sleep(PERIOD_SECONDS)
 
     async def refresh_connections(self, discovery: Discovery) -> None:

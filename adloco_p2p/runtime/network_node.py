@@ -55,7 +55,7 @@ from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 from adloco_p2p.swarm.discovery.gathering import gather
-from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run, find_manifest
+from adloco_p2p.swarm.discovery.join import JoinTarget, check_protocol, choose_run, connect_to_run, find_manifest
 from adloco_p2p.swarm.discovery.join_link import check_held_run, format_link, split_initial_peers, with_invitation
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
@@ -121,6 +121,7 @@ async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
         run = manifest.verified(manifest.run)
         check_held_run(workdir.path, manifest.run, wanted=linked or target.run)
         check_run_of_others(run, config)
+        await check_protocol(swarm_node, manifest.run)
         await get_base(swarm_node, discovery, run, embedding, digest=manifest.run)
         ticket = ticket_for(workdir.path, run, swarm_node.me, target.initial_peers)
         say(f"run {run.name} ({manifest.run[:16]}), found in {time.monotonic() - begun:.1f} s")
@@ -290,7 +291,7 @@ class NetworkPeer:
         self._states = NetworkStates(
             self._server, fetcher, num_parameters=engine.num_parameters, dtypes=engine.state_dtypes, write=write
         )
-        self._reachability = AdlocoReachability(swarm_node.p2p, run=run.digest, dial=swarm_node.dial_from_outside)
+        self._reachability = self._reached()
         self._maintenance = PeerMaintenance(swarm_node, discovery, run=run.digest, roster=self._roster, write=local.sink.write)
         self._messenger = NetworkMessenger(self._wire, roster=self._roster, fail=self._fail)
         self._node = self._loop()
@@ -362,6 +363,14 @@ class NetworkPeer:
             ticket=ticket,
         )
 
+    def _reached(self) -> AdlocoReachability:
+        return AdlocoReachability(
+            self._swarm_node.p2p,
+            run=self._local.run.digest,
+            dial=self._swarm_node.dial_from_outside,
+            protocol=lambda: self._agreement.ledger.plans[-1].protocol,
+        )
+
     def _gossip(self) -> GossipWire:
         return GossipWire(
             self._endpoint(self._traffic.gossip),
@@ -372,6 +381,7 @@ class NetworkPeer:
             manifest=self._manifest.to_proto(),
             stranger_kinds=STRANGER_KINDS,
             prices=PRICES,
+            protocol=self._local.run.protocol,
         )
 
     def _loop(self) -> Node:

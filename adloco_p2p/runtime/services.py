@@ -15,6 +15,7 @@ from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.control.server import ControlServer
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Started
@@ -138,6 +139,7 @@ def open_local(embedding: Embedding, run: RunConfig) -> LocalPeer:
             is_reachable=not config.client_mode,
             is_keeper=config.keeper,
             scores_tasks=can_score(run, config),
+            newest_protocol=NEWEST,
         ),
         started=_started(me, run, built, resumed_round=latest.round if latest else None),
     )

@@ -107,7 +107,8 @@ class Machine:
         """It dies after this many further persistence points."""
         self.frozen_until = 0.0
         self.around = around
-        self._capacity = replace(around.capacity, is_keeper=is_keeper)
+        self.capacity = replace(around.capacity, is_keeper=is_keeper)
+        """As its next life announces it."""
         self._offset = offset
         self._rate = rate
         self.round_seconds = round_seconds
@@ -157,7 +158,7 @@ class Machine:
             records=tuple(self.disk.journal),
             recall=self.disk.recall,
             contacts=tuple(other for other in around.machines if other != me),
-            capacity=self._capacity,
+            capacity=self.capacity,
             decide=around.decide,
             sign=lambda payload: sign(me, payload),
             verify=verify,
@@ -178,7 +179,7 @@ class Machine:
             device.start({instance: self.disk.states[durable.round, instance] for instance in durable.held})
         for instance in durable.held:
             process.offer(instance, durable.round)
-        self.feed(Started(durable=durable, capacity=self._capacity), process)
+        self.feed(Started(durable=durable, capacity=self.capacity), process)
 
     def _durable(self) -> Durable:
         """Of the checkpoint; without one the run begins anew, with fresh instances for the founders."""

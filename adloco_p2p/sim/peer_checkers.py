@@ -155,7 +155,8 @@ class PeerCheckers:
 
 def check_ledger(genesis: RoundPlan, entries: list[LedgerEntry], decide: Decide, verify: Verify) -> None:
     """Raises Violation where some decision or signature does not hold."""
-    problems = verify_ledger(genesis, entries, decide, verify)
+    newest = max([genesis.protocol, *(entry.plan.protocol for entry in entries)])
+    problems = verify_ledger(genesis, entries, decide, verify, newest=newest)
     if problems:
         raise Violation(f"the ledger does not verify: {problems[0]}")
 

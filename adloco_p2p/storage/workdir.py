@@ -18,7 +18,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -119,6 +119,11 @@ class Workdir:
                 f" (here: in the directory, there: asked for):\n{listed}",
                 code="E203",
             )
+
+    def with_protocol(self, run: RunConfig) -> RunConfig:
+        """The run of a configuration, with the protocol that the run of this directory began with: newer versions begin others
+        with a newer one."""
+        return run if self.run is None else replace(run, protocol=self.run.protocol)
 
     def keep_command(self, command: str) -> None:
         """For `read_command`. Raises StorageError."""

@@ -40,6 +40,8 @@ def summary(status: Status) -> dict[str, Any]:
         "metrics": [_metric(measure) for measure in measures(status)],
         "join_link": status.join_link,
         "admission": status.admission,
+        "protocol": status.current_plan.protocol if status.current_plan else None,
+        "upgrade_round": status.plans[-1].upgrade_round if status.plans else None,
         "ended_by_signer": own_part.ended_by_signer(status),
         "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
         "peers": [_peer(row) for row in peers],
@@ -79,10 +81,18 @@ def _position(fields: Mapping[str, Any]) -> str:
     return f"{fields['round']}, {fields['samples_given']:,}/{fields['samples']:,} samples"
 
 
+def _protocol(fields: Mapping[str, Any]) -> str:
+    if fields["protocol"] is None:
+        return ""
+    coming = fields["upgrade_round"]
+    upgrade = "" if coming is None else f", {fields['protocol'] + 1} from round {coming} on"
+    return f"protocol {fields['protocol']}{upgrade}"
+
+
 def lines(fields: Mapping[str, Any]) -> list[str]:
     """The summary for people, one fact a line."""
     found = [
-        _line("run", units.one_line(fields["name"]), units.short_digest(fields["run"])),
+        _line("run", units.one_line(fields["name"]), units.short_digest(fields["run"]), _protocol(fields)),
         _line("peer", units.short_peer(fields["peer"]), f"on {fields['device']}"),
         _line("state", fields["state"], fields["phase"] if fields["phase"] != fields["state"] else ""),
         _line(

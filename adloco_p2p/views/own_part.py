@@ -8,7 +8,7 @@ from adloco_p2p.core.model.telemetry import InstanceLine, Plan, Proving
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.views import units
 from adloco_p2p.views.slow_peer import link_words, waits_for_its_link
-from adloco_p2p.views.status import Status
+from adloco_p2p.views.status import Status, upgrade_words
 
 
 def keeper_words(status: Status) -> str:
@@ -60,6 +60,14 @@ def paused_by_signer(status: Status) -> str:
         return ""
     is_seated = any(seat.peer == status.peer for seat in newest.roster)
     return "paused by a signer" if is_seated else "paused by a signer; nobody is let in until the run goes on"
+
+
+def protocol_words(status: Status) -> str:
+    """The protocol that the run follows, and the one to come; empty before the first plan."""
+    if status.current_plan is None:
+        return ""
+    coming = upgrade_words(status.plans[-1])
+    return f"protocol {status.current_plan.protocol}{f'; {coming}' if coming else ''}"
 
 
 def bench_words(status: Status) -> str:

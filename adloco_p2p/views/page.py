@@ -75,6 +75,7 @@ def document(run: ShownRun) -> Document:
             "sequence_length": run.sequence_length,
             "parameters": run.parameters,
             "is_signed": run.is_signed,
+            "protocol": own_part.protocol_words(status),
         },
         "source": run.source,
         "now": _now(status, run.contributions, own),

@@ -10,7 +10,7 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import AS_CONFIGURED, in_words
 from adloco_p2p.core.model.telemetry import Log, Stamped
 from adloco_p2p.views import own_part, progress, run_losses, units
-from adloco_p2p.views.status import SLOW_PEER, STATE_TOO_LATE, Status, apply, is_seated, replay
+from adloco_p2p.views.status import SLOW_PEER, STATE_TOO_LATE, Status, apply, is_seated, replay, upgrade_words
 
 _LABEL_WIDTH = 8
 """The first word of a line is padded to this, so that the rest lines up."""
@@ -131,10 +131,14 @@ def _by_data(event: telemetry.Round | telemetry.Finished, status: Status) -> lis
 
 @line.register
 def _plan(event: telemetry.Plan, status: Status) -> str | None:
-    """Only where signers ordered something new."""
-    before = next((plan.course for plan in reversed(status.plans) if plan.round < event.round), AS_CONFIGURED)
-    words = in_words(event.course, event.round) or "all orders are withdrawn"
-    return None if event.course == before else _joined("signers", _at(status, event.round), words)
+    """Only where signers ordered something new, or another protocol is to come or has come."""
+    before = next((plan for plan in reversed(status.plans) if plan.round < event.round), None)
+    if event.course != (before.course if before is not None else AS_CONFIGURED):
+        words = in_words(event.course, event.round) or "all orders are withdrawn"
+        return _joined("signers", _at(status, event.round), words)
+    if before is None or (event.protocol, event.upgrade_round) == (before.protocol, before.upgrade_round):
+        return None
+    return _joined("protocol", _at(status, event.round), upgrade_words(event) or f"the run follows protocol {event.protocol}")
 
 
 @line.register

@@ -30,6 +30,7 @@ MAX_INCIDENTS = 50
 """Past troubles kept for the view; `counts` still counts all of them."""
 
 ORDERS = "signers"
+UPGRADE = "upgrade"
 """Key of the condition that names what signers of the run ordered and is still to come."""
 
 
@@ -236,13 +237,20 @@ def _ordered(status: Status, plan: telemetry.Plan) -> Status:
         status = replace(status, rounds_unstopped=settings.rounds, samples=settings.samples)
     rounds = status.rounds_unstopped
     status = replace(status, rounds=rounds if rounds is None or last is None else min(rounds, last + 1))
-    warnings = {key: message for key, message in status.warnings.items() if key != ORDERS}
+    warnings = {key: message for key, message in status.warnings.items() if key not in (ORDERS, UPGRADE)}
     why = status.reasons.get("pause") if plan.course.paused_from is not None else None
     reason = f"; reason of the pause: {why}" if why else ""
     now = status.current_round
     if to_come := in_words(pending(plan.course, now), now):
         warnings[ORDERS] = to_come + reason
+    if coming := upgrade_words(plan):
+        warnings[UPGRADE] = coming
     return replace(status, warnings=warnings, orders=in_words(plan.course, plan.round) + reason)
+
+
+def upgrade_words(plan: telemetry.Plan) -> str:
+    """The protocol that the run is to follow, and from when on; empty where it goes on with its own."""
+    return "" if plan.upgrade_round is None else f"protocol {plan.protocol + 1} from round {plan.upgrade_round} on"
 
 
 def _passes(mode: str) -> str:
@@ -545,6 +553,6 @@ def _starting(event: telemetry.Starting, status: Status) -> Status:
 @fold.register
 def _finished(event: telemetry.Finished, status: Status) -> Status:
     activities = {instance: replace(activity, phase="done") for instance, activity in status.activities.items()}
-    over = (ORDERS, SLOW_PEER)  # carried out; nobody waits any more
+    over = (ORDERS, UPGRADE, SLOW_PEER)  # carried out; nobody waits any more
     warnings = {key: message for key, message in status.warnings.items() if key not in over}
     return replace(status, state="finished", finish=event, activities=activities, warnings=warnings)

@@ -9,9 +9,10 @@ import numpy as np
 
 from adloco_p2p.config.local_files import check_run_of_others
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.config.run_config import PROTOCOL_VERSION, DataConfig, RunConfig
+from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, Ping
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.apportionment import capped_parts
 from adloco_p2p.errors import AdlocoError, RemoteProtocolError
@@ -49,7 +50,7 @@ def _wire(*, members: frozenset[PeerId], taken: list[PeerId]) -> GossipWire:
 
 def _envelope(sender: PeerId) -> gossip_pb2.Envelope:
     return gossip_pb2.Envelope(
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=NEWEST,
         run=bytes.fromhex(RunConfig().digest),
         sender=sender,
         kind="Ping",

@@ -12,8 +12,8 @@ from adloco_p2p.config.load import Loaded, load_peer, load_run
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.presets import outer_momentum
 from adloco_p2p.config.run_config import AVERAGING_PRESETS, RunConfig
-from adloco_p2p.config.run_config import PROTOCOL_VERSION as NOW
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.protocol import NEWEST as NOW
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError
 

@@ -122,7 +122,7 @@ def test_the_version_is_an_option_and_a_verb(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     ("code", "told"),
-    [("E354x", "one looks like E302"), ("E316", "the nearest are E313, E314, E315"), ("9", "nearest are E101")],
+    [("E354x", "one looks like E302"), ("E317", "the nearest are E314, E315, E316"), ("9", "nearest are E101")],
 )
 def test_an_unknown_code_comes_with_near_ones(code: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain-error", code]) == 2

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -74,6 +75,11 @@ def _at(place: str, call: int, deed: Callable[[], object], *, is_before: bool) -
         return result
 
     setattr(owner, name, replacement)
+
+
+def newer_protocol(*arguments: str) -> None:
+    """The process becomes one of the next release, with this command line."""
+    os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name("next_release.py")), *arguments])
 
 
 if __name__ == "__main__":

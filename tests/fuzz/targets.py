@@ -14,9 +14,10 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import DecodeError
 
-from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, MESSAGE_KINDS, RECORD_KINDS
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import AdlocoError, RemoteProtocolError, StorageError
@@ -103,16 +104,14 @@ def _decided(data: bytes) -> object:
 def _swarm_targets() -> list[Target]:
     key, peer = Digest("ab" * 32), PeerId("a" * 46)
     config = RunConfig(author="me")
-    run_record = RunRecord(
-        run=key, name="a run", author=peer, num_peers=3, announcer=peer, protocol=PROTOCOL_VERSION, expiration=1e9
-    )
+    run_record = RunRecord(run=key, name="a run", author=peer, num_peers=3, announcer=peer, protocol=NEWEST, expiration=1e9)
     peer_record = PeerRecord(
         run=key,
         peer=peer,
         addresses=(ADDRESS,),
         nickname="Ann",
         version="1.0",
-        protocol=PROTOCOL_VERSION,
+        protocol=NEWEST,
         expiration=1e9,
     )
     hello = Hello(purpose=Purpose.AVERAGE, key=key, size=1000, part_bytes=4096)
@@ -165,7 +164,7 @@ def _envelope(piece: int) -> gossip_pb2.Envelope:
     payload = bytes(300_000)
     plain = in_pieces(payload)[piece]
     return gossip_pb2.Envelope(
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=NEWEST,
         kind="Entries",
         num_pieces=2,
         piece=piece,

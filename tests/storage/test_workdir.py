@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,3 +194,12 @@ def test_a_run_goes_on_as_it_was_begun_offline_or_on_the_network(tmp_path: Path,
         workdir.keep_to(is_offline=not begun_offline)
     assert refused.value.code == "E213" and str(tmp_path) in str(refused.value)
     workdir.close()
+
+
+def test_a_newer_version_goes_on_with_the_protocol_that_the_run_of_the_directory_began_with(tmp_path: Path) -> None:
+    newer = replace(RUN, protocol=RUN.protocol + 1)
+    with closing(Workdir.open(tmp_path)) as workdir:
+        assert workdir.with_protocol(newer) == newer
+        workdir.adopt(RUN)
+        assert workdir.with_protocol(newer) == RUN
+        assert workdir.with_protocol(replace(newer, seed=7)) == replace(RUN, seed=7)

@@ -72,6 +72,7 @@ from adloco_p2p.core.model.messages import (
     Supply,
 )
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, Digest, PeerId
 
@@ -109,8 +110,11 @@ class Consensus:
         decide: Decide,
         members: Membership,
         draw: Callable[[], float],
+        newest_protocol: int = NEWEST,
     ) -> None:
+        """`newest_protocol`: the newest whose rule `decide` knows."""
         self.me = me
+        self._newest_protocol = newest_protocol
         self.members = members
         self._context = Context(
             me=me, sign=sign, verify=verify, decide=decide, draw=draw, members=members, statements=StatementPool(verify)
@@ -119,7 +123,7 @@ class Consensus:
         self._own: list[SignedReport] = []
         """This peer's newest reports. Where the history that wins is shorter than the one that this peer gave up, the next plan
         needs older reports, and nobody else may be left that has them."""
-        self._exchange = LedgerExchange(decide, verify, period_seconds=members.timing.heartbeat_seconds)
+        self._exchange = LedgerExchange(decide, verify, period_seconds=members.timing.heartbeat_seconds, newest=newest_protocol)
         self._emergency = EmergencyCheck(self._context)
         self._early: dict[tuple[PeerId, str], tuple[PeerId, BallotMessage]] = {}
         self._deadline: float | None = None
@@ -165,11 +169,13 @@ class Consensus:
     def receive(self, sender: PeerId, message: SlotMessage | PullEntries | Entries | Heartbeat, now: float) -> list[Outcome]:
         self.ledger.forget_old()  # what earlier calls appended is persisted by now
         match message:
-            case Heartbeat():
-                self._on_heartbeat(sender, message, now)
             case PullEntries():
                 if not self._send_settled(sender, message.locator[:1]):
                     self._context.emit(*self._exchange.answer(self.ledger, sender, message, now=now))
+            case _ if self._is_outgrown:
+                pass
+            case Heartbeat():
+                self._on_heartbeat(sender, message, now)
             case Entries():
                 self._on_entries(sender, message, now)
             case Proposal(value=value) | Supply(value=Value() as value) if canonical.size_once(value) > MAX_VALUE_BYTES:
@@ -181,7 +187,8 @@ class Consensus:
         return self._flush(now)
 
     def tick(self, now: float) -> list[Outcome]:
-        self._context.emit(*self._exchange.pull_next(self.ledger, now=now))
+        if not self._is_outgrown:
+            self._context.emit(*self._exchange.pull_next(self.ledger, now=now))
         return self._flush(now)
 
     def state(self, statement: Decree) -> str:
@@ -235,7 +242,7 @@ class Consensus:
         self.members.head = self.ledger.head
         self.members.have = self.values.have
         self.members.statements = self._context.statements.pending(self.ledger)
-        is_open = self._takes_part and not self.slot.parent.is_last
+        is_open = self._takes_part and not self.slot.parent.is_last and not self._is_outgrown
         self._deadline = self.proposer.deadline(now) if is_open else None
         outcomes = list(self._context.outbox)
         self._context.outbox.clear()
@@ -245,9 +252,14 @@ class Consensus:
     def _takes_part(self) -> bool:
         return self.slot.is_member and not self.members.is_passive
 
+    @property
+    def _is_outgrown(self) -> bool:
+        """The next plan is made by the rule of a protocol that this peer does not know: it cannot check what follows."""
+        return self.slot.parent.protocol > self._newest_protocol
+
     def _advance(self, now: float) -> bool:
         """One step; false where nothing was left to do."""
-        if self.slot.parent.is_last:
+        if self.slot.parent.is_last or self._is_outgrown:
             return False
         if self._finish(now):
             return True

@@ -60,7 +60,15 @@ class GossipAgreement:
         """`ticket`: of a newcomer, where the run asks for one."""
         self.members = Membership(me, run=genesis.run, sign=sign, verify=verify, draw=draw, timing=timing)
         self.members.ticket = ticket
-        self.consensus = Consensus(me, sign=sign, verify=verify, decide=decide, members=self.members, draw=draw)
+        self.consensus = Consensus(
+            me,
+            sign=sign,
+            verify=verify,
+            decide=decide,
+            members=self.members,
+            draw=draw,
+            newest_protocol=capacity.newest_protocol,
+        )
         self.consensus.ledger = Ledger(genesis, recall=recall)  # until `start` takes up the journal
         self.me = me
         self.sign = sign

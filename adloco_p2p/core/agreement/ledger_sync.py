@@ -12,6 +12,7 @@ from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import MAX_ENTRIES, Head, LedgerEntry, Verify
 from adloco_p2p.core.model.messages import MAX_LOCATOR, Entries, PullEntries
 from adloco_p2p.core.model.plan import Decide, roster_of
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 ENTRIES_BYTES = 1 << 20
@@ -42,9 +43,10 @@ class LedgerOwner(Protocol):
 class LedgerExchange:
     """Asks, answers, and checks what comes; a `LedgerOwner` changes its ledger."""
 
-    def __init__(self, decide: Decide, verify: Verify, *, period_seconds: float) -> None:
-        """`period_seconds`: of gossip. One peer gets entries at most once in a period, however often it asks."""
-        self._other = CandidateChain(decide, verify)
+    def __init__(self, decide: Decide, verify: Verify, *, period_seconds: float, newest: int = NEWEST) -> None:
+        """`period_seconds`: of gossip. One peer gets entries at most once in a period, however often it asks. `newest`: the
+        protocol whose rule `decide` knows."""
+        self._other = CandidateChain(decide, verify, newest=newest)
         self._period_seconds = period_seconds
         self._served: dict[PeerId, float] = {}
         """The instants at which a peer was last sent entries; the latest at the end."""
@@ -211,12 +213,14 @@ def _share(entries: Sequence[LedgerEntry]) -> float:
 
 
 def _next_entries(ledger: Ledger, after: Digest) -> tuple[LedgerEntry, ...]:
-    """One entry, and as many more as fit into ENTRIES_BYTES."""
+    """One entry, and as many more as fit into ENTRIES_BYTES. The plan that goes over to the next protocol is the last one:
+    a peer that cannot read what follows it can still read it."""
     chosen: list[LedgerEntry] = []
-    num_bytes, first = 0, ledger.position[after] + 1
-    for entry in ledger.between(first, first + MAX_ENTRIES):
+    num_bytes, last = 0, ledger.position[after]
+    protocol = ledger.plan(last).protocol
+    for entry in ledger.between(last + 1, last + 1 + MAX_ENTRIES):
         num_bytes += canonical.size_once(entry)
-        if chosen and num_bytes > ENTRIES_BYTES:
+        if chosen and (num_bytes > ENTRIES_BYTES or chosen[-1].plan.protocol != protocol):
             break
         chosen.append(entry)
     return tuple(chosen)

@@ -217,9 +217,13 @@ class Door:
             return f"{request.peer} is banned from this run"
         if self._parent.round > request.round + JOIN_ROUNDS:
             return f"the request of {request.peer} is of round {request.round}, and this is round {self._parent.round}"
+        needed = self._parent.protocol + (self._parent.upgrade_round is not None)
+        if request.capacity.newest_protocol < needed:
+            newest = request.capacity.newest_protocol
+            return f"{request.peer} can follow protocol {newest} at most, and the run needs {needed}"
         if self._parent.price:
             return self._problem_of_proof(request) if self.must_pay(request.peer) else ""
-        if isinstance(request.ticket, ProofOfWork):  # peers of a version without prices cannot read it
+        if isinstance(request.ticket, ProofOfWork):
             return f"{request.peer} shows a proof of work, and no seat of this run costs one"
         if not self._parent.is_ticketed or request.peer in self._signers or request.peer in self._members:
             return ""

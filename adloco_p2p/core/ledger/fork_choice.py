@@ -14,6 +14,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import electorate, is_majority
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.plan import Decide, RoundPlan
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 MAX_COLLECTED_BYTES = 256 << 20
@@ -24,8 +25,10 @@ class CandidateChain:
     """At most one is collected at a time. Another one takes its place only where the electors prefer that: nothing else that a
     peer sends costs an entry of it."""
 
-    def __init__(self, decide: Decide, verify: Verify) -> None:
+    def __init__(self, decide: Decide, verify: Verify, *, newest: int = NEWEST) -> None:
+        """`newest`: the protocol whose rule `decide` knows."""
         self._decide = decide
+        self._newest = newest
         self._verify = verify
         self._ledger: Ledger | None = None
         self._num_bytes = 0
@@ -66,7 +69,8 @@ class CandidateChain:
 
     def is_wrong(self, ledger: Ledger, entry: LedgerEntry, *, is_old: bool = False) -> bool:
         """Whether the entry is no valid next one; `is_old` as for `check_entry`."""
-        return bool(check_entry(entry, ledger=ledger, decide=self._decide, verify=self._verify, is_old=is_old))
+        decide, verify, newest = self._decide, self._verify, self._newest
+        return bool(check_entry(entry, ledger=ledger, decide=decide, verify=verify, is_old=is_old, newest=newest))
 
 
 def _last_common(own: Ledger, other: Ledger) -> int:

@@ -14,6 +14,7 @@ from adloco_p2p.core.model.course import is_paused_at
 from adloco_p2p.core.model.electorate import electorate, is_emergency
 from adloco_p2p.core.model.ledger_entry import Decree, LedgerEntry, SignedReport, Value, Verify
 from adloco_p2p.core.model.plan import REPORT_LAG, Decide, RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.protocol import NEWEST, unfollowed
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.roster_entry import Capacity
@@ -160,14 +161,19 @@ def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
     return crowding(joined, parent, gone) or next(filter(None, map(door.problem, value.joined)), "")
 
 
-def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify: Verify, is_old: bool = False) -> str:
-    """Empty where the entry is a valid next one of the ledger; otherwise what is wrong.
+def check_entry(
+    entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify: Verify, is_old: bool = False, newest: int = NEWEST
+) -> str:
+    """Empty where the entry is a valid next one of the ledger; otherwise what is wrong. `newest`: the protocol whose rule
+    `decide` knows.
 
     Of one that `is_old` the signatures of reports are not checked where more than half of all electors voted for it: the honest
     ones checked them before, and the votes bind every byte of the reports, signatures included. All else is checked."""
     parent = ledger.plans[-1]
     if entry.value.parent != ledger.digests[-1] or entry.value.round != parent.round + 1 or parent.is_last:
         return "it does not follow its parent"
+    if wrong := unfollowed(parent.protocol, newest=newest):
+        return wrong
     if tuple(canonical.digest_once(signed) for signed in entry.reports) != entry.value.reports:
         return "the reports are not those that were voted on"
     members = ledger.members()
@@ -195,16 +201,19 @@ def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify:
     return unproven if plan == entry.plan else "the plan is not the one that was voted on"
 
 
-def verify_ledger(genesis: RoundPlan, entries: Sequence[LedgerEntry], decide: Decide, verify: Verify) -> list[str]:
-    """Recompute every decision and check every signature; the problems found, none for a sound ledger."""
+def verify_ledger(
+    genesis: RoundPlan, entries: Sequence[LedgerEntry], decide: Decide, verify: Verify, *, newest: int = NEWEST
+) -> list[str]:
+    """Recompute every decision and check every signature; the problems found, none for a sound ledger. What follows the first
+    plan of a protocol beyond the `newest` cannot be checked: that is one problem."""
     problems: list[str] = []
     known = {entry.value.plan: entry for entry in entries}
     ledger = Ledger(genesis, recall=known.__getitem__)
     for entry in entries:
-        wrong = check_entry(entry, ledger=ledger, decide=decide, verify=verify)
+        wrong = check_entry(entry, ledger=ledger, decide=decide, verify=verify, newest=newest)
         if wrong:
             problems.append(f"round {entry.plan.round}: {wrong}")
-        if entry.value.parent != ledger.digests[-1]:
+        if ledger.plans[-1].protocol > newest or entry.value.parent != ledger.digests[-1]:
             break  # the others have nothing to be checked against
         ledger.append(entry)
     return problems

@@ -6,24 +6,21 @@ Values are always hashed, signed, stored and sent in this form, so two peers tha
 import dataclasses
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 from math import isfinite
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any
 
 from adloco_p2p.core.model.once import PerObject
 from adloco_p2p.core.model.scalars import Digest
 
+ADDED = {"added": True}
+"""Metadata of a field that was added to a kind of value of which ledgers exist: it is written only where it is not its default,
+so the bytes of values that do not use it stay."""
 _noted = PerObject[tuple[Digest, int]]()
 """The digest of a value, and the length of its canonical bytes."""
-
-
-LEFT_OUT: Mapping[str, bool] = MappingProxyType({"left_out": True})
-"""Metadata of a dataclass field that is no part of the canonical form while it has its default: values that were made before
-there was such a field keep their bytes."""
 
 
 @cache
@@ -31,6 +28,17 @@ def _names(kind: Any) -> tuple[str, ...]:
     """Field names of a dataclass."""
     assert dataclasses.is_dataclass(kind), f"no canonical form for {kind}"
     return tuple(f.name for f in dataclasses.fields(kind))
+
+
+@cache
+def _added(kind: Any) -> dict[str, Any]:
+    """Fields that are left out where they have this default."""
+    return {f.name: f.default for f in dataclasses.fields(kind) if "added" in f.metadata} if _names(kind) else {}
+
+
+def _unused(kind: Any, value: Any) -> tuple[str, ...]:
+    """Added fields that are not written for this value."""
+    return tuple(name for name, default in _added(kind).items() if getattr(value, name) == default)
 
 
 def to_plain(value: Any) -> Any:
@@ -42,7 +50,8 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: to_plain(item) for key, item in value.items()}
     kind: Any = type(value)
-    return {name: to_plain(getattr(value, name)) for name in _names(kind)}
+    names, unused = _names(kind), _unused(kind, value)
+    return {name: to_plain(getattr(value, name)) for name in names if name not in unused}
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -76,21 +85,23 @@ _PLAIN: dict[type, Callable[[Any], str]] = {
 
 def _of_fields(kind: type) -> Callable[[Any], str]:
     """For one kind of dataclass. What a peer reads of a large swarm is mostly written once more, for its hash."""
-    names = sorted(_names(kind))
-    defaults = {f.name: f.default for f in dataclasses.fields(kind) if f.metadata.get("left_out")}
-    if defaults:
-        return lambda value: _mapping(_present(value, names, defaults))
+    if not _added(kind):
+        return _of_names(_names(kind))
+    return lambda value: _of_names_but(kind, _unused(kind, value))(value)
+
+
+@cache
+def _of_names_but(kind: type, unused: tuple[str, ...]) -> Callable[[Any], str]:
+    return _of_names(tuple(name for name in _names(kind) if name not in unused))
+
+
+def _of_names(unsorted: tuple[str, ...]) -> Callable[[Any], str]:
+    names = sorted(unsorted)
     form = "{" + ",".join(f'"{name}":%s' for name in names) + "}"
     if len(names) < 2:
         return lambda value: form % tuple(_text[type(item)](item) for item in (getattr(value, name) for name in names))
     values = attrgetter(*names)
     return lambda value: form % tuple([_text[type(item)](item) for item in values(value)])
-
-
-def _present(value: Any, names: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Names and values of the fields that the canonical form has."""
-    values = {name: getattr(value, name) for name in names}
-    return {name: item for name, item in values.items() if name not in defaults or item != defaults[name]}
 
 
 class _Text(dict[type, Callable[[Any], str]]):

@@ -30,15 +30,19 @@ def electorate(plan: RoundPlan) -> tuple[PeerId, ...]:
     """The members that decide on the successor of the plan, sorted: founders, and those that have reported and served their
     probation (`core/planning/standing.py`), if they report. Where there is none, those that reported lately; else all. Keepers
     are among them only where the roster has no other member."""
-    training = [roster_entry for roster_entry in plan.roster if not roster_entry.capacity.is_keeper] or plan.roster
-    reporting = [roster_entry for roster_entry in training if silent_rounds(roster_entry, plan.round) < SILENT_ROUNDS]
+    return tuple(roster_entry.peer for roster_entry in electing(plan.roster, plan.round))
+
+
+def electing(roster: Sequence[RosterEntry], round: int) -> list[RosterEntry]:
+    """The same, of the roster of a plan of this round."""
+    training = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_keeper] or list(roster)
+    reporting = [roster_entry for roster_entry in training if silent_rounds(roster_entry, round) < SILENT_ROUNDS]
     seasoned = [
         roster_entry
         for roster_entry in reporting
         if not roster_entry.joined_round or (roster_entry.last_report is not None and not roster_entry.probation)
     ]
-    chosen = seasoned or [roster_entry for roster_entry in reporting if roster_entry.last_report is not None] or training
-    return tuple(roster_entry.peer for roster_entry in chosen)
+    return seasoned or [roster_entry for roster_entry in reporting if roster_entry.last_report is not None] or training
 
 
 def electors(electorate: Sequence[PeerId], roster: Sequence[PeerId], absent: Sequence[PeerId]) -> list[PeerId]:

@@ -8,10 +8,12 @@ from annotated_types import MaxLen
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.branches import MAX_BRANCHES, PendingBranch
+from adloco_p2p.core.model.canonical import ADDED
 from adloco_p2p.core.model.course import AS_CONFIGURED, Course
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.once import once
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity, FormerMember, RosterEntry
 from adloco_p2p.core.model.scalars import (
@@ -71,11 +73,15 @@ class RoundPlan:
     """Peers whose invitations and statements count, sorted; at first the author. None: everybody may join."""
     is_ticketed: bool = False
     """A newcomer needs an invitation of a signer."""
-    price: Count = field(default=0, metadata=canonical.LEFT_OUT)
+    price: Count = field(default=0, metadata=canonical.ADDED)
     """Of a seat, in attempts at a proof of work that a newcomer makes on average; 0: none."""
     former: Annotated[tuple[FormerMember, ...], MaxLen(MAX_ROSTER)] = ()
     """Sorted by peer."""
     course: Course = AS_CONFIGURED
+    protocol: Count = field(default=FIRST_UPGRADABLE, metadata=ADDED)
+    """Of the round, its reports and the next plan; see `core/planning/upgrade.py`."""
+    upgrade_round: Count | None = field(default=None, metadata=ADDED)
+    """The first round of the next protocol, as long as all electors announce that they can follow it; none: not all do."""
 
     def instance(self, instance: InstanceId) -> InstancePlan:
         return next(plan for plan in self.instances if plan.instance == instance)

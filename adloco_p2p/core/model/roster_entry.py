@@ -1,11 +1,13 @@
 """The peers that a plan counts: the capacity of each, its turn, its standing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Annotated
 
 from annotated_types import Ge, Le, MaxLen
 
+from adloco_p2p.core.model.canonical import ADDED
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE
 from adloco_p2p.core.model.scalars import Count, NonNegative, PeerId, PositiveCount
 
 FULL_STANDING = 256
@@ -34,6 +36,8 @@ class Capacity:
     """It holds the newest states and the ledger, and neither trains nor votes."""
     scores_tasks: bool = False
     """It can score the run's tasks, as far as it can check."""
+    newest_protocol: Count = field(default=FIRST_UPGRADABLE, metadata=ADDED)
+    """The newest protocol that the peer can follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,7 +174,7 @@ class AdmissionRules:
     such peers cost something, and prevents none."""
     probation_rounds: Annotated[int, Ge(0), Le(64)] = 8
     """Reports that a newcomer owes until it votes, proposes and reduces; its weight is small until then. 0: full at once."""
-    price_minutes: Annotated[float, Ge(0.001), Le(600)] = field(default=DEFAULT_PRICE_MINUTES, metadata=canonical.LEFT_OUT)
+    price_minutes: Annotated[float, Ge(0.001), Le(600)] = field(default=DEFAULT_PRICE_MINUTES, metadata=canonical.ADDED)
     """What a seat costs under `work`: minutes of one core of a present server on average, by a lottery. Half of all newcomers
     need less than 0.7 times as much, one in twenty more than three times as much. Such a minute has 6,000 attempts, of 10 ms
     and 4 MiB of memory each."""

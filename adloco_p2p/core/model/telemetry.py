@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from adloco_p2p.core.model import canonical, lineage
 from adloco_p2p.core.model.course import AS_CONFIGURED, Course
 from adloco_p2p.core.model.instance_plan import HostShare
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.task_scores import TaskScore
 
@@ -194,6 +195,9 @@ class Plan(Log):
     merges: tuple[lineage.Merge, ...]
     probe: lineage.Merge | None
     course: Course = AS_CONFIGURED
+    protocol: int = FIRST_UPGRADABLE
+    upgrade_round: int | None = None
+    """The first round of the next protocol, where one is agreed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.messages import AverageDigest, RunComplete
 from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.protocol import unfollowed
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.catch_up import CatchingUp
@@ -40,6 +41,10 @@ that is paused may come back."""
 NOBODY_THERE = "E315"
 """No peer of the run is left that could let this one in, or this one is cut off."""
 
+OUTGROWN = "E316"
+"""The run follows a newer protocol than this version."""
+PROTOCOL = "protocol"
+"""Key of the warning about that."""
 NOT_THE_MODEL = "E314"
 """The run is over, and this peer does not have its model."""
 NO_FINAL_MODEL = "no peer could give this one the final model"
@@ -129,6 +134,8 @@ class Lifecycle:
         """Of a newcomer without a member: its newest round, and since when."""
         self._is_saved = False
         """The checkpoint of the run's end is written."""
+        self._warned = ""
+        """Of a protocol that this version cannot follow, in words."""
         self._handover_until = 0.0
         """While handing over: successors have until this instant to fetch what only this peer has."""
 
@@ -223,6 +230,8 @@ class Lifecycle:
         opened, gone = self._state.opened, self._state.gone
         if self.last_round is None or self._reporting.is_leaving or not self._book.has_others(self._book.newest, gone):
             return []
+        if self._outgrown_by(self._book.newest):
+            return []  # that plan has the others take over
         self._reporting.offer(is_leaving=True)
         handed_over_after = last_before_handover(self._book, opened, self._state.own_reports, gone)
         if handed_over_after <= self.last_round:
@@ -231,9 +240,47 @@ class Lifecycle:
         reason = f"others take over what only this peer has; ends after round {self.last_round}"
         return [telemetry.Pausing(reason=reason) if self.stage is Stage.PAUSING else telemetry.Stopping(reason=reason)]
 
+    def _outgrown_by(self, plan: RoundPlan) -> str:
+        """Why this version cannot follow the plan; empty where it can."""
+        capacity = self._reporting.capacity
+        return unfollowed(plan.protocol, newest=capacity.newest_protocol) if capacity is not None else ""
+
+    def protocol_lines(self, plan: RoundPlan) -> list[Effect]:
+        """A warning where this version cannot follow the plan, or the coming protocol that it names, until it can."""
+        message, coming = self._outgrown_by(plan), plan.upgrade_round
+        if coming is not None and self._outgrown_by(replace(plan, protocol=plan.protocol + 1)):
+            message = (
+                f"from round {coming} on the run follows protocol {plan.protocol + 1}, which the installed version cannot:"
+                " `pip install --upgrade adloco-peer`, then start again with the same directory"
+            )
+        if message == self._warned:
+            return []
+        self._warned = message
+        return [telemetry.Warning(key=PROTOCOL, message=message or "the run stays with its protocol", active=bool(message))]
+
+    def outgrow(self, now: float, *, is_starting: bool = False) -> list[Effect]:
+        """Where this version cannot follow the newest plan, which is known to be that of the run. A peer that takes part ends
+        the round before, and pauses: others fetch what only it has, and the user sees why. One that starts, or has nothing to
+        hand over, stops."""
+        newest = self._book.newest
+        reason = self._outgrown_by(newest)
+        if not reason or self.is_paused or self.is_donor or self.is_stopped:
+            return []
+        if is_starting or not self._state.held:
+            return [*self._state.abandon_rounds(), *self._stop(Stop(reason=reason, is_finished=False, error=OUTGROWN), now)]
+        is_near = self._state.opened >= newest.round - 2
+        begun = max([self._state.opened, *(outer.round for outer in self._state.rounds)])
+        last_round = newest.round - 1 if is_near else begun
+        if self.last_round is None or self.last_round > last_round:
+            self.last_round = last_round
+        if self.stage is not Stage.TRAINING:
+            return []
+        self._enter(Stage.PAUSING)
+        return [telemetry.Pausing(reason=f"{reason}; ends after round {self.last_round}")]
+
     def _resume(self, now: float) -> list[Effect]:
         """Take part again: at once where the plans still count on this peer, else as a joiner."""
-        if self.stage not in (Stage.PAUSING, Stage.HANDING_OVER_TO_PAUSE, Stage.PAUSED):
+        if self.stage not in (Stage.PAUSING, Stage.HANDING_OVER_TO_PAUSE, Stage.PAUSED) or self._outgrown_by(self._book.newest):
             return []
         was_paused = self.is_paused
         self._enter(Stage.TRAINING)

@@ -236,7 +236,8 @@ class Peer:
             self._book.note_states(report)
         known = [plan for plan in durable.plans if plan.round >= durable.round]
         effects: list[Effect] = [line for plan in known for line in self._state.plan_lines(plan)]
-        return effects + self._outcomes(self._agreement.start(durable.plans, durable.reports, now), now)
+        effects += self._outcomes(self._agreement.start(durable.plans, durable.reports, now), now)
+        return effects + self._lifecycle.outgrow(now, is_starting=True)
 
     def _receive(self, event: Received, now: float) -> list[Effect]:
         message = event.message
@@ -326,6 +327,7 @@ class Peer:
                         self._book.note_states(report)
                     effects += task_lines(reports)
                     effects += self._state.plan_lines(plan)
+                    effects += self._lifecycle.protocol_lines(plan)
                     effects += self._catching_up.check_own_state(plan)
                 case Reorg():
                     effects += [*self._catching_up.rewrite(outcome), *self._lifecycle.reopen()]
@@ -345,7 +347,9 @@ class Peer:
             return []
         if self._lifecycle.is_waiting:
             return self._lifecycle.wait(now)
-        effects = self._lifecycle.make_room()
+        effects = [*self._lifecycle.outgrow(now), *self._lifecycle.make_room()]
+        if self._lifecycle.is_stopped:
+            return effects
         effects += [*self._catching_up.catch_up(now, is_donor=self._lifecycle.is_donor), *self._go_on_alone(now)]
         effects += looks_due(self._state)
         effects += self._reporting.report_rounds(now)

@@ -22,6 +22,7 @@ from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.measurers import PAIR
 from adloco_p2p.core.model.plan import GENESIS_PARENT, RosterChange, RoundPlan, keepers_of
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import Rules
@@ -45,6 +46,7 @@ from adloco_p2p.core.planning.placement import InstanceDraft, Turns, place_hosts
 from adloco_p2p.core.planning.roster import next_roster, put_on_probation
 from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
+from adloco_p2p.core.planning.upgrade import protocol_after
 from adloco_p2p.core.planning.witnesses import had_work
 
 ROUNDS_TO_A_VERDICT = 3
@@ -56,14 +58,18 @@ reported since it got its seat, SILENT_ROUNDS ago: seats that only exist must no
 
 
 def genesis(
-    run: Digest, roster: Sequence[tuple[PeerId, Capacity]], rules: Rules, *, signers: Sequence[PeerId] = ()
+    run: Digest,
+    roster: Sequence[tuple[PeerId, Capacity]],
+    rules: Rules,
+    *,
+    signers: Sequence[PeerId] = (),
+    protocol: int = FIRST_UPGRADABLE,
 ) -> RoundPlan:
     """The plan of round 0. Every host makes the initial state by itself, so all train at once. Without signers there are no
-    invitations, so everybody may join."""
+    invitations, so everybody may join. Founders can follow the `protocol` of the run."""
     assert roster
-    roster_entries = tuple(
-        RosterEntry(peer=peer, joined_round=0, capacity=capacity) for peer, capacity in sorted(dict(roster).items())
-    )
+    offers = {peer: replace(offer, newest_protocol=max(offer.newest_protocol, protocol)) for peer, offer in roster}
+    roster_entries = tuple(RosterEntry(peer=peer, joined_round=0, capacity=offer) for peer, offer in sorted(offers.items()))
     count = min(rules.instances.count, MAX_INSTANCES)
     warms_up = rules.instances.start == "fork" and count > 1
     requested = min(rules.batch.initial_batch, rules.batch.max_batch)
@@ -105,6 +111,7 @@ def genesis(
         signers=tuple(sorted(signers)),
         is_ticketed=bool(signers) and rules.admission.kind == "tickets",
         price=rules.admission.price,
+        protocol=protocol,
     )
     if not is_probed_for_the_end(0, len(drafts), end_after(plan, rules.work), rules.merge):
         return plan
@@ -136,13 +143,13 @@ def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, r
 
 def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, change: RosterChange, *, end: int) -> RoundPlan:
     """The next plan of a run whose plan `end` is the last."""
-    round = previous.round + 1
-    is_last = round >= end
+    round, is_last = previous.round + 1, previous.round + 1 >= end
     received = received_reports(previous, reports)
     claims = claims_by_instance(previous, received)
     places = places_by_instance(previous)
     left_out = put_on_probation(previous, claims, places)
-    roster_entries = next_roster(previous, received, change, rules, left_out=left_out)
+    seats = next_roster(previous, received, change, rules, left_out=left_out)
+    protocol, roster_entries = protocol_after(previous, seats, is_last=is_last)
     carried = [
         _carried(plan, previous, received, claims[plan.instance], rules, places=places[plan.instance])
         for plan in previous.instances
@@ -152,7 +159,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     merges, probe, why = _merges(previous, drafts, received, claims, is_forking=bool(forks), end=end, rules=rules)
     drafts = _merged(drafts, merges, rules)
     may_probe = probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end
-    names = [roster_entry.peer for roster_entry in roster_entries]
+    names = [entry.peer for entry in roster_entries]
     branches = settle(
         previous, received, (forks, merges), names, change.branches, is_last=is_last, may_probe=may_probe, rules=rules.merge
     )
@@ -160,18 +167,16 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     periods = _periods(previous, drafts, roster_entries, rules, is_last=is_last)
     turns = _turns(previous, drafts, roster_entries, rules, slow=periods.benched(round), is_last=is_last)
     instances, seconds = place_hosts(drafts, turns, round, rules, periods=periods, is_plain=is_plain)
-    changed = {source for merge in (*merges, *branches.merges) for source in merge.sources}
-    changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
+    changed = _changed(forks, (*merges, *branches.merges))
     instances = kept_apart(instances, changed, round)
-    peers = plural(len(previous.roster), "peer")
-    reasons = [f"{len(received)} of {peers} reported"] if previous.round > 0 else ["no reports yet"]
+    reported = f"{len(received)} of {plural(len(previous.roster), 'peer')} reported"
+    reasons = [reported if previous.round > 0 else "no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
-    reasons += branches.reasons
-    reasons += [text for text in (turns.reason, periods.reason) if text]
+    reasons += [*branches.reasons, *(text for text in (turns.reason, periods.reason) if text)]
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
     reasons += [f"on probation, left out by the stricter rule: {', '.join(sorted(left_out))}"] if left_out else []
     course = change.course or previous.course
-    reasons += [words] if (words := in_words(course, round)) else []
+    reasons += [text for text in (in_words(course, round), protocol.reason) if text]
     return RoundPlan(
         run=previous.run,
         round=round,
@@ -194,7 +199,15 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         price=previous.price,
         course=course,
         former=remembered(previous, roster_entries, rules.admission),
+        protocol=protocol.number,
+        upgrade_round=protocol.upgrade_round,
     )
+
+
+def _changed(forks: Sequence[Fork], merges: Sequence[Merge]) -> set[InstanceId]:
+    """Instances of which the state after the boundary is not the one before it."""
+    changed = {source for merge in merges for source in merge.sources}
+    return changed | {instance for fork in forks for instance in (fork.source, *fork.targets)}
 
 
 def _turns(

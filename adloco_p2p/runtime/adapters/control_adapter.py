@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any, assert_never
 
 from adloco_p2p.core.model.commands import Command
+from adloco_p2p.core.model.protocol import unfollowed
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.runtime.node.loop import Node
 from adloco_p2p.runtime.node.ports import RateLimiter
@@ -43,6 +44,7 @@ def describe(name: Command, status: Status) -> str:
     if status.state == "finished":
         return "the run is complete; the peer goes once the others have it too"
     is_paused = status.state == "paused"
+    outgrown = unfollowed(status.plans[-1].protocol) if status.plans else ""
     match name:
         case "pause" if is_paused:
             return "it is paused already"
@@ -52,6 +54,8 @@ def describe(name: Command, status: Status) -> str:
             return (
                 f"ends round {status.current_round}, then pauses; `adloco-peer resume`, or p in its live view, ends the pause"
             )
+        case "resume" if outgrown:
+            return outgrown
         case "resume":
             return "takes part again" if is_paused or status.state == "pausing" else "it is not paused"
         case "drain" if is_paused:

@@ -16,7 +16,7 @@ def genesis_of(run: RunConfig) -> RoundPlan:
     founders, all of unknown capacity."""
     author = PeerId(run.author)
     roster = [(PeerId(peer), UNKNOWN_CAPACITY) for peer in (author, *run.founders)]
-    return genesis(run.digest, roster, run.rules, signers=[author])
+    return genesis(run.digest, roster, run.rules, signers=[author], protocol=run.protocol)
 
 
 def decide_by(rules: Rules) -> Decide:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.config.run_config import PROTOCOL_VERSION
+from adloco_p2p.core.model.protocol import PROTOCOLS, unfollowed
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import SwarmError
@@ -95,13 +95,11 @@ async def _pinged(swarm_node: SwarmNode) -> Mapping[PeerId, ClockReading]:
 
 
 def _protocol(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
-    others = sorted({reading.protocol for reading in readings.values()} - {PROTOCOL_VERSION})
+    others = sorted({reading.protocol for reading in readings.values() if unfollowed(reading.protocol)})
     if others:
-        found = f"version {PROTOCOL_VERSION} here, {', '.join(map(str, others))} there"
+        found = f"{PROTOCOLS} here, {', '.join(map(str, others))} there"
         return CheckResult(check="protocol", outcome="warning", found=found, code="E324")
-    return CheckResult(
-        check="protocol", outcome="ok", found=f"version {PROTOCOL_VERSION}, {plural(len(readings), 'peer')} asked"
-    )
+    return CheckResult(check="protocol", outcome="ok", found=f"{PROTOCOLS}, {plural(len(readings), 'peer')} asked")
 
 
 def _clock(readings: Mapping[PeerId, ClockReading]) -> CheckResult:

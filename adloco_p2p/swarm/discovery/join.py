@@ -5,10 +5,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from adloco_p2p.core.model.protocol import unfollowed
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.words import plural
-from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.errors import ConfigError, ProtocolOutgrown, SwarmError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
+from adloco_p2p.swarm.discovery.reachability import ClockReading, ping
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.addresses import leads_out
 from adloco_p2p.swarm.p2p.dht_records import PeerRecord, RunRecord
@@ -17,6 +19,8 @@ from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 DISCOVERY_SECONDS = 60.0
 """How long a joiner looks for a run, and for its manifest, before it gives up: a first peer answers once its model is built."""
 LOOK_SECONDS = 1.0
+PEERS_ASKED = 5
+"""About the protocol that the run follows now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +91,19 @@ async def find_manifest(swarm_node: SwarmNode, discovery: Discovery, run: Digest
         known = await connect_to_run(swarm_node, discovery, run, should_retry=False)
         try:
             return await fetch_manifest(swarm_node.p2p, [*known.connected, *await swarm_node.peers_connected()], run)
+        except ProtocolOutgrown:
+            raise
         except SwarmError:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(LOOK_SECONDS)
+
+
+async def check_protocol(swarm_node: SwarmNode, run: Digest) -> None:
+    """Raises ProtocolOutgrown where all peers of the run that answer name a protocol that this version does not follow: before
+    anything large is fetched. What they claim is checked later, by the ledger, where one of them names another."""
+    peers = (await swarm_node.peers_connected())[:PEERS_ASKED]
+    answers = await asyncio.gather(*(ping(swarm_node.p2p, peer) for peer in peers), return_exceptions=True)
+    named = {answer.protocol for answer in answers if isinstance(answer, ClockReading) and answer.run == run}
+    if named and all(map(unfollowed, named)):
+        raise ProtocolOutgrown(unfollowed(min(named)))

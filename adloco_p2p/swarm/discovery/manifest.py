@@ -9,9 +9,10 @@ from hivemind.p2p import P2P
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.protocol import NEWEST, unfollowed
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from adloco_p2p.decode import decode
-from adloco_p2p.errors import RemoteProtocolError, SwarmError
+from adloco_p2p.decode import decode, peek_protocol
+from adloco_p2p.errors import ProtocolOutgrown, RemoteProtocolError, SwarmError
 from adloco_p2p.swarm.p2p.identity import Identity, verify
 from adloco_p2p.swarm.transport.gossip import NETWORK_ERRORS, SEND_TIMEOUT_SECONDS, AdlocoGossip, hivemind_id
 from adloco_p2p.v1 import gossip_pb2
@@ -40,13 +41,17 @@ class SignedManifest:
         return Digest(hashlib.sha256(self.manifest).hexdigest())
 
     def verified(self, run: Digest) -> RunConfig:
-        """The configuration, if this is the manifest of `run` and its author signed it. Raises RemoteProtocolError."""
+        """The configuration, if this is the manifest of `run` and its author signed it. Raises RemoteProtocolError, and
+        ProtocolOutgrown where the run begins with a protocol that this version does not follow."""
         if len(self.manifest) > MAX_MANIFEST_BYTES:
             raise RemoteProtocolError(f"manifest of {len(self.manifest)} bytes, at most {MAX_MANIFEST_BYTES} accepted")
         if self.run != run:
             raise RemoteProtocolError(f"the manifest has digest {self.run}, not that of run {run}")
         if not verify(self.author, _MANIFEST_CONTEXT, self.manifest, self.signature):
             raise RemoteProtocolError(f"the manifest of run {run} is not signed by its author {self.author}")
+        protocol = peek_protocol(self.manifest)
+        if protocol is not None and (words := unfollowed(protocol)):
+            raise ProtocolOutgrown(words) if protocol > NEWEST else RemoteProtocolError(words)
         config: RunConfig = decode(RunConfig, self.manifest, max_bytes=MAX_MANIFEST_BYTES)
         if config.author != self.author:
             raise RemoteProtocolError(

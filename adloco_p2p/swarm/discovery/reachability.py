@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError, P2PHandlerError
 
-from adloco_p2p.config.run_config import PROTOCOL_VERSION
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESSES, PeerAddress, parse_peer_address
@@ -75,7 +75,17 @@ class Speed:
 class AdlocoReachability(ServicerBase):  # type: ignore[misc]  # hivemind is not typed
     """The RPCs that a peer serves. The names of class and methods are the wire's."""
 
-    def __init__(self, p2p: P2P, *, run: Digest | None, dial: Dial, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        p2p: P2P,
+        *,
+        run: Digest | None,
+        dial: Dial,
+        wall_clock: Callable[[], float] = time.time,
+        protocol: Callable[[], int] = lambda: NEWEST,
+    ) -> None:
+        """`protocol`: that the run follows now."""
+        self._protocol = protocol
         self._p2p = p2p
         self._run = run
         self._dial = dial
@@ -101,7 +111,7 @@ class AdlocoReachability(ServicerBase):  # type: ignore[misc]  # hivemind is not
         del request  # versions are compared by the asker, which can report to its user
         observed = await self._observed(context.remote_id) if self._pings.try_take(1) else ()
         return gossip_pb2.PingReply(
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=self._protocol(),
             run=bytes.fromhex(self._run or ""),
             wall_clock_seconds=self._wall_clock(),
             observed=observed[0] if observed else "",
@@ -168,7 +178,7 @@ def dialable_for(remote: str, addresses: Sequence[str], hosts: set[str]) -> list
 async def ping(p2p: P2P, peer: PeerId, *, wall_clock: Callable[[], float] = time.time) -> ClockReading:
     """Another peer's clock, protocol version and run, and the address under which it sees this one. Raises SwarmError."""
     asked_at, started = wall_clock(), time.perf_counter()
-    request = gossip_pb2.PingRequest(protocol_version=PROTOCOL_VERSION)
+    request = gossip_pb2.PingRequest(protocol_version=NEWEST)
     try:
         reply = await _stub(p2p, peer).rpc_ping(request, timeout=TIMEOUT_SECONDS)
     except NETWORK_ERRORS as error:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from hivemind.dht.node import DHTNode
 
-from adloco_p2p.config.run_config import PROTOCOL_VERSION
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESSES, parse_peer_address
@@ -59,7 +59,7 @@ class Discovery:
             addresses=tuple(addresses[:MAX_ADDRESSES]),
             nickname=self._nickname,
             version=self._version,
-            protocol=PROTOCOL_VERSION,
+            protocol=NEWEST,
             expiration=self._wall_clock() + lifetime_seconds,
         )
         is_stored = await self._store(_peers_key(run), record)
@@ -73,7 +73,7 @@ class Discovery:
             author=author,
             num_peers=num_peers,
             announcer=self._identity.peer_id,
-            protocol=PROTOCOL_VERSION,
+            protocol=NEWEST,
             expiration=self._wall_clock() + RECORD_LIFETIME_SECONDS,
         )
         return await self._store(_RUNS_KEY, record)

@@ -19,9 +19,9 @@ from google.protobuf.message import DecodeError
 from hivemind.p2p import P2PContext, PeerID, ServicerBase
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError, P2PHandlerError
 
-from adloco_p2p.config.run_config import PROTOCOL_VERSION
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES
+from adloco_p2p.core.model.protocol import NEWEST, OLDEST, PROTOCOLS
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
@@ -103,6 +103,7 @@ class GossipWire:
         manifest: gossip_pb2.SignedManifest | None = None,
         stranger_kinds: Mapping[str, float] = MappingProxyType({}),
         prices: Mapping[str, float] = MappingProxyType({}),
+        protocol: int = NEWEST,
     ) -> None:
         """`kinds` are the message types by their names on the wire. `on_message` is awaited for one message after the other;
         while it waits the inbox fills, and then senders are refused. `on_refused` is called with what other peers refuse, and
@@ -111,9 +112,11 @@ class GossipWire:
         A stranger may send `stranger_kinds` only, and shares one budget with all other strangers. The price of a message, in
         messages, is in `stranger_kinds` and, for the budget that each peer has, in `prices`; 1 where nothing is named. Messages
         in pieces are taken from members, and from peers that this one has sent something. Of the endpoint the pace is not used.
+        `protocol`: that the run begins with, in whose form all messages are sent.
         """
         self.run = run
         self.manifest = manifest
+        self._protocol = protocol
         self._endpoint = endpoint
         self._p2p = endpoint.p2p
         self._me = endpoint.me
@@ -186,8 +189,8 @@ class GossipWire:
         num_bytes = num_charged_bytes(envelope)
         if not self._from_remote.try_take(remote, self._prices.get(envelope.kind, 1.0), num_bytes):
             return "too many messages"
-        if envelope.protocol_version != PROTOCOL_VERSION:
-            return f"protocol version {envelope.protocol_version} is not spoken here, but version {PROTOCOL_VERSION}"
+        if not OLDEST <= envelope.protocol_version <= NEWEST:
+            return f"a message of protocol {envelope.protocol_version} is not read here, but {PROTOCOLS}"
         if envelope.run.hex() != self.run:
             return f"this peer takes part in run {self.run}, the message belongs to run {envelope.run.hex()[:64]}"
         if envelope.sender != remote:
@@ -253,7 +256,7 @@ class GossipWire:
             _log.error("%s of %d bytes is too large to be sent", type(message).__name__, len(payload))
             return []
         head = gossip_pb2.Envelope(
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=self._protocol,
             run=bytes.fromhex(self.run),
             sender=self._me,
             kind=self._names[type(message)],

@@ -648,7 +648,7 @@ function drawHead(run) {
   document.title = `${run.run.name}: AdLoCo run`;
   at("name").textContent = run.run.name;
   const size = run.run.parameters === null ? "" : `, ${count(run.run.parameters)} parameters`;
-  at("identity").textContent = `run ${run.run.digest.slice(0, 16)}, ${run.run.mode}, ${plural(run.run.inner_steps, "step")} a round${size}${run.run.admission && `, admission ${run.run.admission}`}`;
+  at("identity").textContent = `run ${run.run.digest.slice(0, 16)}, ${run.run.mode}, ${plural(run.run.inner_steps, "step")} a round${size}${run.run.admission && `, admission ${run.run.admission}`}${run.run.protocol && `, ${run.run.protocol}`}`;
   const alive = run.num_alive;
   const isSeated = run.peers.some((peer) => peer.state === "seated");
   const isOver = run.now.is_finished || (run.now.is_last_agreed && !alive);

@@ -10,6 +10,7 @@ from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.ledger_entry import Value
 from adloco_p2p.core.model.messages import Proposal
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
@@ -49,6 +50,19 @@ class Alone:
 def test_the_bytes_are_those_of_the_plain_form_with_sorted_keys(value: object) -> None:
     plain = json.dumps(canonical.to_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     assert canonical.encode(value) == plain.encode("ascii")
+
+
+def test_an_added_field_is_written_only_where_it_is_used() -> None:
+    unused = Capacity(samples_per_second=1.0, micro_batch_limit=1, max_instances=1)
+    used = replace(unused, newest_protocol=FIRST_UPGRADABLE + 1)
+    assert b"newest_protocol" not in canonical.encode(unused)
+    assert canonical.encode(used) == canonical.encode(unused).replace(
+        b'"samples_per_second"', b'"newest_protocol":22,"samples_per_second"'
+    )
+    assert canonical.encode((unused, used, unused)) == b"[%s,%s,%s]" % tuple(map(canonical.encode, (unused, used, unused)))
+    for capacity in (unused, used):
+        plain = json.dumps(canonical.to_plain(capacity), sort_keys=True, separators=(",", ":"))
+        assert canonical.encode(capacity) == plain.encode()
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])

@@ -5,11 +5,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from adloco_p2p.config.run_config import PROTOCOL_VERSION
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from adloco_p2p.errors import SwarmError
+from adloco_p2p.errors import ProtocolOutgrown, SwarmError
 from adloco_p2p.swarm.discovery import reachability
 from adloco_p2p.swarm.discovery.clock_survey import survey
+from adloco_p2p.swarm.discovery.join import check_protocol
 from adloco_p2p.swarm.discovery.reachability import (
     AdlocoReachability,
     ClockReading,
@@ -26,11 +27,13 @@ BOB = "12D3KooWAyUjq8p3jBZTzB3Au3Bib8B2cfVSBWUBmVFTiaMLWPyG"
 
 
 @asynccontextmanager
-async def serving(workdir, *, run=RUN, wall_clock=lambda: 5000.0):
+async def serving(workdir, *, run=RUN, wall_clock=lambda: 5000.0, protocol=lambda: NEWEST):
     """A host that asks, and one that serves."""
     async with AsyncExitStack() as stack:
         asker, server = await stack.enter_async_context(started_hosts(workdir, 2))
-        servicer = AdlocoReachability(server.p2p, run=run, dial=server.dial_from_outside, wall_clock=wall_clock)
+        servicer = AdlocoReachability(
+            server.p2p, run=run, dial=server.dial_from_outside, wall_clock=wall_clock, protocol=protocol
+        )
         await servicer.start()
         stack.push_async_callback(servicer.stop)
         yield asker, server
@@ -41,10 +44,24 @@ def test_a_ping_answers_with_clock_run_and_observed_address(tmp_path):
         async with serving(tmp_path) as (asker, server):
             reading = await ping(asker.p2p, server.me, wall_clock=lambda: 4000.0)
             assert reading.offset_seconds == pytest.approx(1000.0, abs=reading.round_trip_seconds)
-            assert (reading.protocol, reading.run) == (PROTOCOL_VERSION, RUN)
+            assert (reading.protocol, reading.run) == (NEWEST, RUN)
             assert reading.observed.startswith("/ip4/127.0.0.1/tcp/")
             with pytest.raises(SwarmError, match="does not answer"):
                 await ping(server.p2p, asker.me)  # serves nothing
+
+    asyncio.run(scenario())
+
+
+def test_a_joiner_is_refused_before_it_fetches_anything_where_all_peers_name_a_protocol_beyond_its_own(tmp_path):
+    named = [NEWEST + 1]
+
+    async def scenario():
+        async with serving(tmp_path, protocol=lambda: named[0]) as (asker, _):
+            await check_protocol(asker, Digest("cd" * 32))  # of another run
+            with pytest.raises(ProtocolOutgrown, match=f"the run follows protocol {NEWEST + 1}, and the installed version"):
+                await check_protocol(asker, RUN)
+            named[0] = NEWEST
+            await check_protocol(asker, RUN)
 
     asyncio.run(scenario())
 

@@ -6,11 +6,12 @@ import pytest
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage
 
-from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.protocol import NEWEST, OLDEST
 from adloco_p2p.core.model.scalars import MAX_LABEL_CHARS, Digest, PeerId
 from adloco_p2p.decode import decode
-from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.errors import ProtocolOutgrown, RemoteProtocolError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.dht_records import MAX_DHT_RECORD_BYTES, PeerRecord, RunRecord
@@ -151,9 +152,17 @@ def test_a_manifest_is_that_of_its_run_and_author(author, tmp_path):
 
 
 def test_a_well_signed_manifest_must_still_be_a_configuration(author):
-    payload = b'{"protocol":1}'
+    payload = b'{"protocol":%d}' % NEWEST
     manifest = SignedManifest(manifest=payload, author=author.peer_id, signature=author.sign("manifest", payload))
     with pytest.raises(RemoteProtocolError, match="RunConfig"):
+        manifest.verified(manifest.run)
+
+
+@pytest.mark.parametrize(("protocol", "error"), [(NEWEST + 1, ProtocolOutgrown), (OLDEST - 1, RemoteProtocolError)])
+def test_a_run_of_another_protocol_is_refused_by_its_number_whatever_its_settings_are(author, protocol, error):
+    payload = b'{"protocol":%d,"setting_of_another_version":1}' % protocol
+    manifest = SignedManifest(manifest=payload, author=author.peer_id, signature=author.sign("manifest", payload))
+    with pytest.raises(error, match=f"the run follows protocol {protocol}, and the installed version knows only {NEWEST}: "):
         manifest.verified(manifest.run)
 
 
@@ -185,7 +194,7 @@ def test_the_largest_records_fit_into_the_dht():
         addresses=("a" * 400,) * 16,
         nickname="n" * MAX_LABEL_CHARS,
         version="v" * MAX_LABEL_CHARS,
-        protocol=PROTOCOL_VERSION,
+        protocol=NEWEST,
         expiration=1e9,
     )
     assert len(canonical.encode(record)) + 100 < MAX_DHT_RECORD_BYTES

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.lineage import ProbeVerdict
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -110,10 +111,10 @@ def test_another_protocol_version_is_refused_with_an_answer(tmp_path):
     async def scenario():
         async with wires(tmp_path, RUN, RUN) as ((_a, wire_a, ears_a), (b, _wire_b, ears_b)):
             (envelope,) = wire_a._envelopes(_report(b.me))
-            envelope.protocol_version = PROTOCOL_VERSION + 1
+            envelope.protocol_version = NEWEST + 1
             assert not await wire_a._send_envelope(b.me, envelope)
             ((_, reason),) = ears_a.refusals
-            assert f"version {PROTOCOL_VERSION + 1} is not spoken here" in reason
+            assert f"protocol {NEWEST + 1} is not read here" in reason
             assert ears_b.messages.empty()
 
     asyncio.run(scenario())
@@ -139,7 +140,7 @@ def _lone_wire(members=frozenset, **changes):
 
 def _envelope(**changes):
     fields = {
-        "protocol_version": PROTOCOL_VERSION,
+        "protocol_version": NEWEST,
         "run": bytes.fromhex(RUN),
         "sender": "alice",
         "kind": "report",
@@ -160,7 +161,7 @@ def _envelope(**changes):
         ({"payload": canonical.encode(replace(_report("alice"), plan=Digest("zz")))}, "plan"),
         ({"payload": canonical.encode(replace(_report("alice"), round=1 << 63))}, "round"),
         ({"payload": b"x" * (MAX_PAYLOAD_BYTES + 1)}, "at most"),
-        ({"protocol_version": 0}, "version 0"),
+        ({"protocol_version": 0}, "protocol 0 is not read here"),
     ],
 )
 def test_what_is_not_well_formed_is_refused_with_a_reason(changes, words):

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from adloco_p2p.config.run_config import PROTOCOL_VERSION
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, MESSAGE_KINDS, Entries, PullEntries, Supply
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
@@ -44,7 +44,7 @@ def envelopes(payload: bytes, *, sender: str = "alice", kind: str = "Entries") -
     cut = in_pieces(payload)
     return [
         gossip_pb2.Envelope(
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=NEWEST,
             run=bytes.fromhex(RUN),
             sender=sender,
             kind=kind,

@@ -1,0 +1,24 @@
+"""Versions of the protocol: what peers must read and compute alike. A run begins with one, and goes over to the next ones.
+
+`core/planning/upgrade.py` has the rule; CONTRIBUTING.md describes how a release adds a protocol.
+"""
+
+FIRST_UPGRADABLE = 21
+"""A plan or a capacity that names no protocol is of this one. It never changes: the bytes of all ledgers depend on it."""
+OLDEST = 21
+"""Of the runs that this version follows, ..."""
+NEWEST = 21
+"""... and the one that it announces to others: a run goes over to it once all electors can follow it."""
+PROTOCOLS = f"protocols {OLDEST} to {NEWEST}" if OLDEST < NEWEST else f"protocol {NEWEST}"
+"""In words."""
+
+
+def unfollowed(protocol: int, *, newest: int = NEWEST) -> str:
+    """Why this version cannot take part, and the remedy; empty where it can."""
+    if OLDEST <= protocol <= newest:
+        return ""
+    known = f"{OLDEST} to {newest}" if newest > OLDEST else f"{newest}"
+    words = f"the run follows protocol {protocol}, and the installed version knows only {known}"
+    if protocol < OLDEST:
+        return f"{words}: install an older adloco-peer for it"
+    return f"{words}: `pip install --upgrade adloco-peer`, then start again with the same directory"

@@ -1,0 +1,64 @@
+"""When a run goes over to the next protocol. Pure functions of the plan before and the new roster.
+
+```
+plan(r)      all electors can follow the next protocol, by their reports     upgrade_round = r + NOTICE_ROUNDS
+plan(r+1)    so they can still; a plan in which one cannot withdraws it      upgrade_round unchanged
+plan(r+4)    protocol + 1: round r+4, its reports and plan(r+5) are of the next protocol
+```
+
+The plan with the new number is made by the rule of the old one, so peers that cannot follow the new one verify it, too, and
+know for sure why they go no further. A run never goes back, and skips no protocol.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from adloco_p2p.core.model.electorate import electing
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.roster_entry import RosterEntry
+from adloco_p2p.core.model.words import plural
+
+NOTICE_ROUNDS = 4
+"""From the first plan in which all electors can follow the next protocol to its first round: the others learn of it in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """Of a plan."""
+
+    number: int
+    upgrade_round: int | None
+    """The first round of the next one."""
+    reason: str
+    """Empty where no elector can follow the next one."""
+
+
+def protocol_after(
+    previous: RoundPlan, roster: Sequence[RosterEntry], *, is_last: bool
+) -> tuple[Protocol, tuple[RosterEntry, ...]]:
+    """Of the plan after `previous`, with this roster, in which members that cannot follow it leave, as if they had asked to.
+    The last plan starts nothing new: all are to get the model."""
+    protocol = _next_protocol(previous, roster, is_last=is_last)
+    return protocol, tuple(_leaving_unless_able(entry, protocol.number) for entry in roster)
+
+
+def _next_protocol(previous: RoundPlan, roster: Sequence[RosterEntry], *, is_last: bool) -> Protocol:
+    round, following = previous.round + 1, previous.protocol + 1
+    electors = electing(roster, round)
+    able = sum(entry.capacity.newest_protocol >= following for entry in electors)
+    if is_last or not able:
+        return Protocol(number=previous.protocol, upgrade_round=None, reason="")
+    if able < len(electors):
+        reason = f"{able} of {plural(len(electors), 'elector')} can follow protocol {following}"
+        return Protocol(number=previous.protocol, upgrade_round=None, reason=reason)
+    upgrade_round = round + NOTICE_ROUNDS if previous.upgrade_round is None else previous.upgrade_round
+    if round < upgrade_round:
+        reason = f"protocol {following} from round {upgrade_round} on"
+        return Protocol(number=previous.protocol, upgrade_round=upgrade_round, reason=reason)
+    return Protocol(number=following, upgrade_round=None, reason=f"protocol {following} from this round on")
+
+
+def _leaving_unless_able(entry: RosterEntry, protocol: int) -> RosterEntry:
+    if entry.capacity.newest_protocol >= protocol:
+        return entry
+    return replace(entry, capacity=replace(entry.capacity, is_leaving=True))
