@@ -12,46 +12,43 @@ export CI=${CI:-true} # the same random examples everywhere; pytest by itself dr
 .venv-core/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
   annotated-types pydantic pyyaml pytest pytest-timeout hypothesis coverage
 
-# Three groups of about equal length on two cores; whole swarms, which want both, come after them.
-echo "== core and simulator, where torch is not installed, and beside them style, types and everything that starts no swarm"
-said_core=$(mktemp)
-said_sim=$(mktemp)
-core() {
-  if [ $# -gt 0 ]; then # a choice of tests covers what it covers
-    .venv-core/bin/python -m pytest -p no:cacheprovider tests/core tests/sim "$@"
-    return
-  fi
-  .venv-core/bin/python -m coverage run -m pytest -p no:cacheprovider tests/core && .venv-core/bin/python -m coverage report
+group() { # NAME [pytest arguments]
+  local core=.venv-core/bin/python all=.venv/bin/python rooms=(tests --ignore tests/core --ignore tests/sim --ignore tests/e2e)
+  case $1 in
+    style) .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports ;;
+    core) $core -m coverage run -m pytest -p no:cacheprovider tests/core && $core -m coverage report ;;
+    simulator) $core -m pytest -p no:cacheprovider tests/sim --share "$2" ;;
+    uncounted) $core -m pytest -p no:cacheprovider tests/core tests/sim "${@:2}" ;; # a choice of tests covers what it covers
+    rooms) OMP_NUM_THREADS=1 $all -m pytest "${rooms[@]}" --ignore tests/docs "${@:2}" ;;
+    docs) $all -m pytest tests/docs ;;
+    swarms) $all -m pytest "${@:2}" ;;
+  esac
 }
-simulator() {
-  [ $# -gt 0 ] || .venv-core/bin/python -m pytest -p no:cacheprovider tests/sim
+in_one_piece() { # what a group prints, and its seconds, once it has ended
+  local output is_good=true
+  output=$(group "$@" 2>&1) || is_good=false
+  printf '== %s: %s s\n%s\n' "$*" "$SECONDS" "$output"
+  "$is_good"
 }
-core "$@" >"$said_core" 2>&1 &
-core=$!
-simulator "$@" >"$said_sim" 2>&1 &
-simulator=$!
-trap 'kill "$core" "$simulator" 2>/dev/null || true; rm -f "$said_core" "$said_sim"' EXIT
-.venv/bin/ruff check .
-.venv/bin/ruff format --check .
-.venv/bin/mypy
-.venv/bin/lint-imports
-OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests --ignore tests/core --ignore tests/sim --ignore tests/e2e --ignore tests/docs "$@"
-is_good=true
-wait "$core" || is_good=false
-wait "$simulator" || is_good=false
-cat "$said_core" "$said_sim"
-"$is_good"
+export -f group in_one_piece
+both() { xargs -P 2 -L 1 bash -c 'in_one_piece "$@"' --; } # two groups at a time, in the order of the lines
 
-echo "== whole swarms, and every command of the documentation"
 if [ $# -gt 0 ]; then
-  .venv/bin/python -m pytest tests/e2e tests/docs "$@"
+  group uncounted "$@"
+  group rooms "$@"
+  group swarms tests/e2e tests/docs "$@"
   exit
 fi
-said_docs=$(mktemp)
-.venv/bin/python -m pytest tests/docs >"$said_docs" 2>&1 &
-docs=$!
-trap 'kill "$docs" 2>/dev/null || true; rm -f "$said_core" "$said_sim" "$said_docs"' EXIT
-.venv/bin/python -m pytest tests/e2e
-wait "$docs" || is_good=false
-cat "$said_docs"
-"$is_good"
+both <<'GROUPS'
+rooms
+simulator 1/3
+simulator 2/3
+simulator 3/3
+core
+style
+GROUPS
+# Whole swarms leave a core idle now and then; the commands of the documentation use it.
+both <<'GROUPS'
+swarms tests/e2e
+docs
+GROUPS

@@ -88,7 +88,7 @@ class Network:
         if is_counted:
             self.messages[sender] = self.messages.get(sender, 0) + len(receivers)
         if receivers and (self._measures_bytes or isinstance(message, LARGE_KINDS)):
-            size = canonical.size(message)
+            size = _size(message)
             seconds = size / self._faults.uplink_bytes_per_second
             if is_counted:
                 self.bytes[sender] = self.bytes.get(sender, 0) + len(receivers) * size
@@ -102,3 +102,11 @@ class Network:
                 copies += self._random.random() < self._faults.duplication
             for _ in range(copies):
                 self._queue.after(seconds + self.delay_seconds(), self._deliver, receiver, sender, message)
+
+
+def _size(message: object) -> int:
+    """In canonical bytes. An entry of the ledger is sent many times and measured once."""
+    if not isinstance(message, Entries):
+        return canonical.size(message)
+    commas = max(0, len(message.entries) - 1)
+    return canonical.size(Entries(entries=())) + sum(map(canonical.size_once, message.entries)) + commas

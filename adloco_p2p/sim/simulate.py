@@ -80,15 +80,19 @@ def simulate(
 
 
 def everyday_seed(seed: int, *, parts: Parts | None = None) -> Result:
+    """See `everyday_world`."""
+    world = everyday_world(seed, parts=parts)
+    return replace(play(seed, world), command=f"adloco-peer simulate --everyday --seeds {seed}")
+
+
+def everyday_world(seed: int, *, parts: Parts | None = None) -> Callable[..., World]:
     """A small swarm of whole peers with the everyday faults of this seed: at least five peers and eight rounds."""
     random = Random(f"everyday {seed}")
     peers, rounds = random.randint(5, 6), random.randint(8, 9)
     rules = everyday_rules(random, rounds)
     is_delayed = rules.instances.count == 1
     faults = everyday_faults(random)
-
-    world = partial(World, seed, peers=peers, rounds=rounds, faults=faults, rules=rules, is_delayed=is_delayed, parts=parts)
-    return replace(play(seed, world), command=f"adloco-peer simulate --everyday --seeds {seed}")
+    return partial(World, seed, peers=peers, rounds=rounds, faults=faults, rules=rules, is_delayed=is_delayed, parts=parts)
 
 
 def everyday_rules(random: Random, rounds: int) -> Rules:

@@ -3,6 +3,7 @@
 import re
 import shutil
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,37 +70,33 @@ def test_the_tables_follow_from_their_records(
     assert (tmp_path / benchmark.KEPT.name).read_bytes() == benchmark.KEPT.read_bytes()
 
 
-def test_the_tables_of_bytes_follow_from_their_records(tmp_path: Path) -> None:
-    page = Path(shutil.copy(RESULTS / "bytes.md", tmp_path))
-    states = outer_state.table(records_of(outer_state.KEPT))
-    rewrite(page, {"presets": presets.table(records_of(presets.KEPT)), "states": states})
-    assert page.read_text() == (RESULTS / "bytes.md").read_text()
+def records_of(path: Path) -> list[Record]:
+    """By their keys, as `report` takes them."""
+    records = {record["key"]: record for record in read_records(path)}
+    return [records[key] for key in sorted(records)]
 
 
-def test_the_tables_of_the_grid_follow_from_its_records(tmp_path: Path) -> None:
-    page, records = Path(shutil.copy(RESULTS / "time.md", tmp_path)), records_of(grid.KEPT)
-    rewrite(page, {"grid": grid_tables.utilisation_table(records), "wire": grid_tables.bytes_table(records)})
-    assert page.read_text() == (RESULTS / "time.md").read_text()
+Tables = dict[str, list[str]]
+TABLES: dict[str, tuple[str, Callable[[], Tables]]] = {
+    "presets": ("bytes.md", lambda: {"presets": presets.table(records_of(presets.KEPT))}),
+    "outer state": ("bytes.md", lambda: {"states": outer_state.table(records_of(outer_state.KEPT))}),
+    "grid": ("time.md", lambda: {"grid": grid_tables.utilisation_table(records_of(grid.KEPT))}),
+    "grid, bytes": ("time.md", lambda: {"wire": grid_tables.bytes_table(records_of(grid.KEPT))}),
+    "muon": ("muon.md", lambda: muon.tables(muon.Cells(), muon.SEEDS)),
+    "sizes": ("sizes.md", lambda: sizes.tables(Runs(sizes.SCALE))),
+    "small vocabulary": ("sizes.md", lambda: small_vocabulary.tables(Runs(small_vocabulary.SCALE))),
+    "million": ("million.md", lambda: million.tables(Runs(million.SCALE))),
+    "rules": ("robustness.md", lambda: robustness.tables(robustness.Records(records_of(robustness.KEPT)))),
+    "assessed": ("robustness.md", lambda: assessed.tables(records_of(assessed.KEPT))),
+}
 
 
-def test_the_tables_of_muon_follow_from_their_records(tmp_path: Path) -> None:
-    page = Path(shutil.copy(RESULTS / "muon.md", tmp_path))
-    tables = muon.tables(muon.Cells(), muon.SEEDS)
-    assert len(tables["muon"]) > 2, "no whole seed among the kept records"
-    rewrite(page, tables)
-    assert page.read_text() == (RESULTS / "muon.md").read_text()
-
-
-def test_the_tables_of_sizes_follow_from_their_records(tmp_path: Path) -> None:
-    page = Path(shutil.copy(RESULTS / "sizes.md", tmp_path))
-    rewrite(page, sizes.tables(Runs(sizes.SCALE)) | small_vocabulary.tables(Runs(small_vocabulary.SCALE)))
-    assert page.read_text() == (RESULTS / "sizes.md").read_text()
-
-
-def test_the_tables_of_the_largest_models_follow_from_their_records(tmp_path: Path) -> None:
-    page = Path(shutil.copy(RESULTS / "million.md", tmp_path))
-    rewrite(page, million.tables(Runs(million.SCALE)))
-    assert page.read_text() == (RESULTS / "million.md").read_text()
+@pytest.mark.parametrize(("name", "tables"), TABLES.values(), ids=TABLES)
+def test_a_page_has_the_tables_that_follow_from_the_records(name: str, tables: Callable[[], Tables], tmp_path: Path) -> None:
+    page, found = Path(shutil.copy(RESULTS / name, tmp_path)), tables()
+    assert any(len(lines) > 2 for lines in found.values()), "no whole seed among the kept records"
+    rewrite(page, found)
+    assert page.read_text() == (RESULTS / name).read_text()
 
 
 def test_the_page_of_the_largest_models_says_what_its_one_run_and_its_tuning_show() -> None:
@@ -118,18 +115,6 @@ def test_the_page_of_the_largest_models_says_what_its_one_run_and_its_tuning_sho
     asked = [instance[0] for (instance,) in record["log"]]
     assert (max(asked[:8]), asked.index(128), len(asked)) == (35, 14, 59)
     assert "its cap of 128 in the 15th of 59" in page
-
-
-def test_the_tables_of_the_rules_follow_from_their_records(tmp_path: Path) -> None:
-    page = Path(shutil.copy(RESULTS / "robustness.md", tmp_path))
-    rewrite(page, robustness.tables(robustness.Records(records_of(robustness.KEPT))))
-    assert page.read_text() == (RESULTS / "robustness.md").read_text()
-
-
-def test_the_tables_of_contributions_that_are_looked_at_follow_from_their_records(tmp_path: Path) -> None:
-    page = Path(shutil.copy(RESULTS / "robustness.md", tmp_path))
-    rewrite(page, assessed.tables(records_of(assessed.KEPT)))
-    assert page.read_text() == (RESULTS / "robustness.md").read_text()
 
 
 def test_the_page_of_sizes_says_which_tables_of_counts_each_model_passes() -> None:
@@ -239,9 +224,3 @@ def test_the_tuning_runs_that_the_first_page_counts_are_in_the_table() -> None:
     counts = [sum(line.startswith(length + side) for line in table.splitlines()) for length in (short, long) for side in SIDES]
     text = "{1} configurations of AdLoCo were tried and {0} of DiLoCo, for the long runs {3} and {2}".format(*counts)
     assert text in " ".join((DOCS / "results.md").read_text().split())
-
-
-def records_of(path: Path) -> list[Record]:
-    """By their keys, as `report` takes them."""
-    records = {record["key"]: record for record in read_records(path)}
-    return [records[key] for key in sorted(records)]

@@ -36,7 +36,7 @@ def any_average(self: CommitTally) -> Choice | None:
 
 
 BUGS: dict[str, tuple[Plant, int]] = {
-    "averages are dropped with another instance's": (replaced(AverageBuffers, "forget", drops_averages_of_all), 9),
+    "averages are dropped with another instance's": (replaced(AverageBuffers, "forget", drops_averages_of_all), 21),
     "an average is applied before a majority holds it": (
         replaced(CommitTally, "majority", property(any_average)),
         3,
@@ -45,11 +45,11 @@ BUGS: dict[str, tuple[Plant, int]] = {
         replaced(CommitPhase, "_is_void_for_sure", lambda self, tally, now: False),
         61,
     ),
-    "no retry leaves out who failed": (replaced(HostViews, "remaining", property(lambda self: self._contributors)), 2),
-    "a peer whose state differs keeps it": (keeps_another_state, 1),
+    "no retry leaves out who failed": (replaced(HostViews, "remaining", property(lambda self: self._contributors)), 0),
+    "a peer whose state differs keeps it": (keeps_another_state, 17),
     "a host forgets in a crash how it voted on an average": (
         replaced(GossipAgreement, "kept_vote", lambda self, plan, instance: None),
-        4,
+        8,
     ),
     "late ends of the device count": (replaced(PeerState, "is_outdated", lambda self, end: False), 801),
     "peers leave before the others have ended": (replaced(CompletionBarrier, "is_over", lambda self, now, gone: True), 0),

@@ -6,7 +6,9 @@ The simulator is only as good as its faults. Each planted one is named with an e
 
 import pytest
 
-from adloco_p2p.sim.simulate import everyday_seed, summary
+from adloco_p2p.sim.checkers import Violation
+from adloco_p2p.sim.identities import short
+from adloco_p2p.sim.simulate import everyday_seed, everyday_world, summary
 from adloco_p2p.sim.world import Parts
 from tests.sim.faulty_agreements import AGREEMENTS
 from tests.sim.planted import BUGS
@@ -18,9 +20,10 @@ ENOUGH_SEEDS = 150
 def check_caught(bug: str, named: int, parts: Parts | None = None) -> None:
     """The named seed is tried first: a change of the rules moves the story of every seed, and then another one catches it."""
     for seed in dict.fromkeys([named, *range(ENOUGH_SEEDS)]):
-        result = everyday_seed(seed, parts=parts)
-        if result.violation is not None:
-            print(f"{bug}: seed {seed}: {result.violation}")
+        try:
+            everyday_world(seed, parts=parts)().run()
+        except Violation as violation:
+            print(f"{bug}: seed {seed}: {short(str(violation))}")
             return
     pytest.fail(f"{bug}: not caught in {ENOUGH_SEEDS} seeds")
 

@@ -151,6 +151,8 @@ class Learner:
         """Values that the votes, or a certificate that was received, make final; each with its strongest certificate: a member
         alone can make one for any value, in which all others are absent."""
         found: dict[Digest, Certificate] = {}
+        if not (self._emergencies or self._finals or self._votes):
+            return found  # as after most messages
         for digest, certificate in (*self._emergencies.values(), *self._finals.items(), *self._certified_by_votes()):
             known = found.get(digest)
             if known is None or _strength(certificate) >= _strength(known):

@@ -167,6 +167,8 @@ class Values:
         """When the first report came, for `stragglers_end`, where these are here now. Peers on the bench report at the
         beginning of a round, so theirs alone count as if they had come much later. `before`: the last result of this
         function."""
+        if before is not None and before <= now:
+            return before
         came = now if any(peer in self._workers for peer in reported) else now + UNKNOWN_ROUND_SECONDS
         return came if before is None else min(before, came)
 

@@ -76,8 +76,8 @@ class PeerState:
     @property
     def rounds(self) -> list[OuterRound]:
         """Of all instances, by number."""
-        rounds = [outer for item in self.instances.values() for outer in item.rounds.values()]
-        return sorted(rounds, key=lambda outer: (outer.round, outer.instance))
+        rounds = [(number, name, outer) for name, item in self.instances.items() for number, outer in item.rounds.items()]
+        return [outer for _, _, outer in sorted(rounds)]
 
     @property
     def held(self) -> dict[InstanceId, int]:
@@ -242,5 +242,6 @@ class PeerState:
 
     def is_deserted(self, outer: OuterRound) -> bool:
         """It waits for an average of other hosts, and they are all gone, or make none."""
-        out = outer.hosts.absent
-        return outer.is_deserted and not self.book.has_company(self.book.plans[outer.round], outer.instance, out)
+        if not outer.is_deserted:
+            return False
+        return not self.book.has_company(self.book.plans[outer.round], outer.instance, outer.hosts.absent)
