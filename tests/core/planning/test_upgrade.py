@@ -131,6 +131,8 @@ def test_a_run_may_begin_with_a_newer_protocol() -> None:
 def test_a_newcomer_that_cannot_follow_gets_no_seat() -> None:
     request = JoinRequest(run=RUN, peer=peer(5), beat=1, round=0, capacity=offer(OLD), signature="")
     for plan in (first_plan(protocol=NEW), after(first_plan(), NEW, NEW, NEW)):
-        door = Door(parent=plan, admissions=Admissions(), members=frozenset(), statements=(), verify=lambda *_: True)
+        door = Door(
+            parent=plan, admissions=Admissions(), members=frozenset(), digests=(), statements=(), verify=lambda *_: True
+        )
         assert door.problem(request) == f"{peer(5)} can follow protocol 21 at most, and the run needs 22"
         assert door.problem(replace(request, capacity=offer(NEW))) == ""
