@@ -50,7 +50,8 @@ START_SECONDS = 0.05
 WAIT_LIMIT_SECONDS = HANDOVER_SECONDS + PENDING_SECONDS
 """The longest wait of a peer, a handover or twice that for a state at the end of the run, and that of the others for it."""
 LATE_SECONDS = 10.0
-"""A machine that came back this little before the others ended the run, or later, may have been left to end it alone."""
+"""A machine that came back this little before the others ended the run, or later, may have been left to end it without the
+model."""
 LIE_CHANCE = 0.2
 """A liar invents the end of a lost history in such a part of its reports."""
 
@@ -297,8 +298,8 @@ class World:
         for machine in judged:
             if self.may_lose_model and machine.process and machine.process.stop and machine.process.stop.error:
                 continue
-            if not machine.is_gone and machine.peer not in ended and machine.booted_at < ended_at - LATE_SECONDS:
-                raise Violation(f"{machine.peer} was left behind, {ended_at - machine.booted_at:.0f} s after its start")
+            if not machine.is_gone and machine.peer not in ended and machine.here_since < ended_at - LATE_SECONDS:
+                raise Violation(f"{machine.peer} was left behind, {ended_at - machine.here_since:.0f} s after its start")
         entries = list(finished[0][1].agreement.ledger.since(1))
         check_ledger(self.genesis, entries, self.decide, verify)
         self._check_newcomers(entries)

@@ -7,6 +7,7 @@ import pytest
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.peer.lifecycle import NOT_THE_MODEL
 from adloco_p2p.sim import links
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.world import World, rules_of_one
@@ -103,3 +104,15 @@ def test_a_newcomer_withdraws_where_the_state_exists_late() -> None:
     story = joined(0, at=20.0, is_delayed=True)
     assert (story.first_work, story.counted_in) == (story.came_in + 2, story.came_in + 3), story
     assert story.longest_seconds < 1.4 * ROUND_SECONDS, story
+
+
+def test_a_newcomer_that_comes_after_the_last_plan_ends_without_the_model() -> None:
+    """Nobody gives it a seat any more. It stopped as finished, with nothing."""
+    world = World(1, peers=3, rounds=3, faults=Faults(faults_end_at=0.0), rules=rules_of_one(3))
+    while len(world.decided.get(3, ())) < 3:
+        world.queue.step()
+    world._join()
+    world.run()
+    *members, newcomer = [machine.process.stop for machine in world.machines.values() if machine.process is not None]
+    assert all(stop is not None and stop.is_finished for stop in members)
+    assert newcomer is not None and (newcomer.error, newcomer.is_finished) == (NOT_THE_MODEL, False)
