@@ -334,8 +334,8 @@ class World:
         return machine.peer not in seated and (newest.is_last or is_deserted)
 
     def _was_left_behind(self, machine: Machine, entries: Sequence[LedgerEntry], ended_at: float) -> bool:
-        """It was there in time, and the others ended the run without it. Not where a lot decided who gets a seat: more asked for
-        one than there were."""
+        """It was there in time, and the others ended the run without it. Not where a lot decided who gets a seat, since more
+        asked for one than there were."""
         process = machine.process
         has_error = process is not None and process.stop is not None and process.stop.error is not None
         if machine.is_gone or machine.here_since >= ended_at - LATE_SECONDS or (self.may_lose_model and has_error):

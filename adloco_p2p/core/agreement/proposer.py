@@ -101,6 +101,7 @@ class Proposer:
         if (
             len(present) == len(expected)
             or (self._majority_at is not None and now >= self._values.grace_end(self._majority_at))
+            or (self._majority_at is not None and self._values.is_overdue(deciding))
             or (self._first_at is not None and now >= self._values.stragglers_end(self._first_at))
         ):
             self.ready_at = self._timer.ready_at = now
@@ -240,8 +241,8 @@ class Proposer:
         return value is not None and any(self._context.members.lease_valid(peer, now) for peer in value.departed)
 
     def _awaits_promises(self, digest: Digest, now: float) -> bool:
-        """A value that comes too early waits for the promises that are on their way, one that excludes a member which is back for a
-        lease, in which all that are here answer a ballot. No longer: those that went on without this peer give none."""
+        """A value that comes too early waits for the promises that are on their way, and one that excludes a member which is
+        back for a lease, in which all that are here answer. No longer: those that went on without this peer give none."""
         assert self.ready_at is not None, "a ballot began"
         is_unwanted = self._evicts_the_living(digest, now) and now < self.ready_at + self._context.members.lease_seconds
         return is_unwanted or (self._values.comes_too_early(digest, now) and now < self._promises_due)
