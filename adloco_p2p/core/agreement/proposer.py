@@ -101,7 +101,6 @@ class Proposer:
         if (
             len(present) == len(expected)
             or (self._majority_at is not None and now >= self._values.grace_end(self._majority_at))
-            or (self._majority_at is not None and self._values.is_overdue(deciding))
             or (self._first_at is not None and now >= self._values.stragglers_end(self._first_at))
         ):
             self.ready_at = self._timer.ready_at = now

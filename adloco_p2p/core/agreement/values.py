@@ -5,7 +5,7 @@ the same reports here, so reports and values that are missing are pulled from a 
 """
 
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.agreement.report_pool import ReportPool
@@ -191,12 +191,6 @@ class Values:
         if parent.expected_seconds == 0.0 and (parent.round in working or parent.round - 1 in working):
             return majority + UNKNOWN_ROUND_SECONDS
         return majority + max(self._context.timing.grace_seconds, parent.expected_seconds)
-
-    def is_overdue(self, deciding: Collection[PeerId]) -> bool:
-        """Most of these had work in the round of the parent and have reported it: it took less than expected, and they wait for
-        this plan."""
-        done = _workers(self._slot.parent).intersection(self._pool.about(self._slot.round - 1, self._slot.digest))
-        return is_majority(len(done.intersection(deciding)), len(deciding))
 
     def return_end(self, majority: float) -> float:
         """Until when a plan waits for members that fell silent without having left, where the reports of a majority came at

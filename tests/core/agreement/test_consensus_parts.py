@@ -543,18 +543,3 @@ def test_a_plan_waits_for_the_return_of_members_with_work_only(has_work: bool) -
     assert later < NOW + RETURN_FRACTION * 600.0
     assert values.awaits_return(NOW, later) == has_work
     assert not values.awaits_return(NOW, NOW + RETURN_FRACTION * 600.0)
-
-
-@pytest.mark.parametrize("has_work", [True, False])
-def test_a_plan_waits_no_longer_for_reports_than_the_round_under_way_takes(has_work: bool) -> None:
-    """Its end was expected late: all waited for this plan, for as long as they had been expected to train. Members on the bench
-    report at the beginning of a round, which shows nothing."""
-    context, slot = opened(3, peer(0))
-    (item,) = slot.parent.instances
-    hosts = tuple(replace(share, batch_samples=share.batch_samples if has_work else 0) for share in item.hosts)
-    slot = replace(slot, parent=replace(slot.parent, instances=(replace(item, hosts=hosts),), expected_seconds=600.0))
-    values = Values(context, slot, ReportPool(verify), named=frozenset)
-    values.keep_reports(versions(peer(1), slot.parent.round, slot.digest, count=1))
-    assert not values.is_overdue(slot.electorate), "one of three"
-    values.keep_reports(versions(peer(2), slot.parent.round, slot.digest, count=1))
-    assert values.is_overdue(slot.electorate) == has_work
