@@ -132,9 +132,14 @@ class Machine:
         return self.liar is None
 
     @property
+    def here_since(self) -> float:
+        """World time of its last start, or of the last command to it, as the end of a pause."""
+        return max(self.booted_at, self.commanded_at)
+
+    @property
     def steady_since(self) -> float:
         """World time from when on nothing disturbs it but the others."""
-        return max(self.booted_at, self.commanded_at, self.frozen_until, self.around.faults.faults_end_at)
+        return max(self.here_since, self.frozen_until, self.around.faults.faults_end_at)
 
     def clock(self) -> float:
         return self._offset + self.around.queue.now * self._rate

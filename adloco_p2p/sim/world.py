@@ -16,6 +16,7 @@ from adloco_p2p.core.ledger.validation import num_emergencies
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import Commanded, Stop
+from adloco_p2p.core.model.first_seats import free_first_seats
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.messages import Supply
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
@@ -50,7 +51,8 @@ START_SECONDS = 0.05
 WAIT_LIMIT_SECONDS = HANDOVER_SECONDS + PENDING_SECONDS
 """The longest wait of a peer, a handover or twice that for a state at the end of the run, and that of the others for it."""
 LATE_SECONDS = 10.0
-"""A machine that came back this little before the others ended the run, or later, may have been left to end it alone."""
+"""A machine that came back this little before the others ended the run, or later, may have been left to end it without the
+model."""
 LIE_CHANCE = 0.2
 """A liar invents the end of a lost history in such a part of its reports."""
 
@@ -294,12 +296,10 @@ class World:
         ended_at = min(process.stopped_at for _, process in finished)
         self._check_one_state([machine for machine, _ in finished if machine.booted_at < ended_at - LATE_SECONDS], ended_at)
         ended = {machine.peer for machine, _ in finished}
-        for machine in judged:
-            if self.may_lose_model and machine.process and machine.process.stop and machine.process.stop.error:
-                continue
-            if not machine.is_gone and machine.peer not in ended and machine.booted_at < ended_at - LATE_SECONDS:
-                raise Violation(f"{machine.peer} was left behind, {ended_at - machine.booted_at:.0f} s after its start")
         entries = list(finished[0][1].agreement.ledger.since(1))
+        for machine in judged:
+            if machine.peer not in ended and self._was_left_behind(machine, entries, ended_at):
+                raise Violation(f"{machine.peer} was left behind, {ended_at - machine.here_since:.0f} s after its start")
         check_ledger(self.genesis, entries, self.decide, verify)
         self._check_newcomers(entries)
 
@@ -332,6 +332,18 @@ class World:
         members = [self.machines.get(peer) for peer in roster_of(newest)]  # none of an adversary's names
         is_deserted = all(member is not None and member.is_gone for member in members)
         return machine.peer not in seated and (newest.is_last or is_deserted)
+
+    def _was_left_behind(self, machine: Machine, entries: Sequence[LedgerEntry], ended_at: float) -> bool:
+        """It was there in time, and the others ended the run without it. Not where a lot decided who gets a seat, since more
+        asked for one than there were."""
+        process = machine.process
+        has_error = process is not None and process.stop is not None and process.stop.error is not None
+        if machine.is_gone or machine.here_since >= ended_at - LATE_SECONDS or (self.may_lose_model and has_error):
+            return False
+        parent, last = [self.genesis, *(entry.plan for entry in entries)][-2:]
+        num_joined = len([peer for peer in roster_of(last) if peer not in roster_of(parent)])
+        is_full = num_joined >= free_first_seats(parent, entries[-1].value.departed)
+        return machine.peer in roster_of(last) or not is_full
 
     def _is_model_gone(self) -> bool:
         """All that ever reported a state are gone for good, and the last of them vanished or left at once."""

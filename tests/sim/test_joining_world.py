@@ -7,6 +7,7 @@ import pytest
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.peer.lifecycle import NOT_THE_MODEL
 from adloco_p2p.sim import links
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.world import World, rules_of_one
@@ -89,8 +90,9 @@ def test_a_newcomer_goes_through_the_rounds_that_its_state_came_late_for(
     seed: int, at: float, round_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state takes 3.5 rounds to arrive, and more than the minute for which a peer waits that hears of no progress. The
-    others serve the averages of as many rounds. It has no work until it has reported, so nobody waits for it meanwhile; only
-    the round in which its state is there may last longer, up to 1.9 times in two of ten seeds."""
+    others serve the averages of as many rounds. It has no work until it has reported, so no average waits for it meanwhile. A
+    plan waits for its report as long as the round under way is expected to take, which is too long where that takes less:
+    rounds last up to 1.9 times as long in two of ten seeds."""
     rules = replace(RULES, work=replace(RULES.work, rounds=14, rounds_kept=5))
     monkeypatch.setattr(links, "STATE_BYTES", round(3.5 * round_seconds * Faults().uplink_bytes_per_second))
     story = joined(seed, at=at, rules=rules, round_seconds=round_seconds)
@@ -103,3 +105,15 @@ def test_a_newcomer_withdraws_where_the_state_exists_late() -> None:
     story = joined(0, at=20.0, is_delayed=True)
     assert (story.first_work, story.counted_in) == (story.came_in + 2, story.came_in + 3), story
     assert story.longest_seconds < 1.4 * ROUND_SECONDS, story
+
+
+def test_a_newcomer_that_comes_after_the_last_plan_ends_without_the_model() -> None:
+    """Nobody gives it a seat any more. It stopped as finished, with nothing."""
+    world = World(1, peers=3, rounds=3, faults=Faults(faults_end_at=0.0), rules=rules_of_one(3))
+    while len(world.decided.get(3, ())) < 3:
+        world.queue.step()
+    world._join()
+    world.run()
+    *members, newcomer = [machine.process.stop for machine in world.machines.values() if machine.process is not None]
+    assert all(stop is not None and stop.is_finished for stop in members)
+    assert newcomer is not None and (newcomer.error, newcomer.is_finished) == (NOT_THE_MODEL, False)

@@ -7,11 +7,12 @@ The simulator is only as good as its faults. Each planted one is named with an e
 import pytest
 
 from adloco_p2p.sim.checkers import Violation
+from adloco_p2p.sim.device import HashDevice
 from adloco_p2p.sim.identities import short
 from adloco_p2p.sim.simulate import everyday_seed, everyday_world, summary
 from adloco_p2p.sim.world import Parts
 from tests.sim.faulty_agreements import AGREEMENTS
-from tests.sim.planted import BUGS
+from tests.sim.planted import BUGS, SLOW_JOB_SECONDS
 
 ENOUGH_SEEDS = 150
 """Within so many everyday seeds each one must be caught."""
@@ -33,6 +34,12 @@ def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
     plant, named = BUGS[bug]
     plant(monkeypatch)
     check_caught(bug, named)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_slow_jobs_of_a_device_alone_break_no_promise(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HashDevice, "short_job_seconds", SLOW_JOB_SECONDS)
+    assert everyday_seed(seed).violation is None
 
 
 @pytest.mark.parametrize("bug", sorted(AGREEMENTS))

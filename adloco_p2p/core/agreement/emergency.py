@@ -4,12 +4,12 @@ An emergency entry rests on less than a majority of the electorate: a few member
 them. A peer that sees no sign of such an emergency does not follow it for now.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.certificate import Certificate
-from adloco_p2p.core.model.electorate import is_emergency
+from adloco_p2p.core.model.electorate import electorate, is_emergency
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 STUCK_LEASES = 8
@@ -41,21 +41,32 @@ class EmergencyCheck:
         is_stuck = ready_at is not None and now > ready_at + STUCK_LEASES * lease
         if is_stuck or not is_emergency(certificate, slot.parent):
             return False
-        deciding = slot.counted([peer for peer in slot.roster if not members.lease_valid(peer, now)])
-        heads = {peer: digest for peer, (digest, at) in self._heads.items() if now - at <= lease and peer in deciding}
-        if me in deciding and not members.is_passive:
+        living = slot.counted([peer for peer in slot.roster if not members.lease_valid(peer, now)])
+        heads = {peer: digest for peer, (digest, at) in self._heads.items() if now - at <= lease and peer in living}
+        if me in living and not members.is_passive:
             heads[me] = slot.digest
-        return is_contradicted([*certificate.absent, *departed], heads, slot.ledger, num_living=len(deciding))
+        return is_contradicted(certificate, departed, heads, slot.ledger, living=living)
 
 
-def is_contradicted(excluded: Sequence[PeerId], heads: Mapping[PeerId, Digest], ledger: Ledger, *, num_living: int) -> bool:
-    """Whether the next entry of the ledger, which excludes these members in an emergency, is not followed for now. `heads`: of
-    the electors that live, as they named it within a lease.
+def is_contradicted(
+    certificate: Certificate,
+    departed: Sequence[PeerId],
+    heads: Mapping[PeerId, Digest],
+    ledger: Ledger,
+    *,
+    living: Collection[PeerId],
+) -> bool:
+    """Whether the next entry of the ledger, which excludes members in an emergency, is not followed for now. `heads`: of the
+    `living` electors, as they named it within a lease.
 
-    It leaves out one of them whose ledger does not go beyond this one. That counts until half of the `num_living` electors
-    have named a head beyond this ledger: before, the others can go on without the entry. Those that named none yet count as
-    here, or the first message after a peer's start would decide. Where half are ahead the emergency happened while
-    this peer was cut off.
+    It leaves out one of them whose ledger does not go beyond this one. That counts until half of the electors have named a head
+    beyond this ledger, or voted for the entry and have gone since: before, the others can go on without the entry. Living
+    electors that named none yet count as here, or the first message after a peer's start would decide. Where half are ahead
+    the emergency happened while this peer was cut off.
     """
     with_us = {peer for peer, digest in heads.items() if digest in ledger.position}
-    return not with_us.isdisjoint(excluded) and 2 * (len(heads) - len(with_us)) < num_living
+    voters = {cast.peer for cast in certificate.votes if not cast.abstains}
+    went_on = voters.intersection(electorate(ledger.plans[-1])).difference(living)
+    num_ahead = len(heads) - len(with_us) + len(went_on)
+    is_excluding = not with_us.isdisjoint((*certificate.absent, *departed))
+    return is_excluding and 2 * num_ahead < len(living) + len(went_on)

@@ -131,7 +131,7 @@ class Observer:
         living = electors(deciding, roster, [peer for peer in roster if not self.is_alive(peer, now)])
         turn = PERIOD_SECONDS * len(roster) / NUM_PINGED  # until each was pinged
         heads = {peer: head for peer, (head, at) in self._heads.items() if now - at <= lease + turn and peer in living}
-        if not is_contradicted([*certificate.absent, *entry.value.departed], heads, self.ledger, num_living=len(living)):
+        if not is_contradicted(certificate, entry.value.departed, heads, self.ledger, living=living):
             return False
         if self._doubted is None or self._doubted[0] != entry.value.parent:
             self._doubted = (entry.value.parent, now)

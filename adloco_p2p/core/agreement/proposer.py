@@ -240,10 +240,11 @@ class Proposer:
         return value is not None and any(self._context.members.lease_valid(peer, now) for peer in value.departed)
 
     def _awaits_promises(self, digest: Digest, now: float) -> bool:
-        """A value that comes too early waits for the promises that are on their way, and no longer: those that went on without
-        this peer give none."""
-        waits = self._values.comes_too_early(digest, now) and now < self._promises_due
-        return waits or self._evicts_the_living(digest, now)
+        """A value that comes too early waits for the promises that are on their way, and one that excludes a member which is
+        back for a lease, in which all that are here answer. No longer: those that went on without this peer give none."""
+        assert self.ready_at is not None, "a ballot began"
+        is_unwanted = self._evicts_the_living(digest, now) and now < self.ready_at + self._context.members.lease_seconds
+        return is_unwanted or (self._values.comes_too_early(digest, now) and now < self._promises_due)
 
     def _all_have_promised(self, now: float) -> bool:
         counted, members = self._slot.counted(self._absent), self._context.members

@@ -474,18 +474,20 @@ class Lifecycle:
         effects = self._save_final(plan, now, is_finished=self._is_saved) if is_agreed else []
         totals = canonical.to_plain(self._checkpoints.totals(now))
         losses = final.heldout_losses if final is not None else ()
-        log = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
+        finished = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
+        logs: list[Effect] = [finished] if self._book.is_on_roster(plan) else []
         self._before_waiting = self.stage
         self._enter(Stage.WAITING)
         state = final.state_digest if final is not None else None
         digest, roster = self._book.digests[plan.round], _peers_of(plan)
         sent = self._completion.begin(plan=digest, state=state, is_agreed=is_agreed, roster=roster, now=now)
-        return [*effects, log, *sent]
+        return [*effects, *logs, *sent]
 
     def _is_agreed(self, plan: RoundPlan) -> bool:
-        """A majority agreed on every step to this peer's states after the last plan, or has reported them since."""
+        """A majority agreed on every step to this peer's states after the last plan, or has reported them since. Without a seat
+        it has none."""
         is_own = self._is_exchanging is None
-        return all(
+        return self._book.is_on_roster(plan) and all(
             self._state.known(instance).doubtful_from is None or (is_own and self._state.is_reported(plan, instance))
             for instance in self._book.mine(plan)
         )
@@ -519,6 +521,8 @@ class Lifecycle:
         plan, gone = self._book.newest, self._state.gone
         if not self._completion.is_over(now, gone):
             return []
+        if not self._book.is_on_roster(plan):
+            return self._stop(Stop(reason=TOO_LATE, is_finished=False, error=NOT_THE_MODEL), now)
         run = self._completion.final_state(voters_of(self._book, plan))
         final, is_agreed = self._state.final, self._is_agreed(plan)
         has_it = run is None or final is None or run.digest == final.state_digest

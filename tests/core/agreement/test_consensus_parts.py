@@ -344,6 +344,29 @@ def test_a_value_that_evicts_the_living_is_repeated_where_it_may_have_been_chose
     assert proposer.locked_value(swarm.now) == (digest if is_repeated else None)
 
 
+def test_a_value_that_evicts_the_living_is_proposed_again_where_they_have_not_promised_for_a_lease() -> None:
+    """They went on with another value, and promise nothing here any more. A majority stood by this one when one of them was
+    killed before it sent its vote, and waited for eight leases (everyday seed 0)."""
+    swarm = Swarm(5)
+    name, *_, living = swarm.order
+    consensus = swarm.peers[name].consensus
+    proposer, values = consensus.proposer, consensus.values
+    value = values.make(joined=(), absent=(living,))
+    digest = values.keep(value, None)
+    older, ballot = Ballot(attempt=1, peer=name), Ballot(attempt=2, peer=name)
+    consensus.acceptor.promised = proposer._ballot = ballot
+    proposer._promises = {
+        peer: Promise(parent=value.parent, ballot=ballot, accepted=(older, digest)) for peer in swarm.order[:3]
+    }
+    members, began = consensus.members, swarm.now
+    proposer.ready_at, proposer._has_proposed = began, False
+    assert not proposer.propose(began + members.lease_seconds - 0.1), "more promises may show that it need not be repeated"
+    members.note_beat(living, members.beat_of(living) + 1, began + members.lease_seconds)
+    assert members.lease_valid(living, began + members.lease_seconds)
+    assert proposer.propose(began + members.lease_seconds)
+    assert consensus.acceptor.accepted == (ballot, digest)
+
+
 @pytest.mark.parametrize(("num_promises", "is_repeated"), [(3, True), (4, False), (5, False)])
 def test_a_value_of_too_few_reports_is_repeated_where_it_may_have_been_chosen(num_promises: int, is_repeated: bool) -> None:
     """Review B2: one member accepts its own value of one report, and the next proposer learns of it."""

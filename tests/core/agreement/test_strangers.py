@@ -175,6 +175,30 @@ def test_an_emergency_that_is_refused_is_followed_when_the_leases_have_run_out()
     assert follower.ledger.plans[-1] == entry.plan
 
 
+def test_an_elector_that_voted_for_an_emergency_and_left_still_counts_as_ahead() -> None:
+    """Two of four went on while a link was cut, and one of them left: the other two are no majority of the four, so they follow
+    at once. They used to wait for eight leases, and the run was over by then."""
+    swarm = Swarm(4)
+    swarm.deliver()
+    staying, leaver, *others = swarm.order
+    for name in (staying, leaver):
+        swarm.report(name, 0)
+    swarm.mail.clear()
+    swarm.pass_time(20, among=sorted((staying, leaver)))
+    ahead = swarm.peers[staying]
+    (entry,) = ahead.ledger.entries[1:]
+    assert num_emergencies(swarm.genesis, ahead.ledger.entries) == 1
+    assert {cast.peer for cast in entry.certificate.votes} == {staying, leaver}
+    follower = swarm.peers[others[0]]
+    (leave,) = {item.message for item in swarm.peers[leaver].leave(swarm.now) if isinstance(item, Send | Broadcast)}
+    swarm.take(others[0], follower.receive(leaver, leave, swarm.now))
+    for name in (staying, others[1]):
+        beat = swarm.peers[name].members.heartbeat(swarm.now)
+        swarm.take(others[0], follower.receive(name, beat, swarm.now))
+    assert not follower.consensus.follow_entry(replace(entry, certificate=replace(entry.certificate, votes=())), swarm.now)
+    assert follower.consensus.follow_entry(entry, swarm.now)
+
+
 def test_the_first_word_after_a_start_is_no_emergency() -> None:
     """A member sends its one-vote entry to a peer that has just started, and knows no head of any other."""
     swarm = Swarm(5)

@@ -25,6 +25,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.messages import AverageDigest, CommitVoted
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
+from adloco_p2p.core.peer.lifecycle import NOT_THE_MODEL, TOO_LATE
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, Story, Told, rules
 
 PEERS = (PEER0, PEER1, PEER2)
@@ -82,6 +83,19 @@ def test_a_round_under_way_is_ended_and_saved_before_the_pause() -> None:
     (saved,) = [effect.durable for at, effect in story.effects(SaveCheckpoint, PEER0) if at <= paused]
     ended = [effect.round for at, effect in story.effects(telemetry.Round, PEER0) if at <= paused]
     assert saved.round == ended[-1] + 1
+
+
+def test_a_peer_that_comes_back_without_a_seat_when_the_run_is_over_has_no_model() -> None:
+    """It stopped as finished, and what it had saved was marked as the model of the run."""
+    story = story_of(rounds=8, checkpoint_period=100)
+    story.ask(PEER0, "pause", at=1.3)
+    story.ask(PEER0, "resume", at=20.0)
+    story.play()
+    ((at, stop),) = story.effects(Stop, PEER0)
+    assert at > 20.0 > max(at for peer in PEERS if peer != PEER0 for at, _ in story.effects(Stop, peer))
+    assert (stop.error, stop.reason) == (NOT_THE_MODEL, TOO_LATE) and not stop.is_finished
+    assert not any(effect.durable.is_finished for _, effect in story.effects(SaveCheckpoint, PEER0))
+    assert not [*story.effects(telemetry.Finished, PEER0)]
 
 
 def test_a_pause_can_be_repeated_and_taken_back() -> None:

@@ -41,7 +41,7 @@ from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, AverageDigest, Lea
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
-from adloco_p2p.core.model.rules import WorkRules
+from adloco_p2p.core.model.rules import AdmissionRules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import FastForwarded, Finished
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, PENDING_SECONDS, RESEND_SECONDS, CompletionBarrier
@@ -159,7 +159,7 @@ def test_a_newcomer_waits_for_members_that_are_gone_within_a_limit() -> None:
 
 def test_a_newcomer_waits_for_a_member_that_pauses() -> None:
     """The founder alone has the model. While it is paused it has no seat, and follows the run."""
-    story = Story(rules=rules(rounds=12), faults_end_at=1500.0)
+    story = Story(rules=replace(rules(rounds=40), admission=AdmissionRules(kind="open")), faults_end_at=1500.0)
     founder, newcomer = story.machine(PEER0), story.world._new_machine(PEER1)
     story.at(1.0, lambda: founder.command(Commanded(command="pause")))
     story.at(20.0, newcomer.boot)
