@@ -22,7 +22,7 @@ from adloco_p2p.core.model.rules import (
 from adloco_p2p.core.model.scalars import Digest, Fraction, InstanceId, is_printable
 from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
 
-PROTOCOL_VERSION = 20
+PROTOCOL_VERSION = 21
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
