@@ -270,6 +270,8 @@ class HostedInstances(ABC):
                 hosted.before = before
         if not is_applied:
             hosted.forget_moments()
+        if residual is None and not is_whole and (was_given or is_late) and instance in self._residual:
+            residual = torch.zeros(len(averaged))  # what waited for this turn was part of what was given
         if is_applied and residual is not None and self._run.averaging.feedback:
             self._keep_residual(instance, part, residual, is_late=is_late)
         kept = self._run.outer.mixing if self._is_streamed and is_applied else 0.0

@@ -233,6 +233,8 @@ def test_what_a_codec_loses_waits_for_the_fragments_next_turn() -> None:
     train_round(peer, effect(round=1), lost=0.5)
     assert halves(saved["residual"]) == [0.25, 0.0]
     assert halves(peer._residual[ONE]) == [0.25, 0.5]
+    train_round(peer, effect(round=2))
+    assert halves(peer._residual[ONE]) == [0.0, 0.5], "it was sent, and is not sent again"
 
 
 def test_a_host_that_diverged_starts_every_fragment_from_the_outer_parameters() -> None:
