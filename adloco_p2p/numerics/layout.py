@@ -96,8 +96,8 @@ def num_values(ranges: Ranges) -> int:
 def strided_fragments(layout: Layout, count: int) -> tuple[Ranges, ...]:
     """A model's vector in `count` fragments that are averaged in turn; the same on all peers that build the same architecture.
 
-    Layers are dealt out in strides (arXiv 2501.18512): 0, count, 2 count, ..., then 1, count + 1, ... What belongs to no layer
-    comes before them if it precedes the first one, as embeddings do, else after them. That order is cut into fragments which
+    Layers are dealt out in strides (arXiv 2501.18512): 0, count, 2 count, ..., then 1, count + 1, ... Parameters of no layer
+    come before them if they precede the first one, as embeddings do, else after them. That order is cut into fragments which
     are, to one value, equally large: every round sends the same number of bytes whatever the layers are.
     """
     size = layout.num_parameters

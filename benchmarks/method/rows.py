@@ -297,12 +297,10 @@ def overlap() -> list[Row]:
         *(row(64, *kind) for kind in (("none", 0.7), *kinds)),
         *(parts(64, count, 0.7) for count in (2, 4)),
         in_turn(64, 4, 0.7),
-        *(streamed(64, 4, 0.7, mixing=mixing) for mixing in (0.5, 0.25, 0.0)),
-        *(streamed(64, count, 0.7, mixing=0.5) for count in (2, 8)),
+        *(streamed(64, 4, 0.7, mixing=mixing) for mixing in (0.5, 0.25)),
         streamed(64, 4, 0.7, mixing=0.5, every=64),
         *(row(32, *kind) for kind in (("none", 0.5), *kinds)),
         *(parts(32, count, 0.5) for count in (2, 4)),
-        streamed(32, 4, 0.5, mixing=0.5, every=32),
     ]
 
 
