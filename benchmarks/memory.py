@@ -2,6 +2,7 @@
 
 python -m benchmarks.memory                     all; four pairs of real nodes on loopback, some five minutes on one thread
 python -m benchmarks.memory --only tensors      seconds, as `--only scratch`; `--only instances` takes less than a minute
+python -m benchmarks.memory --only tensors --fragments 1 4      of rounds that run ahead: 1 with `forecast`, others streamed
 
 Tensors: the live ones of one process at moments of a round, on the device and on the host (both are main memory here).
 Scratch: the most that a process held resident during inner steps, above what it holds after them when the allocator has given
@@ -20,13 +21,14 @@ import re
 import signal
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.config.run_config import ModelConfig, RunConfig
+from adloco_p2p.config.run_config import AveragingConfig, ModelConfig, OuterConfig, RunConfig
 from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.training.hosting import Hosting
@@ -51,11 +53,14 @@ LAST_SECONDS = 900.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["tensors", "scratch", "instances", "process"])
+    parser.add_argument("--fragments", nargs="+", type=int, help="with --only tensors")
     parser.add_argument("--codecs", nargs="+", default=["float32", "int8"], metavar="NAME")
     arguments = parser.parse_args()
     if arguments.only in (None, "instances"):  # first: what others free would serve it, uncounted
         measure_instances()
-    if arguments.only in (None, "tensors"):
+    for count in arguments.fragments or ():
+        measure_ahead(count)
+    if arguments.only in (None, "tensors") and not arguments.fragments:
         measure_tensors()
     if arguments.only in (None, "scratch"):
         measure_scratch()
@@ -94,6 +99,36 @@ def measure_tensors() -> None:
         show("checkpoint being written", peer, served, kept, saved)
         del saved
     print(f"{'at most':24s}{LIMITS['device']:8.1f}{LIMITS['host']:8.1f}")
+
+
+def measure_ahead(num_fragments: int) -> None:
+    """The same where a round's inner steps begin while the one before is averaged."""
+    outer = OuterConfig(overlap="streaming" if num_fragments > 1 else "forecast")
+    averaging = AveragingConfig(fragments=num_fragments)
+    run = RunConfig(model=ModelConfig(architecture=ARCHITECTURE), outer=outer, averaging=averaging)
+    peer = Hosting(run, PeerConfig(device="cpu", num_threads=1), ME, zeros())
+    peer.start([ONE])
+    print(f"{num_fragments} fragments, {outer.overlap}, {peer.num_parameters} parameters: bytes per parameter")
+    served = [peer.state(ONE)]
+    kept: tuple[torch.Tensor, ...] = ()
+    previous: torch.Tensor | None = None
+    for number in range(4):
+        work = replace(round_of(ONE), round=number, is_ahead=number > 0)
+        peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
+        own = peer.pseudo_gradient(ONE)
+        if previous is not None:
+            average = previous.clone()
+            show("averaging, average there", peer, served, kept, previous, average, own)
+            kept = (previous, average)
+            peer.apply_outer(ONE, average, round=number - 1)
+            del average
+            served = [served[-1], peer.state(ONE)]
+            show("outer step made", peer, served, kept, own)
+            saved = peer.snapshot(ONE)
+            show("checkpoint being written", peer, served, kept, own, saved)
+            del saved
+            served = served[-1:]  # `StateServer.keep_newest`: the next average begins
+        previous = own
 
 
 def show(moment: str, peer: Hosting, *held: object) -> None:

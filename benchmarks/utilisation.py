@@ -3,6 +3,7 @@
 python -m benchmarks.utilisation                                        150M parameters, 100 Mbit/s, four hosts; instant
 python -m benchmarks.utilisation --megabits 20 --step-seconds 2 --hosts 8
 python -m benchmarks.utilisation --machines --codecs int8 --steps 64    and what the node's state machines make of it; a minute
+python -m benchmarks.utilisation --fragments 1 2 4 8 --codecs int8 --steps 64      link and memory of streamed fragments
 
 Measured here: bytes per value of every codec of this node, there and back (it encodes a vector), and the part of a link's rate
 that the averaging reaches (docs/measured.md). Stated by the user: link, hosts, inner steps, seconds per inner step. Derived:
@@ -27,7 +28,9 @@ from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.codecs import codec_named, wire_bytes
 from adloco_p2p.numerics.digest import StateHashing
+from adloco_p2p.numerics.layout import Entry, Layout
 from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
+from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.views.cost_model import round_bytes
 from benchmarks.method.clock import Link, Machine, Profile
 from benchmarks.method.device import Setting
@@ -159,6 +162,7 @@ def machines_table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Seque
         "one instance": (),
         "with outer.overlap": ("outer.overlap=forecast",),
         "4 fragments": ("averaging.fragments=4",),
+        "4 streamed": ("averaging.fragments=4", "outer.overlap=streaming", "outer.delay_steps=1"),
     }
     lines = ["| codec | H | " + " | ".join(ways) + " |", "|---" * (2 + len(ways)) + "|"]
     for name, size in codecs:
@@ -191,12 +195,45 @@ def table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Sequence[int])
     return lines
 
 
+def hidden_megabits(plan: Plan) -> float:
+    """The rate of the link at which the averaging takes as long as the inner steps that it hides behind."""
+    return plan.bytes_per_round * 8 / plan.efficiency / (plan.computing_seconds - 3 * plan.latency_seconds) / 1e6
+
+
+def host_bytes(codec: str, count: int, num_parameters: float) -> float:
+    """Per parameter, of a peer with AdamW, by count (`training/memory_need.py`): whole vectors with `forecast`, fragments
+    streamed."""
+    streamed = [f"averaging.fragments={count}", "outer.overlap=streaming"] if count > 1 else ["outer.overlap=forecast"]
+    run = load_run(BASE, ["mode=diloco", f"averaging.codec={codec}", *streamed]).value
+    size = round(num_parameters)
+    layout = Layout(entries=(Entry(name="weight", shape=(size,), offset=0, size=size),))
+    return memory_need(run, layout, matrices=frozenset(), frozen_bytes=0).host / size
+
+
+def fragments_table(plan: Plan, codecs: Sequence[tuple[str, float]], counts: Sequence[int]) -> list[str]:
+    """Markdown, one line per codec and number of fragments. Each is averaged once in `inner_steps`; or a round has so many."""
+    lines = [
+        f"| codec | fragments | MB a round | Mbit/s, each once in H {plan.inner_steps} | rounds of H {plan.inner_steps}"
+        " | host, bytes a parameter |",
+        "|---" * 6 + "|",
+    ]
+    for name, size in codecs:
+        for count in counts:
+            long = replace(plan, bytes_per_value=size, num_parameters=plan.num_parameters / count)
+            short = replace(long, inner_steps=plan.inner_steps // count)
+            rates = f"{hidden_megabits(short):.0f} | {hidden_megabits(long):.0f}"
+            host = host_bytes(name, count, plan.num_parameters)
+            lines.append(f"| {name} | {count} | {long.bytes_per_round / 1e6:.0f} | {rates} | {host:.1f} |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.utilisation", description=__doc__)
     parser.add_argument("--machines", action="store_true", help="also by the node's state machines")
     parser.add_argument(
         "--outer-step", action="store_true", help="the time of the outer step alone; with --machines it is shown, too"
     )
+    parser.add_argument("--fragments", nargs="+", type=int, default=[], help="numbers of fragments that are streamed")
     parser.add_argument("--codecs", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--parameters", type=float, default=150e6)
     parser.add_argument("--hosts", type=int, default=4)
@@ -227,6 +264,9 @@ def main() -> None:
     print(f"\nH at which one instance without overlap computes {TARGET:.0%} of the time:")
     for name, size in codecs:
         print(f"  {name:10s} {fewest_steps(replace(plan, bytes_per_value=size))}")
+    if arguments.fragments:
+        print("\nStreamed fragments, 1 being the whole vector with forecast: the link that hides their averages, and memory\n")
+        print("\n".join(fragments_table(plan, codecs, arguments.fragments)))
     if arguments.machines:
         print(f"\nThe node's state machines, {ROUNDS} rounds with the first and the last:\n", flush=True)
         print("\n".join(machines_table(plan, codecs, arguments.steps)))

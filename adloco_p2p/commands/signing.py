@@ -106,8 +106,9 @@ def _settings(arguments: argparse.Namespace, signer: Signer) -> Settings:
 
 
 def _refuse_fragments(signer: Signer, what: str) -> None:
-    """The last round of a run with fragments averages everything, and every peer computes its number from the configuration."""
-    if signer.run.averaging.fragments > 1:
+    """The last round of a run with fragments averages everything, and every peer computes its number from the configuration;
+    unless they are streamed."""
+    if signer.run.averaging.fragments > 1 and signer.run.outer.overlap != "streaming":
         raise ConfigError(
             f"command {what}: the run has averaging.fragments {signer.run.averaging.fragments}, so its last round is fixed;"
             " `command pause` and --learning-rate-factor are accepted",

@@ -6,7 +6,7 @@ from math import ceil
 from adloco_p2p.config.peer_config import PeerConfig, cap_problem
 from adloco_p2p.config.plugins import packages_problems
 from adloco_p2p.config.quiet_hours import parse_range
-from adloco_p2p.config.run_config import AVERAGING_PRESETS, DataConfig, ModelConfig, RunConfig
+from adloco_p2p.config.run_config import AVERAGING_PRESETS, DataConfig, ModelConfig, OuterConfig, RunConfig
 from adloco_p2p.core.model.instance_plan import MAX_HISTORY
 from adloco_p2p.core.model.rules import DEFAULT_PRICE_MINUTES
 from adloco_p2p.core.model.scalars import MAX_INSTANCES
@@ -31,6 +31,7 @@ def combinations(run: RunConfig) -> list[str]:
         *_evaluation(run),
         *_optimizers(run),
         *_fragments(run),
+        *_streaming(run),
         *_assessments(run),
         *_batch(run),
         *_work(run),
@@ -216,12 +217,12 @@ def _fragments(run: RunConfig) -> list[str]:
     problems: list[str] = []
     if count == 1:
         return problems
-    if run.work.rounds is None:
+    if run.work.rounds is None and run.outer.overlap != "streaming":
         problems.append(
             f"averaging.fragments: {count}, but the run ends by work.samples, and after its last round everything is averaged;"
             " give work.rounds instead, or set averaging.fragments to 1"
         )
-    elif count > run.work.rounds:
+    elif run.work.rounds is not None and count > run.work.rounds:
         problems.append(
             f"averaging.fragments: {count} do not all have their turn in {run.work.rounds} rounds (work.rounds); use fewer"
         )
@@ -230,15 +231,41 @@ def _fragments(run: RunConfig) -> list[str]:
             f"averaging.fragments: {count}, but with instances.count {run.instances.count} forks and merges would lose what"
             " fragments learned since their last turn; set one of the two to 1"
         )
-    if run.outer.overlap != "none":
+    if run.outer.overlap not in ("none", "streaming"):
         problems.append(
-            f"averaging.fragments: {count}, and outer.overlap {run.outer.overlap}: choose one of the two;"
-            " set averaging.fragments to 1, or outer.overlap to none"
+            f"averaging.fragments: {count}, and outer.overlap {run.outer.overlap}, which is for whole vectors;"
+            " set outer.overlap to streaming or none, or averaging.fragments to 1"
         )
     if run.batch.is_tested and run.batch.statistic == "pseudo_gradient":
         problems.append(
             f"batch.statistic: with averaging.fragments {count} a pseudo-gradient is that of {count} rounds, not of one;"
             " set it to micro_batch, or batch.test to constant"
+        )
+    return problems
+
+
+def _streaming(run: RunConfig) -> list[str]:
+    outer, usual = run.outer, OuterConfig()
+    problems = []
+    if outer.overlap != "streaming":
+        return [
+            f"outer.{name}: {value} would be ignored: outer.overlap is {outer.overlap}; leave it out, or set outer.overlap to"
+            " streaming"
+            for name, value, default in (
+                ("delay_steps", outer.delay_steps, usual.delay_steps),
+                ("mixing", outer.mixing, usual.mixing),
+            )
+            if value != default
+        ]
+    if run.averaging.fragments == 1:
+        problems.append(
+            "outer.overlap: streaming, but averaging.fragments is 1, and only fragments are streamed;"
+            " set averaging.fragments to 2 or more, or outer.overlap to forecast"
+        )
+    if outer.delay_steps >= run.work.inner_steps:
+        problems.append(
+            f"outer.delay_steps: {outer.delay_steps}, but a round has {run.work.inner_steps} inner steps (work.inner_steps);"
+            " fewer than that are accepted"
         )
     return problems
 

@@ -196,11 +196,17 @@ class OuterConfig:
     learning_rate: PositiveFloat = 0.7
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
     """Used by `nesterov`. The mode sets it by H: 0.5 up to 32, 0.7 up to 128 (docs/results.md), 0.9 above."""
-    overlap: Literal["none", "delayed", "eager", "forecast"] = "none"
+    overlap: Literal["none", "delayed", "eager", "forecast", "streaming"] = "none"
     """`delayed`: a peer with one instance begins the next round's inner steps while the last one is averaged, and the outer
     update comes one round late. `eager`: these inner steps begin from the peer's own share of that update (arXiv 2502.12996).
-    `forecast`: from where the update would end if the average were the peer's own pseudo-gradient. For slow links; what each
-    costs is in `docs/results.md`."""
+    `forecast`: from where the update would end if the average were the peer's own pseudo-gradient. `streaming`, with
+    `averaging.fragments`: local parameters go on, and are mixed with each fragment's outer ones when these come (arXiv
+    2501.18512). For slow links; what each costs is in `docs/results.md`."""
+    delay_steps: PositiveInt = 5
+    """With `streaming`: after so many inner steps of the next round a fragment's update is mixed in; later where its average
+    takes longer."""
+    mixing: Annotated[float, Ge(0), Lt(1)] = 0.5
+    """With `streaming`: the part of a peer's own parameters that stays in that mixture; 0: the outer ones replace them."""
     state: Literal["float32", "mixed", "bfloat16"] = "float32"
     """The types in which outer parameters and momentum are kept, served, saved, and sent to a joiner: 8, 6 or 4 bytes per
     parameter. `mixed`: the momentum as bfloat16, the parameters exact. `bfloat16`: both. Values that are no longer exact are

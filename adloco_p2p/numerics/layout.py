@@ -77,16 +77,61 @@ def unflatten_(module: torch.nn.Module, flat: torch.Tensor) -> None:
     scatter_((parameter for _, parameter in trainable_parameters(module)), flat)
 
 
-def fragment(round: int, *, size: int, count: int, rounds: int) -> slice:
-    """Of a vector of `size` values in `count` fragments, the one whose turn it is; after the last of the run's `rounds` all of
-    it, so that the model holds what every fragment was trained.
+Ranges = tuple[slice, ...]
+"""Of a flat vector, in rising order and apart."""
 
-    Fragments are contiguous and, to one value, equally large: every round sends the same number of bytes whatever the
-    model's layers are, and a fragment is a view. (The paper deals out whole layers, strided, and finds little between that
-    and layers in a row.)
+
+def places(ranges: Ranges) -> Iterator[tuple[slice, slice]]:
+    """Each range of a vector, and where its values lie in the vector of all of them, one range after the other."""
+    end = 0
+    for where in ranges:
+        begin, end = end, end + where.stop - where.start
+        yield where, slice(begin, end)
+
+
+def num_values(ranges: Ranges) -> int:
+    return sum(where.stop - where.start for where in ranges)
+
+
+def strided_fragments(layout: Layout, count: int) -> tuple[Ranges, ...]:
+    """A model's vector in `count` fragments that are averaged in turn; the same on all peers that build the same architecture.
+
+    Layers are dealt out in strides (arXiv 2501.18512): 0, count, 2 count, ..., then 1, count + 1, ... Parameters of no layer
+    come before them if they precede the first one, as embeddings do, else after them. That order is cut into fragments which
+    are, to one value, equally large: every round sends the same number of bytes whatever the layers are.
     """
-    assert 0 <= round < rounds and 1 <= count <= size, (round, rounds, count, size)
-    if round == rounds - 1:
-        return slice(0, size)
-    turn = round % count
-    return slice(turn * size // count, (turn + 1) * size // count)
+    size = layout.num_parameters
+    assert 1 <= count <= size, (count, size)
+    layers = list(dict.fromkeys(layer for entry in layout.entries if (layer := _layer_of(entry)) is not None))
+    turns = {layer: (1 + place % count, place) for place, layer in enumerate(layers)}
+    first = next((entry.offset for entry in layout.entries if _layer_of(entry) is not None), 0)
+
+    def turn_of(entry: Entry) -> tuple[int, int]:
+        layer = _layer_of(entry)
+        return turns[layer] if layer is not None else (0, 0) if entry.offset < first else (1 + count, 0)
+
+    found: list[list[slice]] = [[] for _ in range(count)]
+    done = 0
+    for entry in sorted(layout.entries, key=turn_of):  # stable: by offset in each layer
+        for turn in range(count):
+            begin, end = (max(done, min(done + entry.size, at * size // count)) - done for at in (turn, turn + 1))
+            if begin < end:
+                found[turn].append(slice(entry.offset + begin, entry.offset + end))
+        done += entry.size
+    return tuple(_joined(ranges) for ranges in found)
+
+
+def _layer_of(entry: Entry) -> int | None:
+    """By the first number in the parameter's name, as in `model.layers.3.mlp.up_proj.weight`."""
+    return next((int(part) for part in entry.name.split(".") if part.isdecimal()), None)
+
+
+def _joined(ranges: Iterable[slice]) -> Ranges:
+    """In rising order, neighbours as one."""
+    joined: list[slice] = []
+    for where in sorted(ranges, key=lambda one: one.start):
+        if joined and joined[-1].stop == where.start:
+            joined[-1] = slice(joined[-1].start, where.stop)
+        else:
+            joined.append(where)
+    return tuple(joined)

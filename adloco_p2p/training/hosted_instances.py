@@ -4,12 +4,13 @@ Subclasses do the inner steps: `Hosting` those of a run's model on its data, `Ow
 Between rounds an instance stands at a boundary: its local parameters are its outer parameters. Where outer updates are delayed
 the inner steps of a round may begin before the outer step of the last one (`RunInner.is_ahead`). Their pseudo-gradient counts
 from where they began, and the outer step, when it comes, leaves the local parameters to them. Where fragments of the vector are
-averaged in turn, only those of the round's fragment come to the boundary; the others go on, and are part of the snapshot.
+averaged in turn, only those of the round's fragment come to the boundary; the others go on, and are part of the snapshot. Where
+such rounds are streamed, local parameters go on all the while; when the outer step of a fragment comes, they are mixed with it.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 
@@ -20,7 +21,7 @@ from adloco_p2p.core.model.measurers import is_assessed
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId, within_scalars
 from adloco_p2p.errors import LocalProtocolError
 from adloco_p2p.numerics.digest import StateHashing, state_digests
-from adloco_p2p.numerics.layout import fragment
+from adloco_p2p.numerics.layout import Entry, Layout, Ranges, num_values, places, strided_fragments
 from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.device import Result, with_room
@@ -77,6 +78,11 @@ class HostedInstances(ABC):
     @abstractmethod
     def _heldout_loss(self, outer: torch.Tensor) -> float:
         """Of outer parameters [P], nats per predicted token."""
+
+    @property
+    def _vector_layout(self) -> Layout:
+        """Of the vectors; one entry where nothing more is known."""
+        return Layout(entries=(Entry(name="parameters", shape=(self.num_parameters,), offset=0, size=self.num_parameters),))
 
     def _reading(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
         """Where the instance reads its data, for a checkpoint."""
@@ -149,27 +155,40 @@ class HostedInstances(ABC):
 
     # --- one outer round --------------------------------------------------------------------------------------------------
 
-    def _fragment_of(self, round: int) -> slice:
-        """The slice of the vector that this round averages."""
-        num_fragments, rounds = self._run.averaging.fragments, self._run.work.rounds
-        if num_fragments == 1:
-            return slice(0, self.num_parameters)
-        assert rounds is not None, "combinations.py: the last round of a run with fragments is known"
-        return fragment(round, size=self.num_parameters, count=num_fragments, rounds=rounds)
+    @cached_property
+    def _fragments(self) -> tuple[Ranges, ...]:
+        return strided_fragments(self._vector_layout, self._run.averaging.fragments)
+
+    @property
+    def _whole(self) -> Ranges:
+        return (slice(0, self.num_parameters),)
+
+    def _fragment_of(self, round: int) -> Ranges:
+        """The part of the vector that this round averages. In the last round of a run it is all of it, so that the model holds
+        what every fragment was trained; not where fragments are streamed: no round sends more than one."""
+        count = self._run.averaging.fragments
+        if count == 1 or (not self._is_streamed and round + 1 == self._run.work.rounds):
+            return self._whole
+        return self._fragments[round % count]
+
+    @property
+    def _is_streamed(self) -> bool:
+        return self._run.outer.overlap == "streaming"
 
     def num_averaged(self, round: int) -> int:
         """R: how many values this round averages."""
-        return len(range(self.num_parameters)[self._fragment_of(round)])
+        return num_values(self._fragment_of(round))
 
     def _begin_round(self, effect: RunInner) -> Instance:
         """The instance, ready for the round's inner steps."""
         instance = effect.plan.instance
         hosted = self._get(instance)
-        if effect.is_ahead:
+        if effect.is_ahead and not self._is_streamed:
             self._run_ahead(instance)
-        elif not hosted.is_at_boundary:  # a round that never got an average
+        elif not (effect.is_ahead or hosted.is_at_boundary):  # a round that never got an average
             self.discard(instance)
-        hosted.round = effect.round
+        hosted.mix_in()
+        hosted.round, hosted.is_ahead = effect.round, effect.is_ahead
         self._pseudo_gradients.pop(instance, None)
         return hosted
 
@@ -194,12 +213,15 @@ class HostedInstances(ABC):
         hosted = self._get(instance)
         part = self._part(hosted)
         if hosted.start is None:
-            scratch = hosted.local[part].to("cpu", copy=True)
-            torch.sub(hosted.outer[part], scratch, out=scratch)
+            scratch = torch.empty(num_values(part))
+            for where, there in places(part):
+                scratch[there].copy_(hosted.local[where])
+                torch.sub(hosted.outer[where], scratch[there], out=scratch[there])
         else:
             scratch = hosted.start.sub_(hosted.local.to("cpu"))
         if instance in self._residual:
-            scratch.add_(self._residual[instance][part], alpha=self._run.averaging.feedback)
+            for where, there in places(part):
+                scratch[there].add_(self._residual[instance][where], alpha=self._run.averaging.feedback)
         self._pseudo_gradients[instance] = scratch
         return scratch
 
@@ -209,7 +231,8 @@ class HostedInstances(ABC):
         """Step the outer parameters with the committed average [R] of the round; the local parameters follow, unless the inner
         steps of the next one have begun. `residual` [R], what the round's pseudo-gradient lost on its way into the average, is
         kept, and is part of the next one, also where that is made already; all of a pseudo-gradient that no average was to
-        hold.
+        hold. Where fragments are streamed, the local ones are mixed with them (`outer.mixing`), and if the inner steps of the
+        next round have begun, between two of these (`outer.delay_steps`).
 
         False where the step would lead to parameters that are not sound (`is_sound`): then outer parameters and momentum stay
         as they are, on every host alike, since all have the same ones and the same average.
@@ -218,7 +241,7 @@ class HostedInstances(ABC):
         part = self._fragment_of(round)
         is_late = hosted.round is not None and hosted.round > round
         own = None if is_late else self._pseudo_gradients.pop(instance, None)
-        is_whole = len(averaged) == self.num_parameters
+        is_whole = part == self._whole
         was_given, own = own is not None, None  # it goes before there are vectors of the next boundary,
         if is_whole and (was_given or residual is not None):
             self._residual.pop(instance, None)  # and so does the residual that was part of it
@@ -227,15 +250,17 @@ class HostedInstances(ABC):
             outer.copy_(hosted.outer)
             momentum.copy_(hosted.momentum)
         with StateHashing(outer, momentum) as hashing:
-            self._step(
-                hosted.outer[part],
-                hosted.momentum[part],
-                averaged,
-                into=(outer[part], momentum[part]),
-                rounding_seed=derived_seed(self._run.seed, "outer rounding", instance, round),
-                on_written=hashing.written if is_whole else None,
-            )
-            is_applied = is_sound(outer[part], momentum[part])
+            for where, there in places(part):
+                begin = (where.start,) if where.start else ()  # each range is rounded by chance of its own
+                self._step(
+                    hosted.outer[where],
+                    hosted.momentum[where],
+                    averaged[there],
+                    into=(outer[where], momentum[where]),
+                    rounding_seed=derived_seed(self._run.seed, "outer rounding", instance, round, *begin),
+                    on_written=hashing.written if is_whole else None,
+                )
+            is_applied = all(is_sound(outer[where], momentum[where]) for where in part)
             if is_applied:
                 if self._run.guard.enabled:
                     hosted.keep_present()
@@ -245,10 +270,17 @@ class HostedInstances(ABC):
                 hosted.before = before
         if not is_applied:
             hosted.forget_moments()
+        if residual is None and not is_whole and (was_given or is_late) and instance in self._residual:
+            residual = torch.zeros(len(averaged))  # what waited for this turn was part of what was given
         if is_applied and residual is not None and self._run.averaging.feedback:
             self._keep_residual(instance, part, residual, is_late=is_late)
-        if not is_late:
-            hosted.return_to_outer(part)
+        kept = self._run.outer.mixing if self._is_streamed and is_applied else 0.0
+        if hosted.has_diverged and not is_late:
+            hosted.return_to_outer()
+        elif not is_late:
+            hosted.return_to_outer(part, kept=kept)
+        elif self._is_streamed:
+            hosted.mix_later(part, kept=kept, after_steps=self._run.outer.delay_steps)
         return is_applied
 
     def carry_over(self, instance: InstanceId, pseudo_gradient: torch.Tensor | None, *, round: int) -> None:
@@ -256,7 +288,8 @@ class HostedInstances(ABC):
 
         Where the inner steps of the next round have not begun, the local parameters stay where they are and nothing else is
         needed. Where they have, `pseudo_gradient` [P] of the round is added to theirs. It contains the residual that was there
-        before, so the codec's loss of it counts no more: whatever the codec, nothing is lost.
+        before, so the codec's loss of it counts no more: whatever the codec, nothing is lost. A fragment that is streamed waits
+        for its next turn in any case.
         """
         hosted = self._get(instance)
         residual, feedback = self._residual.get(instance), self._run.averaging.feedback
@@ -271,6 +304,8 @@ class HostedInstances(ABC):
                     hosted.local.add_(residual.to(hosted.local.device), alpha=feedback)
             hosted.stay_local()
             self._pseudo_gradients.pop(instance, None)
+            return
+        if self._is_streamed:
             return
         assert pseudo_gradient is not None and hosted.start is not None, "a round that ran ahead follows one that was trained"
         following = self._pseudo_gradients.get(instance)
@@ -306,9 +341,9 @@ class HostedInstances(ABC):
         (_, before), hosted.before = hosted.before, None
         return before
 
-    def _part(self, hosted: Instance) -> slice:
+    def _part(self, hosted: Instance) -> Ranges:
         """The parameters that the pseudo-gradient of the current round refers to."""
-        return slice(0, self.num_parameters) if hosted.round is None else self._fragment_of(hosted.round)
+        return self._whole if hosted.round is None else self._fragment_of(hosted.round)
 
     def _step(
         self,
@@ -334,16 +369,18 @@ class HostedInstances(ABC):
             on_written=on_written,
         )
 
-    def _keep_residual(self, instance: InstanceId, part: slice, residual: torch.Tensor, *, is_late: bool) -> None:
-        """`is_late`: the next round's inner steps have begun, and its pseudo-gradient may be there already."""
-        if len(residual) == self.num_parameters:
+    def _keep_residual(self, instance: InstanceId, part: Ranges, residual: torch.Tensor, *, is_late: bool) -> None:
+        """`is_late`: the next round's inner steps have begun, and its pseudo-gradient may be there already; that of another
+        fragment, where they are streamed."""
+        if part == self._whole:
             self._residual[instance] = residual
         else:
             before = self._residual.get(instance)
             whole = torch.zeros(self.num_parameters) if before is None else before.clone()
-            whole[part] = residual
+            for where, there in places(part):
+                whole[where] = residual[there]
             self._residual[instance] = whole
-        if is_late and instance in self._pseudo_gradients:
+        if is_late and not self._is_streamed and instance in self._pseudo_gradients:
             self._pseudo_gradients[instance].add_(residual, alpha=self._run.averaging.feedback)
 
     def discard(self, instance: InstanceId) -> None:
@@ -399,7 +436,7 @@ class HostedInstances(ABC):
         Where the inner steps of the next round have begun, the inner optimizer's state and the feed are already a few steps
         into it."""
         hosted = self._get(instance)
-        assert hosted.is_at_boundary or hosted.start is not None, f"instance {instance} has unfinished work"
+        assert hosted.is_at_boundary or hosted.is_ahead, f"instance {instance} has unfinished work"
         has_fragments = self._run.averaging.fragments > 1
         save = partial(saved_tensors, hosted, has_fragments=has_fragments)
         tensors = self._with_room(save, device=self._place_of(instance), keep=instance)

@@ -20,7 +20,7 @@ from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import ConfigError, DeviceError
 from adloco_p2p.numerics.batch import Batch, Feed
-from adloco_p2p.numerics.layout import flatten
+from adloco_p2p.numerics.layout import Layout, flatten
 from adloco_p2p.training.adapters import draw_adapter_
 from adloco_p2p.training.assessment import ROWS_AT_ONCE, Steps, assessed, row_losses
 from adloco_p2p.training.compiling import check_can_compile
@@ -110,6 +110,10 @@ class Hosting(HostedInstances):
     @property
     def num_parameters(self) -> int:
         return self._shell.layout.num_parameters
+
+    @property
+    def _vector_layout(self) -> Layout:
+        return self._shell.layout
 
     @property
     def snapshot_bytes(self) -> int:

@@ -61,6 +61,7 @@ def run_inner_steps(
     shell.bind(instance.local)
     shell.module.train()
     while done.steps < share.inner_steps and not is_enough(done.steps) and not clock.without(should_stop):
+        instance.mix_in(done.steps)
         batch = batches.take()
         # all of them at once, without waiting; the CPU does nothing more with them
         rows = with_room(partial(batch.rows.to, shell.device), make_room, problem=f"the rows of an inner step {_DOES_NOT_FIT}")

@@ -7,6 +7,7 @@ import torch
 
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.numerics.digest import state_digests
+from adloco_p2p.numerics.layout import Ranges
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, State, load_state_
 
 STATES_KEPT = 2
@@ -54,11 +55,15 @@ class Instance:
         self.set_outer(outer, torch.zeros_like(outer) if momentum is None else momentum)
         self.is_at_boundary = True
         """Whether no round is under way: the local parameters are the outer parameters; or, where fragments are averaged in
-        turn, those of the last fragment are; or the rounds before were void."""
+        turn, those of the last fragment are, or hold a part of them; or the rounds before were void."""
         self.is_carried = False
         """Whether the local parameters hold the inner steps of void rounds."""
         self.start: torch.Tensor | None = None
         """Where the inner steps began, if the outer step of the round before was still to come; see `run_ahead`."""
+        self.is_ahead = False
+        """The inner steps of the round under way began before the outer step of the round before."""
+        self._due: tuple[Ranges, float, int] | None = None
+        """The fragment whose outer parameters are to be mixed in; see `mix_later`."""
         self.fraction = 1.0
         """Part of the last round's samples that this host trained."""
         self.round: int | None = None
@@ -175,18 +180,50 @@ class Instance:
         self.local.copy_(start)
         self.start = start
 
-    def return_to_outer(self, part: slice = slice(None)) -> None:
-        """Local parameters <- outer parameters, or those of a part: the boundary between two rounds."""
+    def return_to_outer(self, part: Ranges = (slice(None),), *, kept: float = 0.0) -> None:
+        """Local parameters <- outer parameters, or those of a part, of which `kept` of the own ones stays: the boundary between
+        two rounds."""
+        if part == (slice(None),):
+            self._due = None
         if self._waiting is not None:
-            self._waiting[0][part].copy_(self.outer[part])
+            self._mix(self._waiting[0], part, kept)
         elif self._trained is not None:
-            self.local[part].copy_(self.outer[part])
-        self.is_at_boundary, self.start, self.round = True, None, None
+            self._mix(self.local, part, kept)
+        self._come_to_boundary()
         self.is_carried = self.has_diverged = False
+
+    def mix_later(self, part: Ranges, *, kept: float, after_steps: int) -> None:
+        """The outer parameters of a fragment have changed while the inner steps of the next round are under way: once so many
+        of them are done, local parameters <- kept local + (1 - kept) outer ones. May be called from any thread."""
+        self._due = part, kept, after_steps
+
+    def mix_in(self, steps: int | None = None) -> None:
+        """Do what `mix_later` left to do, where so many inner steps of the round are done, or all (None)."""
+        if self._due is not None and (steps is None or steps >= self._due[2]):
+            (part, kept, _), self._due = self._due, None
+            self._mix(self.local, part, kept)
+
+    def mixed_local(self) -> torch.Tensor:
+        """A copy of the local parameters [P] on the host, with what is still to be mixed in."""
+        local = self.local.to("cpu", copy=True)
+        if self._due is not None:
+            part, kept, _ = self._due
+            self._mix(local, part, kept)
+        return local
+
+    def _mix(self, local: torch.Tensor, part: Ranges, kept: float) -> None:
+        for where in part:
+            if kept == 0.0:
+                local[where].copy_(self.outer[where])
+            else:
+                local[where].mul_(kept).add_(self.outer[where].to(local.device, local.dtype).mul(1.0 - kept))
+
+    def _come_to_boundary(self) -> None:
+        self.is_at_boundary, self.is_ahead, self.start, self.round = True, False, None, None
 
     def stay_local(self) -> None:
         """The boundary after a void round: local parameters stay where they are, and the next round goes on from there."""
-        self.is_at_boundary, self.start, self.round = True, None, None
+        self._come_to_boundary()
         self.is_carried = True
 
     def copy(self) -> "Instance":

@@ -11,6 +11,7 @@
 | with `averaging.assess_every`, of two looks that wait or arrive: another host's contribution and the mean of the others; without the guard outer parameters further back | host | 16; 8, or 4 as bfloat16 |
 | as encoded, those of `work.rounds_kept` + 2 rounds before it, as many as fit into 12 (or 64 MiB) | disk | each the codec's |
 | what a coarse codec lost in earlier rounds, saved without a copy; where a round began that did not wait | host | 4; 4 |
+| with `outer.overlap: streaming`, in place of the latter the next fragment's pseudo-gradient | host | 4 / fragments |
 
 And for some time, of these only the largest. The older of the two boundaries goes when averaging begins, unless the guard may go
 back to it; the outer step makes the newer one. A joiner's download keeps the boundary that it reads to its end, then one more than
@@ -26,7 +27,8 @@ these: `MemoryNeed.download`.
 | checkpoint: a copy of the inner optimizer's state; with fragments of the local parameters | host | 8; 4 |
 
 Between two averages the memory of an encoded average is kept, too, unless it was float32. The last round of a run with fragments
-averages everything.
+averages everything; not where they are streamed, so there what is averaged, encoded or lost is that of one fragment in the rows
+above, but for what a coarse codec lost in earlier rounds, which an outer step copies.
 
 `benchmarks/memory.py` holds this against tensors and processes.
 """  # noqa: E501 - a table
@@ -88,9 +90,14 @@ def _has_residual(run: RunConfig) -> bool:
     return codec_named(run.averaging.codec).needs_feedback and run.averaging.feedback > 0
 
 
+def _part(run: RunConfig) -> float:
+    """The largest part of the vector that a round averages."""
+    return 1 / run.averaging.fragments if run.outer.overlap == "streaming" else 1.0
+
+
 def _coded(run: RunConfig) -> float:
-    """Bytes per parameter of a vector on its way."""
-    return run.averaging.bytes_per_value * run.averaging.fragments
+    """Bytes per parameter of what is on its way."""
+    return run.averaging.bytes_per_value * run.averaging.fragments * _part(run)
 
 
 def _lasting(run: RunConfig, state: int) -> float:
@@ -99,7 +106,8 @@ def _lasting(run: RunConfig, state: int) -> float:
     kept = 1 + (averaging.recheck > 0 or is_assessed) + (not codec_named(averaging.codec).is_verbatim)
     states = 3 if run.guard.enabled else 2
     looked_at = is_assessed * MOST_LOOKS * (2 * _FLOAT + (0 if run.guard.enabled else _outer_bytes(run)))
-    return states * state + kept * _coded(run) + looked_at + _FLOAT * (_has_residual(run) + (run.outer.overlap != "none"))
+    ahead = _part(run) * (run.outer.overlap != "none")
+    return states * state + kept * _coded(run) + looked_at + _FLOAT * (_has_residual(run) + ahead)
 
 
 def _outer_bytes(run: RunConfig) -> int:
@@ -115,13 +123,15 @@ def _earlier_bytes(run: RunConfig, size: int) -> int:
 def _moment_bytes(run: RunConfig, state: int, size: int) -> int:
     """On the host beside those, while vectors are averaged or the outer step is done."""
     codec, rule = codec_named(run.averaging.codec), rule_named(run.averaging.aggregation)
-    lost, sent = _FLOAT * codec.needs_feedback, round(_coded(run) * size)
+    part, sent = _part(run), round(_coded(run) * size)
+    lost = _FLOAT * codec.needs_feedback * part
     held = sent if rule.needs_gram or not codec.returns_mean else min(sent, HELD_BYTES)
     returned = sent
     freed = 0 if run.guard.enabled else state
-    averaging = (2 * _FLOAT + lost - freed) * size + held + returned + sent * (not codec.is_verbatim)
-    outer_step = state - freed + _FLOAT * (not codec.is_verbatim) + lost - _FLOAT * _has_residual(run)
-    return max(averaging, outer_step * size)
+    averaging = (2 * _FLOAT * part + lost - freed) * size + held + returned + sent * (not codec.is_verbatim)
+    given_up = _FLOAT * _has_residual(run) * (1 if part == 1 else -1)  # the residual, or a copy of all fragments' is made
+    outer_step = state - freed + _FLOAT * (not codec.is_verbatim) * part + lost - given_up
+    return round(max(averaging, outer_step * size))
 
 
 def _optimizer_bytes(run: RunConfig, layout: Layout, matrices: frozenset[str]) -> int:

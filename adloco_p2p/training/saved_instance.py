@@ -15,7 +15,7 @@ def saved_tensors(hosted: Instance, *, has_fragments: bool) -> dict[str, torch.T
     state, _ = hosted.optimizer_copy()
     tensors = {"outer": hosted.outer, "momentum": hosted.momentum, **state}
     if has_fragments or (hosted.is_carried and hosted.start is None):
-        tensors["local"] = hosted.local.to("cpu", copy=True)
+        tensors["local"] = hosted.mixed_local()
     return tensors
 
 

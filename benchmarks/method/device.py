@@ -6,6 +6,7 @@ processor it repeats exactly.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 import torch
 
@@ -59,13 +60,13 @@ class State:
     momentum: torch.Tensor = field(compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Contribution:
-    """A pseudo-gradient [R], and the gradient [P] of the last inner step where the setting asks for it."""
+    """A pseudo-gradient [R], once it is there, and the gradient [P] of the last inner step where the setting asks for it."""
 
     peer: PeerId
-    vector: torch.Tensor
-    gradient: torch.Tensor | None
+    vector: torch.Tensor | None = None
+    gradient: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -92,17 +93,28 @@ class TorchDevice:
     short_job_seconds = 0.0
 
     def __init__(
-        self, setting: Setting, feed: Feed, me: PeerId, *, speed: float, on_trained: OnTrained, on_outer: OnOuter
+        self,
+        setting: Setting,
+        feed: Feed,
+        me: PeerId,
+        *,
+        speed: float,
+        clock: Callable[[], float],
+        on_trained: OnTrained,
+        on_outer: OnOuter,
     ) -> None:
-        """`speed`: relative to the profile's machine."""
+        """`speed`: relative to the profile's machine. `clock`: virtual seconds."""
         config = PeerConfig(device=setting.device, num_threads=1, max_micro_batch=setting.micro_batch_limit)
         self._setting = setting
         self._me = me
         self._speed = speed
+        self._clock = clock
         self._on_trained, self._on_outer = on_trained, on_outer
         self._engine = Hosting(setting.run, config, me, feed)
         self._results: dict[InstanceId, InnerResult] = {}
         """Of the inner steps under way."""
+        self._begun: dict[InstanceId, tuple[float, RunInner, Contribution]] = {}
+        """Inner steps beside which a fragment is averaged: when they began, and what becomes of them when they end."""
         self._own: dict[tuple[InstanceId, int], torch.Tensor] = {}
         """Pseudo-gradients of the last two rounds."""
 
@@ -155,29 +167,51 @@ class TorchDevice:
         return seconds
 
     def pseudo_gradient(self, effect: RunInner) -> Contribution:
-        """Trains. The end of the round before may still write to the vector, as in the product."""
+        """Trains. The end of the round before may still write to the vector, as in the product; a fragment that is streamed is
+        mixed in between two inner steps, so there they are done when their time is over."""
+        given = Contribution(self._me)
+        if effect.is_ahead and self._setting.run.outer.overlap == "streaming":
+            self._engine._begin_round(effect)
+            self._begun[effect.plan.instance] = self._clock(), effect, given
+        else:
+            self._train(effect, given)
+        return given
+
+    def _train(self, effect: RunInner, given: Contribution) -> None:
         instance = effect.plan.instance
+        due, self._engine._get(instance)._due = self._engine._get(instance)._due, None
         if total := self._setting.decay_rounds:
             start, end = min(1.0, effect.round / total), min(1.0, (effect.round + 1) / total)
             effect = replace(effect, progress_start=start, progress_end=end)
-        result = self._engine.run_inner(effect, should_stop=lambda: False, on_progress=lambda *_: None)
+
+        def should_stop() -> bool:
+            nonlocal due
+            if due is not None:  # the steps have begun, so it is theirs
+                self._engine._get(instance)._due, due = due, None
+            return False
+
+        result = self._engine.run_inner(effect, should_stop=should_stop, on_progress=lambda *_: None)
         assert result is not None
         self._results[instance] = result
         vector = self._engine.pseudo_gradient(instance)
         self._own = {key: own for key, own in self._own.items() if key[0] != instance or key[1] == effect.round - 1}
         self._own[instance, effect.round] = vector
-        gradient = self._engine._shell.gradient.clone() if self._setting.is_last_gradient else None
-        return Contribution(self._me, vector, gradient)
+        given.vector = vector
+        given.gradient = self._engine._shell.gradient.clone() if self._setting.is_last_gradient else None
 
     def inner_result(self, effect: RunInner, seconds: float, num_steps: int) -> InnerResult:
         assert num_steps == effect.share.inner_steps, "no host of these worlds begins late"
+        _, begun, given = self._begun.pop(effect.plan.instance, (0.0, None, None))
+        if given is not None:
+            assert begun is effect
+            self._train(effect, given)
         return replace(self._results.pop(effect.plan.instance), seconds=seconds)
 
     def reduce(self, effect: Average, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> Mean:
         given = [(weight, one) for weight, one in contributions.values() if isinstance(one, Contribution)]
         weights, rules = [weight for weight, _ in given], self._setting.run.averaging
         result = aggregate(
-            [one.vector for _, one in given],
+            [one.vector for _, one in given if one.vector is not None],
             weights,
             effect.steps,
             rule=rule_named(rules.aggregation, division=rules.division, is_strict=is_strict),
@@ -215,8 +249,18 @@ class TorchDevice:
         own = self._own.pop((instance, number), None)
         residual = own if effect.keeps_own else average.residuals.get(self._me)
         is_applied = self._engine.apply_outer(instance, average.vector, round=number, residual=residual)
+        self._mix_no_sooner(instance)
         self._on_outer(number, instance, self._state(instance))
         return is_applied
+
+    def _mix_no_sooner(self, instance: InstanceId) -> None:
+        """Than after the inner steps that are done by now."""
+        begin, begun, _ = self._begun.get(instance, (0.0, None, None))
+        hosted = self._engine._get(instance)
+        if begun is not None and hosted._due is not None:
+            step = self._setting.profile.machine.inner_step(begun.share.effective_batch, speed=self._speed)
+            part, kept, after = hosted._due
+            hosted.mix_later(part, kept=kept, after_steps=max(after, ceil((self._clock() - begin) / step)))
 
     def carry_over(self, effect: CarryOver) -> None:
         own = self._own.pop((effect.instance, effect.round), None)

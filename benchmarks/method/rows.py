@@ -1,6 +1,7 @@
 """Rows of the tables: what each is called and how it differs from `base.yaml`."""
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from benchmarks.method.clock import LARGE, SLOW, STEADY
@@ -276,10 +277,28 @@ def overlap() -> list[Row]:
         plain = diloco(8, inner_steps, f"averaging.fragments={count}", rounds, momentum=momentum, name=name)
         return replace(plain, clock=STEADY.name)
 
+    def in_turn(period: int, count: int, momentum: float) -> Row:
+        """Each fragment every `period` inner steps: a round has a part of them."""
+        short = parts(period // count, count, momentum)
+        return replace(short, name=f"H {period}, {count} fragments, one every {period // count}, m {momentum}")
+
+    def streamed(period: int, count: int, momentum: float, *, mixing: float, every: int | None = None) -> Row:
+        """As `in_turn`, mixed in after the inner steps that an average takes by this clock."""
+        every = every or period // count
+        delay = ceil(STEADY.averaging(STEADY.payload_bytes / count, range(4)) / STEADY.machine.step_seconds)
+        settings = ("outer.overlap=streaming", f"outer.delay_steps={delay}", f"outer.mixing={mixing}")
+        often = "" if every == period else f", one every {every}"
+        name = f"H {period}, {count} fragments streamed{often}, mixing {mixing}, m {momentum}"
+        plain = diloco(8, every, f"averaging.fragments={count}", *settings, momentum=momentum, name=name)
+        return replace(plain, clock=STEADY.name)
+
     kinds = [(kind, momentum) for kind in ("delayed", "eager", "forecast") for momentum in (0.7, 0.5, 0.3)]
     return [
         *(row(64, *kind) for kind in (("none", 0.7), *kinds)),
         *(parts(64, count, 0.7) for count in (2, 4)),
+        in_turn(64, 4, 0.7),
+        *(streamed(64, 4, 0.7, mixing=mixing) for mixing in (0.5, 0.25)),
+        streamed(64, 4, 0.7, mixing=0.5, every=64),
         *(row(32, *kind) for kind in (("none", 0.5), *kinds)),
         *(parts(32, count, 0.5) for count in (2, 4)),
     ]

@@ -123,6 +123,7 @@ class World:
             self._feed,
             traits.peer,
             speed=self.setting.speeds[place] if place < len(self.setting.speeds) else 1.0,
+            clock=lambda: self.swarm.queue.now,
             on_trained=self._trained,
             on_outer=self._outer,
         )

@@ -105,7 +105,19 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
         ),
         (
             [*ONE, "averaging.fragments=4", "batch.test=constant", "outer.overlap=eager"],
-            "averaging.fragments: 4, and outer.overlap eager: choose one of the",
+            "averaging.fragments: 4, and outer.overlap eager, which is for whole vectors; set outer.overlap to streaming",
+        ),
+        (
+            [*ONE, "batch.test=constant", "outer.overlap=streaming"],
+            "outer.overlap: streaming, but averaging.fragments is 1, and only fragments are streamed; set averaging.fragments",
+        ),
+        (
+            [*ONE, "batch.test=constant", "outer.overlap=streaming", "averaging.fragments=4", "work.inner_steps=5"],
+            "outer.delay_steps: 5, but a round has 5 inner steps (work.inner_steps); fewer than that are accepted",
+        ),
+        (
+            [*ONE, "outer.overlap=forecast", "outer.mixing=0.25"],
+            "outer.mixing: 0.25 would be ignored: outer.overlap is forecast",
         ),
         (
             ["averaging.fragments=4", "instances.count=1"],

@@ -195,6 +195,23 @@ def test_fragments_give_every_host_the_same_outer_parameters() -> None:
     assert sum(first.rounds.bytes_sent[:3]) == pytest.approx(2 * half, abs=16)
 
 
+def test_streamed_fragments_give_every_host_the_same_outer_parameters() -> None:
+    """Each outer step lands between inner steps of the next round, is evaluated and saved there; no round sends the whole."""
+    run = with_run(
+        outer=replace(RUN.outer, overlap="streaming", delay_steps=2),
+        work=WorkRules(inner_steps=4, rounds=7, share="equal"),
+        instances=InstanceRules(count=1, start="same"),
+        batch=BatchRules(initial_batch=8, statistic="micro_batch"),
+        merge=MergeRules(policy="none"),
+        averaging=AveragingConfig(fragments=3),
+    )
+    first, second = train(run, [PeerId("peer-a"), PeerId("peer-b")])
+    assert first.rounds.digests == second.rounds.digests
+    assert len({*first.rounds.digests.values()}) == 7
+    whole = first.engine.num_parameters * 4
+    assert all(size == pytest.approx(whole / 3, abs=16) for size in first.rounds.bytes_sent)
+
+
 def test_two_peers_fork_and_merge_to_the_same_bits() -> None:
     run = with_run(
         work=WorkRules(inner_steps=4, rounds=8),

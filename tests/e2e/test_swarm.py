@@ -134,6 +134,29 @@ def test_delayed_outer_updates_end_with_the_same_bytes(new: NewPeer, tmp_path: P
     assert shared >= {*began_early}
 
 
+@pytest.mark.heavy
+def test_streamed_fragments_of_three_peers_one_of_which_is_killed(new: NewPeer, tmp_path: Path) -> None:
+    """Thirds of the vector over slow links, each beside the inner steps of the next round; the killed one goes on from its
+    checkpoint, and every outer step is the same on all."""
+    slow = ("--peer-set", "upload_bytes_per_second=60000")
+    chosen = ("averaging.fragments=3", "outer.overlap=streaming", "outer.delay_steps=4", "batch.test=constant")
+    settings = [part for one in chosen for part in ("--set", one)]
+    config = write_swarm_config(tmp_path, rounds=ENDLESS, inner_steps=20)
+    first = new("first", "start", config, *settings, *slow, *founded(tmp_path, "first", "second", "third"))
+    second, third = join(new, "second", first, *slow), join(new, "third", first, *slow)
+    for peer in (first, second, third):
+        peer.wait_for("round", is_ahead=True)
+    third.kill()
+    noticed_at = time.time()
+    trained_after(first, noticed_at)
+    third.start()
+    trained_after(third, third.started_at)
+    ahead = third.wait_for("round", time=lambda at: at >= third.started_at, is_ahead=True)["round"]
+    first.wait_for("round", round=ahead + 1)
+    stop(first, second, third)
+    one_digest_everywhere(first, second, third)
+
+
 def test_one_is_killed_and_restarted_the_author_is_killed_for_a_while_and_one_stands_still(
     new: NewPeer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,23 @@ def test_codecs_and_overlap_add_to_the_host() -> None:
     assert host(codec="float16") == 16 + 6 + 8
 
 
+def test_streamed_fragments_take_a_part_of_what_averaging_takes() -> None:
+    """Two boundaries, and AdamW's state and the local parameters copied; the rest is divided by the fragments: the last average
+    and contribution, and the next pseudo-gradient."""
+
+    def host(count: int, **averaging: object) -> float:
+        run = with_run(
+            outer=replace(RUN.outer, overlap="streaming"),
+            averaging=AveragingConfig(fragments=count, **averaging),  # type: ignore[arg-type]
+        )
+        layout = Layout(entries=(Entry(name="weight", shape=(10**9,), offset=0, size=10**9),))
+        return memory_need(run, layout, matrices=frozenset(), frozen_bytes=0).host / 10**9
+
+    assert [host(count) for count in (2, 4, 8)] == [16 + 12 + 12 / count for count in (2, 4, 8)]
+    # one average, one contribution, the room for another average, and the next pseudo-gradient; the residual is of the whole
+    assert host(4, codec="int8") == pytest.approx(16 + 12 + 4 + (3 + 4) / 4, abs=0.1)
+
+
 def test_averaging_takes_the_place_of_the_older_boundary() -> None:
     """Both vectors, what a retry keeps and what others sent, beside what is kept and one boundary's state: AdamW's copy, which
     is not made meanwhile, is as large at most; with Muon, whose state is small, averaging takes the most."""
