@@ -70,17 +70,14 @@ class Terminal:
 
     def wait_for(self, pattern: str, *, count: int = 1) -> None:
         """Until so much of what was written fits."""
-        self._wait(lambda: len(re.findall(pattern, self.text)) >= count, pattern)
+        self.wait_until(lambda: len(re.findall(pattern, self.text)) >= count, pattern)
 
     def wait_for_frame(self, fits: Callable[[str], object], what: str) -> None:
         """Until a whole frame fits."""
-        self._wait(lambda: any(fits(frame) for _, frame in self.frames[:-1]), what)
+        self.wait_until(lambda: any(fits(frame) for _, frame in self.frames[:-1]), what)
 
-    def wait_for_time(self, seconds: float) -> None:
-        """Until something was drawn so many seconds after the command."""
-        self._wait(lambda: self.drawn[-1][0] >= seconds, f"frame {seconds:.0f} s after the command")
-
-    def _wait(self, is_there: Callable[[], bool], what: str) -> None:
+    def wait_until(self, is_there: Callable[[], bool], what: str) -> None:
+        """With the news of each piece that is drawn."""
         with self.news:
             found = self.news.wait_for(lambda: is_there() or self.process.poll() is not None, WAIT_LIMIT_SECONDS)
         assert found and is_there(), f"no {what} on the screen:\n{self.text[-3000:]}"
