@@ -3,21 +3,22 @@
 python -m benchmarks.seed_scalar run       train what the kept records and seed_scalar.jsonl lack; stop and go on at any time
 python -m benchmarks.seed_scalar report    the tables from both, into docs/results/seed_scalar.md; keeps the records of both
 
-In a round every host measures the loss of one row at theta + eps z and theta - eps z, forward only, and publishes their difference
-by 2 eps, a float32. The signs z follow from the run's seed, the round and the host. All hosts subtract rate times the mean of scalar
-times z: the list of scalars is the training, and a joiner replays it. Model, data, order of rows, hosts and held-out rows are
-those of `benchmarks.finetune`.
+In a round every host measures the loss of one row at theta + eps z and at theta - eps z, forward only, and publishes the
+difference divided by 2 eps, a float32. The signs z follow from the run's seed, the round and the host. All hosts subtract rate
+times the mean of scalar times z: the list of scalars is the training, and a joiner replays it. Model, data, order of rows,
+hosts and held-out rows are those of `benchmarks.finetune`.
 
-The plan, written down before the first cell ran: in each space all rates with the first eps on the tuning seed, then the other eps
-at the best rate, 8 rounds each; then 32 rounds on another seed. The largest rate is
-about where six second differences of the loss of eight short rows, at the start, put the largest decrease of a step.
+The plan, written down before the first cell ran: in each space three rates on the tuning seed, 8 rounds each, then the best on
+another seed for 32 rounds. At first the rates went up to where second differences of the loss put the largest decrease of a
+step. The second of the whole model raised the loss, so its third was left out, and those of adapters were moved down by a
+factor of 4. A second eps for each space and the last cell of the whole model were planned, and the machine had no time for them.
 """
 
 import argparse
 import math
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,16 +38,17 @@ from adloco_p2p.training.seeds import derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
 from benchmarks import finetune
 from benchmarks.finetune import ME
-from benchmarks.method.report import rewrite
-from benchmarks.method.store import RESULTS, Record, Store, command_line, digest_of, pack, read_records
+from benchmarks.method.report import keep_tables
+from benchmarks.method.store import RESULTS, Record, Store, command_line, digest_of, read_records
 
 KEPT = RESULTS / "seed_scalar.jsonl.gz"
 """Records of cells that were trained before; a reader's own go beside them."""
 HOSTS, TUNING_SEED, SEEDS = 4, 1, [2]
 TUNING_ROUNDS, ROUNDS, MEASURED_EVERY = 8, 32, 16
+EPS = 1e-3
 SCALAR = struct.Struct("<f")
 """What a host publishes in a round."""
-LORA_PASSES = 3 * 64
+LORA_ROUNDS, LORA_PASSES = 6, 3 * 64
 """Of rows, in a round of the LoRA run: a forward, and a backward counted as two."""
 
 
@@ -57,12 +59,11 @@ class Space:
     settings: tuple[str, ...]
     """Differences from configs/finetune.yaml."""
     rates: tuple[float, ...]
-    eps: tuple[float, ...]
 
 
 SPACES = {
-    "whole model": Space(settings=("model.lora.rank=0",), rates=(1e-4, 3e-4, 1e-3), eps=(1e-3, 1e-4)),
-    "adapters": Space(settings=("model.lora.base_precision=float32",), rates=(5e-3, 2e-2, 8e-2), eps=(1e-3, 1e-2)),
+    "whole model": Space(settings=("model.lora.rank=0",), rates=(1e-4, 3e-4)),
+    "adapters": Space(settings=("model.lora.base_precision=float32",), rates=(1.25e-3, 5e-3, 2e-2)),
 }
 
 Loss = Callable[[torch.Tensor], float]
@@ -130,8 +131,8 @@ class Task:
         return self.measure(self.start)
 
     def train(self, *, rate: float, eps: float, rounds: int) -> Record:
-        """The held-out loss before, after every so many rounds and at the end, and processor seconds of a row's forward pass with
-        all that belongs to it. Ends early where the loss is no number."""
+        """Rounds and held-out loss, from none on, and processor seconds of a row's forward pass with all that belongs to it.
+        Ends early where the loss is no number."""
         theta, curve, seconds = self.start, [[0, self.before]], 0.0
         for number in range(rounds):
             begun = time.process_time()
@@ -144,7 +145,7 @@ class Task:
             is_sound = all(math.isfinite(scalar) for (scalar,) in SCALAR.iter_unpack(published))
             if not is_sound or (number + 1) % MEASURED_EVERY == 0 or number + 1 == rounds:
                 curve.append([number + 1, self.measure(theta)])
-                print(f"    round {number}: {curve[-1][1]}", flush=True)
+                print(f"    {number + 1} rounds: {curve[-1][1]}", flush=True)
             if not is_sound:
                 break
         return {"curve": curve, "pass_seconds": round(seconds / (2 * HOSTS * curve[-1][0]), 3), "parameters": len(theta)}
@@ -157,6 +158,12 @@ class Task:
         return loss
 
 
+def tried(records: Iterable[Record], space: str) -> list[Record]:
+    """Of the tuning seed, the best first."""
+    known = [each for each in records if each["space"] == space and each["seed"] == TUNING_SEED]
+    return sorted(known, key=lambda each: (each["curve"][-1][1], each["rate"]))
+
+
 class Cells(Store):
     """Trained where they are missing."""
 
@@ -165,23 +172,15 @@ class Cells(Store):
         self._config = config
         self._tasks: dict[tuple[str, int], Task] = {}
 
-    def find(self, space: str, seed: int, *, rate: float, eps: float, rounds: int) -> Record | None:
-        return self.records.get(self._key(space, seed, rate, eps, rounds))
-
-    def tried(self, space: str) -> list[Record]:
-        """Of the tuning seed, the best first."""
-        known = [each for each in self.records.values() if each["space"] == space and each["seed"] == TUNING_SEED]
-        return sorted(known, key=lambda each: (each["curve"][-1][1], each["rate"], each["eps"]))
-
     def train(self, space: str, seed: int, *, rate: float, eps: float, rounds: int) -> None:
         key = self._key(space, seed, rate, eps, rounds)
         if key in self.records:
             return
         if (space, seed) not in self._tasks:
             self._tasks = {(space, seed): Task(self._config, space, seed)}  # one model at a time
-        constants = {"rate": rate, "eps": eps, "rounds": rounds}
-        print(f"{space} seed {seed} {constants}", flush=True)
-        self.keep(key, {"space": space, "seed": seed, **constants, **self._tasks[space, seed].train(**constants)})
+        print(f"{space} seed {seed} rate {rate:g}, {rounds} rounds", flush=True)
+        found = self._tasks[space, seed].train(rate=rate, eps=eps, rounds=rounds)
+        self.keep(key, {"space": space, "seed": seed, "rate": rate, "eps": eps, "rounds": rounds, **found})
 
     def _key(self, space: str, seed: int, rate: float, eps: float, rounds: int) -> str:
         return digest_of([self._config.read_text("utf-8"), list(SPACES[space].settings), seed, rate, eps, rounds, HOSTS])
@@ -192,44 +191,88 @@ def train_cells(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     cells = Cells(arguments.config, arguments.output)
     for space in arguments.spaces:
-        own = SPACES[space]
-        for rate in own.rates:
-            cells.train(space, TUNING_SEED, rate=rate, eps=own.eps[0], rounds=TUNING_ROUNDS)
-        best = cells.tried(space)[0]["rate"]
-        for eps in own.eps[1:]:
-            cells.train(space, TUNING_SEED, rate=best, eps=eps, rounds=TUNING_ROUNDS)
+        for rate in SPACES[space].rates:
+            cells.train(space, TUNING_SEED, rate=rate, eps=EPS, rounds=TUNING_ROUNDS)
     for seed in arguments.seeds:
         for space in arguments.spaces:
-            best = cells.tried(space)[0]
-            cells.train(space, seed, rate=best["rate"], eps=best["eps"], rounds=ROUNDS)
+            best = tried(cells.records.values(), space)[0]
+            cells.train(space, seed, rate=best["rate"], eps=EPS, rounds=ROUNDS)
 
 
 # --- the tables ------------------------------------------------------------------------------------------------------
 
 
-def tuning_table(cells: Cells) -> list[str]:
-    """Of the tuning seed."""
-    lines = ["| trained | rate | eps | held-out loss before, after |", "|---|---|---|---|"]
-    for space in SPACES:
-        for each in sorted(cells.tried(space), key=lambda each: (each["eps"] != SPACES[space].eps[0], each["rate"])):
-            lines.append(f"| {space} | {each['rate']:g} | {each['eps']:g} | {_ends(each)} |")
+def table(records: Sequence[Record]) -> list[str]:
+    """Seed after seed, each under the averaged adapters of that seed at their best rate. "Pays
+    below": see `pays_below_kbit`."""
+    lines = [
+        "| trained | seed | rate | passes of a row | held-out loss before, after | drop in 100 passes | bytes a host sends "
+        "| seconds a pass | pays below |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    reference = finetune.best(read_records(finetune.KEPT), "all")
+    for seed in sorted({each["seed"] for each in records}):
+        lora = averaged(reference[seed])
+        lines.append(f"{_line('LoRA, averaged', seed, lora)} | | |")
+        own = [each for each in records if each["seed"] == seed]
+        for each in sorted(own, key=lambda each: (each["space"], each["rate"])):
+            cost = published(each)
+            seconds = each["pass_seconds"]
+            paying = f"{pays_below_kbit(lora, cost, pass_seconds=seconds):.0f} kbit/s" if cost.drop > 0 else "never"
+            lines.append(f"{_line(each['space'] + ', scalars', seed, cost)} | {seconds:.2f} | {paying} |")
     return lines
 
 
-def _ends(record: Record) -> str:
-    return f"{record['curve'][0][1]:.4f}, {record['curve'][-1][1]:.4f}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of a training: forward passes of a row over all hosts, and bytes that one of them sends."""
+
+    rate: float
+    before: float
+    after: float
+    passes: int
+    sent: int
+
+    @property
+    def drop(self) -> float:
+        return self.before - self.after
+
+
+def averaged(lora: Record) -> Cost:
+    """Of a cell of `benchmarks.finetune`."""
+    sent = LORA_ROUNDS * lora["num_bytes"] * 2 * (HOSTS - 1) // HOSTS
+    return Cost(rate=lora["rate"], before=lora["before"], after=lora["after"], passes=LORA_ROUNDS * LORA_PASSES, sent=sent)
+
+
+def published(record: Record) -> Cost:
+    (_, before), *_, (rounds, after) = record["curve"]
+    sent = rounds * SCALAR.size * (HOSTS - 1)
+    return Cost(rate=record["rate"], before=before, after=after, passes=rounds * 2 * HOSTS, sent=sent)
+
+
+def pays_below_kbit(lora: Cost, scalars: Cost, *, pass_seconds: float) -> float:
+    """The speed of a host's uplink below which scalars take less time than LoRA for the same drop, where each goes on as in
+    its record, and sending takes time for LoRA alone. Infinite where scalars need no more passes."""
+    more_passes = scalars.passes / scalars.drop - lora.passes / lora.drop
+    seconds = more_passes / HOSTS * pass_seconds
+    return 8e-3 * lora.sent / lora.drop / seconds if seconds > 0 else math.inf
+
+
+def _line(name: str, seed: int, cost: Cost) -> str:
+    speed = 100 * cost.drop / cost.passes
+    losses = f"{cost.before:.4f}, {cost.after:.4f}"
+    return f"| {name} | {seed} | {cost.rate:g} | {cost.passes:,} | {losses} | {speed:.4f} | {cost.sent:,}"
+
+
+def tabulate(arguments: argparse.Namespace) -> None:
+    keep_tables(KEPT, arguments.runs, "seed_scalar.md", {"seed scalar": table})
 
 
 def main() -> None:
     line = command_line("seed_scalar", __doc__, seeds=SEEDS, train=train_cells, tabulate=tabulate)
     line.run.add_argument("--config", type=Path, default=Path("configs/finetune.yaml"))
     line.run.add_argument("--spaces", nargs="+", choices=SPACES, default=list(SPACES))
-    line.report.add_argument("--config", type=Path, default=Path("configs/finetune.yaml"))
     line.act()
-
-
-def tabulate(arguments: argparse.Namespace) -> None:
-    pass
 
 
 if __name__ == "__main__":

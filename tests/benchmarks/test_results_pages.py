@@ -17,6 +17,7 @@ from benchmarks import (
     outer_state,
     own_data,
     presets,
+    seed_scalar,
     sizes,
     small_vocabulary,
     tuned,
@@ -88,6 +89,12 @@ def test_the_tables_of_muon_follow_from_their_records(tmp_path: Path) -> None:
     assert len(tables["muon"]) > 2, "no whole seed among the kept records"
     rewrite(page, tables)
     assert page.read_text() == (RESULTS / "muon.md").read_text()
+
+
+def test_the_table_of_seeds_and_scalars_follows_from_its_records(tmp_path: Path) -> None:
+    page = Path(shutil.copy(RESULTS / "seed_scalar.md", tmp_path))
+    rewrite(page, {"seed scalar": seed_scalar.table(records_of(seed_scalar.KEPT))})
+    assert page.read_text() == (RESULTS / "seed_scalar.md").read_text()
 
 
 def test_the_tables_of_sizes_follow_from_their_records(tmp_path: Path) -> None:
