@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import seed_scalar
-from benchmarks.method.store import read_records
+from benchmarks.method.store import RESULTS, read_records
 from benchmarks.seed_scalar import SCALAR, Cost, Space, pays_below_kbit, probed, replay_, signs, times_passes, train_cells
 from tests.e2e.tiny_chat import write_adapter_config
 
@@ -61,7 +61,7 @@ def test_scalars_pay_where_sending_takes_longer_than_their_further_passes() -> N
 
 
 def test_the_beginning_of_lora_is_that_of_its_page() -> None:
-    page = (seed_scalar.RESULTS.parent / "finetune.md").read_text()
+    page = (RESULTS.parent / "finetune.md").read_text()
     before, after = seed_scalar.LORA_FIRST
     assert f"| before | {before} | | |\n| 0 | {after} | 1 | |\n" in page
 
