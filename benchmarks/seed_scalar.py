@@ -1,18 +1,19 @@
 """Fine-tuning by seeds and scalars (MeZO, FedKSeed, Just One Byte) beside averaged adapters: loss by forward passes, and bytes.
 
 python -m benchmarks.seed_scalar run       train what the kept records and seed_scalar.jsonl lack; stop and go on at any time
-python -m benchmarks.seed_scalar report    the tables from both, into docs/results/seed_scalar.md; keeps the records of both
+python -m benchmarks.seed_scalar report    the table from both, into docs/results/seed_scalar.md; keeps the records of both
 
 In a round every host measures the loss of one row at theta + eps z and at theta - eps z, forward only, and publishes the
 difference divided by 2 eps, a float32. The signs z follow from the run's seed, the round and the host. All hosts subtract rate
 times the mean of scalar times z: the list of scalars is the training, and a joiner replays it. Model, data, order of rows,
 hosts and held-out rows are those of `benchmarks.finetune`.
 
-The plan, written down before the first cell ran: in each space three rates on the tuning seed, 8 rounds each, then the best
-on another seed, for 24 rounds. What the runs changed: rates went up to where second differences of the loss put the largest
-decrease of a step; the second of the whole model raised the loss, so its third was left out, and those of adapters were moved
-down by a factor of 4. The best of these diverged on the other seed, so lower ones are trained there too. A second eps for each
-space, a third rate of the whole model and its last cell were planned, and the machine had no time for them.
+The plan, written down before the first cell ran: in each space three rates on the tuning seed, 8 rounds each, and a second eps;
+then the best on another seed, for 32 rounds. What changed while they ran: rates went up to where second differences of the loss
+put the largest decrease of a step; the second of the whole model raised the loss, so its third was left out, and those of
+adapters were moved down by a factor of 4. The last cells became 24 rounds, as many passes as the first round of LoRA. The best
+rate of adapters diverged there, so lower ones are trained too. For a second eps, a lower rate of the whole model and its last
+cell the machine had no time.
 """
 
 import argparse
