@@ -131,21 +131,26 @@ def train_cells(arguments: argparse.Namespace) -> None:
         done.add(key)
 
 
-def best(records: Sequence[Record], row: str) -> dict[int, Record]:
-    """Of each seed the record of the rate with the lowest last loss. Records with further settings are another experiment."""
+def best(records: Sequence[Record], row: str, settings: Sequence[str] = ()) -> dict[int, Record]:
+    """Of each seed the record of the rate with the lowest last loss. Records with other further settings are another
+    experiment."""
     found: dict[int, Record] = {}
     for record in records:
         known = found.get(record["seed"])
-        if record["row"] == row and not record["set"] and (known is None or record["after"] < known["after"]):
+        if record["row"] == row and record["set"] == list(settings) and (known is None or record["after"] < known["after"]):
             found[record["seed"]] = record
     return found
 
 
-def gains(records: Sequence[Record], row: str) -> Estimate | None:
-    """How much of the single process's drop the row reaches, both at their best rate, over the seeds that both have."""
-    single, other = best(records, "one"), best(records, row)
-    drops = [_drop(other[seed]) / _drop(single[seed]) for seed in sorted(single.keys() & other.keys())]
-    return estimate(drops) if drops else None
+def gains(records: Sequence[Record], row: str, settings: Sequence[str] = ()) -> tuple[Estimate, Estimate] | None:
+    """How much of the single process's drop the row reaches, and by how much it ends above it, both at their best rate, over
+    the seeds that both have."""
+    single, other = best(records, "one", settings), best(records, row, settings)
+    common = sorted(single.keys() & other.keys())
+    if not common:
+        return None
+    drops = estimate([_drop(other[seed]) / _drop(single[seed]) for seed in common])
+    return drops, estimate([other[seed]["after"] - single[seed]["after"] for seed in common])
 
 
 def _drop(record: Record) -> float:
@@ -159,18 +164,20 @@ def tabulate(arguments: argparse.Namespace) -> None:
         pack(records, KEPT)
     print("| row | seed | rate | held-out loss before, after | best | MB a round, one way |\n|---|---|---|---|---|---|")
     for record in records:
-        mark = "yes" if best(records, record["row"]).get(record["seed"]) is record else " ".join(record["set"])
+        is_best = best(records, record["row"], record["set"]).get(record["seed"]) is record
+        mark = " ".join([*record["set"], *["yes"] * is_best])
         print(
             f"| {record['row']} | {record['seed']} | {record['rate']:g} | {record['before']:.4f}, {record['after']:.4f} |"
             f" {mark} | {record['num_bytes'] / 1e6:.2f} |"
         )
-    for row in ROWS:
-        gain = gains(records, row)
-        if gain is not None and row != "one":
-            print(
-                f"\n{row}: {gain.mean:.1%} of the gain of one process"
-                + (f" +- {gain.half_width:.1%}" if gain.half_width else "")
-            )
+    for settings in sorted({tuple(record["set"]) for record in records}):
+        for row in ROWS:
+            found_both = gains(records, row, settings)
+            if found_both is not None and row != "one":
+                gain, above = found_both
+                half = f" +- {gain.half_width:.1%}" if gain.half_width else ""
+                words = f"{gain.mean:.1%}{half} of the gain of one process, {above.shown(3)} nats above it"
+                print(f"\n{' '.join((row, *settings))}: {words}")
 
 
 def main() -> None:

@@ -28,9 +28,23 @@ def test_the_gain_compares_both_at_their_best_rate_of_the_same_seed() -> None:
         record("all", 1, 1e-3, 3.0, 1.0, "work.rounds=24"),
     ]
     assert best(records, "one")[1]["rate"] == 1e-3
-    gain = gains(records, "all")
-    assert gain is not None and gain.mean == pytest.approx(0.9) and gain.half_width is None
+    found = gains(records, "all")
+    assert found is not None and found[0].mean == pytest.approx(0.9) and found[0].half_width is None
+    assert found[1].mean == pytest.approx(0.1)
     assert gains(records, "small") is None
+
+
+def test_records_with_further_settings_are_compared_with_each_other() -> None:
+    """A longer run is another experiment, and has a gain of its own."""
+    longer = "work.rounds=24"
+    records = [
+        record("one", 1, 1e-3, 3.0, 2.0),
+        record("one", 1, 1e-3, 3.0, 1.5, longer),
+        record("all", 1, 1e-3, 3.0, 1.8, longer),
+    ]
+    assert gains(records, "all") is None
+    found = gains(records, "all", [longer])
+    assert found is not None and [each.mean for each in found] == pytest.approx([0.8, 0.3])
 
 
 def test_the_page_has_the_gain_at_one_rate_for_all() -> None:
