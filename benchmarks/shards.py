@@ -107,7 +107,7 @@ def serve(shards: int, size: str) -> None:
     if isinstance(peer, ShardedHosting):
         pids |= {f"shard {rank}": pid for rank, pid in enumerate(peer.pids)}
     for number, _ in enumerate(sys.stdin):
-        work = work_of(number, 0, hosts=[ME], instance=ONE, batch=BATCH, inner_steps=STEPS, rounds=ROUNDS + 1)
+        work = work_of(0, number, hosts=[ME], instance=ONE, batch=BATCH, inner_steps=STEPS, rounds=ROUNDS + 1)
         before = sum(processor_seconds(pid) for pid in pids.values())
         result = peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
         assert result is not None

@@ -45,7 +45,7 @@ from adloco_p2p.numerics.layout import Layout
 
 PROCESS_BYTES = 650 << 20
 """Python, torch and the other libraries of a peer before its model, and its rows (`benchmarks/peer_memory.py`)."""
-SHARD_PROCESS_BYTES = 350 << 20
+SHARD_PROCESS_BYTES = 430 << 20
 """A process that holds a part of a model, before it has one (`benchmarks/shards.py`)."""
 MOST_SHARDS = 64
 MOST_LOOKS = 2

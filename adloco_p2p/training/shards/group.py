@@ -26,7 +26,7 @@ import torch
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.errors import ConfigError, DeviceError
-from adloco_p2p.training.shards import messages
+from adloco_p2p.training.shards import messages, worker
 from adloco_p2p.training.shards.messages import Values
 from adloco_p2p.training.shards.setup import Setup
 
@@ -175,7 +175,7 @@ def _started(exchange: int, size: int) -> _Member:
     errors = tempfile.TemporaryFile()  # noqa: SIM115  # `_end` closes it
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "adloco_p2p.training.shards.worker", str(theirs.fileno()), str(exchange), str(size)],
+            [sys.executable, "-m", worker.__name__, str(theirs.fileno()), str(exchange), str(size)],
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
