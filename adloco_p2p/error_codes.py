@@ -437,6 +437,13 @@ ERROR_CODES = {
         " `adloco_p2p.Swarm` that of its own optimizer. With faulty memory or an overclocked GPU it happens on one machine"
         " only.",
     ),
+    "E504": ErrorCode(
+        "a process that holds a part of the model ended",
+        "With `shards` each device has a process. One was killed, most often because main memory ran out, failed, or did not"
+        " answer; the node ends with it, because nobody else has its part. The last checkpoint is intact.",
+        "The same command goes on from there. The message names the process and its last words; `journalctl -k` shows whether"
+        " the system killed it.",
+    ),
     "E520": ErrorCode(
         "this Python is too old",
         "Python 3.11 is the first one that is supported.",

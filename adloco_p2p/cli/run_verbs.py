@@ -126,6 +126,9 @@ def planning(verbs: Verbs) -> None:
     plan.add_argument("--peers", type=positive, default=4, metavar="M", help="hosts per instance (default 4)")
     plan.add_argument("--mbit", type=float, default=100.0, metavar="RATE", help="line rate in Mbit/s (default 100)")
     plan.add_argument(
+        "--shards", type=positive, default=1, metavar="N", help="memory of a model that is divided over N devices"
+    )
+    plan.add_argument(
         "--teraflops", type=float, metavar="RATE", help="what a device delivers: how much of the time it computes"
     )
     plan.add_argument(

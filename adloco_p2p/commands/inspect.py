@@ -154,6 +154,7 @@ def plan(arguments: argparse.Namespace) -> int:
         *_data_lines(run),
         _memory_line(need),
         _devices_line(_devices()),
+        *_shards_lines(need, _devices(), asked=arguments.shards),
         _exchange_line(exchange),
         *_look_lines(run, look),
         f"  admission: {run.admission.in_words}",
@@ -308,12 +309,19 @@ def memory_need_of(run: RunConfig) -> "MemoryNeed":
     from adloco_p2p.numerics.layout import layout_of
     from adloco_p2p.training.memory_need import memory_need
     from adloco_p2p.training.model import build_model
+    from adloco_p2p.training.shards.division import undivided_bytes
     from adloco_p2p.training.shell import block_matrices, frozen_bytes
 
     check_sources(run)
     vocab_size = open_tokenizer(run.tokenizer).vocab_size
     model = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
-    return memory_need(run, layout_of(model), matrices=block_matrices(model), frozen_bytes=frozen_bytes(model))
+    return memory_need(
+        run,
+        layout_of(model),
+        matrices=block_matrices(model),
+        frozen_bytes=frozen_bytes(model),
+        whole_bytes=undivided_bytes(run, model),
+    )
 
 
 def _memory_line(need: "MemoryNeed") -> str:
@@ -331,6 +339,26 @@ def _devices() -> "tuple[DeviceMemory, ...]":
     from adloco_p2p.training.device import memory_of, select_devices
 
     return memory_of(select_devices(PeerConfig()))
+
+
+def _shards_lines(need: "MemoryNeed", devices: "Sequence[DeviceMemory]", *, asked: int) -> list[str]:
+    """What a model takes that is divided over so many devices; over as many as it needs, where no GPU here holds it whole."""
+    gpus = [item for item in devices if item.name.startswith("cuda")]
+    free = max((item.free_bytes for item in gpus), default=0)
+    if asked > 1:
+        shards: int | None = asked
+    elif gpus and free < need.device:
+        shards = need.least_shards(free)
+    else:
+        return []
+    if need.whole is None or shards is None:
+        return ["  this model cannot be divided over devices so that they hold it (docs/volunteer.md)"]
+    device, host = units.size(need.divided(shards)), units.size(need.divided_host(shards))
+    remedy = "" if asked > 1 else f"no GPU here holds it; {shards} such ones hold it "
+    return [
+        f"  {remedy}divided (--peer-set shards={shards} max_instances=1): {device} on each of {shards} devices, activations"
+        f" aside, and {host} more of main memory"
+    ]
 
 
 def _data_lines(run: RunConfig) -> list[str]:

@@ -490,7 +490,28 @@ def _devices(peer: PeerConfig) -> list[str]:
         problems.append("device: an empty list; name a device, or set auto")
     if len(names) > 1 and "auto" in names:
         problems.append("device: auto is all devices already; set it alone, or name the devices")
+    if peer.shards > 1:
+        problems += _shards(peer)
     problems += [f"device: {name} is named twice; name it once" for name in dict.fromkeys(names) if names.count(name) > 1]
+    return problems
+
+
+def _shards(peer: PeerConfig) -> list[str]:
+    """Of a model that is divided over devices."""
+    shards, names = f"shards: {peer.shards}", peer.devices
+    problems = []
+    if peer.max_instances > 1:
+        problems.append(f"{shards}, but max_instances is {peer.max_instances}; a divided model is one instance: set it to 1")
+    if peer.compile:
+        problems.append(f"{shards}, but compile is on; a divided model is not compiled: set it to false, or shards to 1")
+    if "mps" in names:
+        problems.append(f"{shards}, but device names mps, of which a machine has one; set shards to 1")
+    is_one_kind = all(name.startswith("cuda") for name in names) and len(names) == peer.shards
+    if names not in (("auto",), ("cpu",)) and "mps" not in names and not is_one_kind:
+        problems.append(
+            f"{shards}, but device is {', '.join(names)}; accepted: auto, cpu, or {peer.shards} GPUs such as"
+            f" [{', '.join(f'cuda:{index}' for index in range(peer.shards))}]"
+        )
     return problems
 
 

@@ -29,6 +29,10 @@ class PeerConfig:
     """`auto` (all GPUs of NVIDIA, or of AMD with torch for ROCm; else Apple's; else the processor), `cpu`, `cuda`, `cuda:N`,
     `mps`, or several such as `[cuda:0, cuda:1]`; AMD's are named `cuda`, too. Instances are spread over the devices and train
     at once."""
+    shards: Annotated[int, Ge(1), Le(64)] = 1
+    """Over how many devices one model is divided (FSDP2), for models that one device does not hold: as many GPUs as `device`
+    names, `auto`: the first ones; on a CPU as many processes. Each device has a process that holds its part of parameters,
+    gradient and moments. 1: every device holds all."""
     tf32: bool = True
     """On a GPU: products of float32 matrices may round their factors to TF32, eight times as fast on newer NVIDIA cards."""
     num_threads: PositiveInt | None = None

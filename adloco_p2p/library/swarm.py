@@ -91,6 +91,8 @@ class Swarm:
         machine = load_peer(None, [f"{key}={json.dumps(value)}" for key, value in (peer or {}).items()]).value
         if machine.keeper:
             raise ConfigError("keeper: true, but a program trains; accepted: false, or `adloco-peer keep`", code="E201")
+        if machine.shards > 1:
+            raise ConfigError(f"shards: {machine.shards}, but a program divides its model itself; accepted: 1", code="E201")
         self._machine: PeerConfig = machine
         self._layout = layout_digest(self._parameters)
         self._engine: OwnLoop | None = None

@@ -13,7 +13,7 @@ import torch
 from adloco_p2p.numerics.assessment import Floats, Marks, assessment_score
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import sum_dtype
-from adloco_p2p.training.shell import ModelShell
+from adloco_p2p.training.device_shell import Shell
 
 ROWS_AT_ONCE = 16
 """At most: other jobs of the device wait so long."""
@@ -24,7 +24,7 @@ RowLosses = Callable[[torch.Tensor, Batch], torch.Tensor]
 
 
 @torch.no_grad()
-def row_losses(shell: ModelShell, parameters: torch.Tensor, rows: Batch) -> torch.Tensor:
+def row_losses(shell: Shell, parameters: torch.Tensor, rows: Batch) -> torch.Tensor:
     """[rows], float64 on the CPU: the mean loss over the predicted tokens of each, in nats. `parameters`: [P] on any device."""
     with shell.evaluating(parameters.to(shell.device, torch.float32)):
         losses = shell.token_losses(rows)

@@ -33,7 +33,26 @@ class Team:
     def num_devices(self) -> int:
         return 1 + len(self._others)
 
+    @property
+    def device(self) -> torch.device:
+        """Of the rows and the sums."""
+        return self._first.device
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        """What `accumulate` and `clip` leave [P]."""
+        return self._first.gradient
+
+    def clip(self, max_norm: float) -> None:
+        """Shorten the gradient, if its norm is larger."""
+        torch.nn.utils.clip_grad_norm_(self._first.parameters, max_norm)
+
+    def finish(self) -> None:
+        """After the last step: the local parameters are where they were all the time."""
+
     def __enter__(self) -> Self:
+        self._first.bind(self._local)
+        self._first.module.train()
         self._copies = [torch.empty_like(self._local, device=shell.device) for shell in self._others]
         for shell, copy in zip(self._others, self._copies, strict=True):
             shell.bind(copy)

@@ -137,18 +137,23 @@ def is_bfloat16(precision: str, device: torch.device) -> bool:
 def configure_devices(peer_config: PeerConfig) -> dict[str, torch.device]:
     """Set what torch keeps per process: threads, determinism, and the part of each GPU's memory that may be used."""
     devices = select_devices(peer_config)
-    if peer_config.num_threads is not None:
-        torch.set_num_threads(peer_config.num_threads)
-    if peer_config.deterministic:
-        # cuBLAS reads this when its first handle is made; without it torch refuses deterministic matrix products
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(peer_config.deterministic)
+    configure_computing(peer_config)
     for device in devices.values():
         if device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = peer_config.tf32
             _limit_memory(device, peer_config.memory_fraction)
             _keep_pinned_sizes()
     return devices
+
+
+def configure_computing(peer_config: PeerConfig) -> None:
+    """The part of `configure_devices` that touches no device."""
+    if peer_config.num_threads is not None:
+        torch.set_num_threads(peer_config.num_threads)
+    if peer_config.deterministic:
+        # cuBLAS reads this when its first handle is made; without it torch refuses deterministic matrix products
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(peer_config.deterministic)
 
 
 def _limit_memory(device: torch.device, fraction: float) -> None:

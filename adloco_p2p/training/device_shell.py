@@ -2,18 +2,44 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 import torch
 
+from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.numerics.layout import Layout
 from adloco_p2p.training.memory_search import MicroBatchLimit, synthetic_rows
 from adloco_p2p.training.shell import ModelShell
+
+
+class Shell(Protocol):
+    """A model for all that is computed without training: a `ModelShell`, or one that is divided (`training/shards`)."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def matrices(self) -> frozenset[str]: ...
+
+    def evaluating(self, flat: torch.Tensor) -> AbstractContextManager[None]: ...
+
+    def token_losses(self, batch: Batch) -> torch.Tensor: ...
+
+    def next_logits(self, ids: torch.Tensor) -> torch.Tensor: ...
+
+    def unbind(self) -> None: ...
+
+    def free_cache(self) -> None: ...
 
 
 class DeviceShell:
     """Lent to one thread at a time."""
 
-    def __init__(self, name: str, shell: ModelShell) -> None:
+    def __init__(self, name: str, shell: Shell) -> None:
         """`name`: of the device, as settings and views have it."""
         self.name = name
         self.shell = shell
@@ -24,6 +50,12 @@ class DeviceShell:
     @property
     def device(self) -> torch.device:
         return self.shell.device
+
+
+def model_of(device: DeviceShell) -> ModelShell:
+    """Of one that holds a model of its own, all of it."""
+    assert isinstance(device.shell, ModelShell)
+    return device.shell
 
 
 @contextmanager

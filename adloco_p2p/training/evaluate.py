@@ -7,11 +7,11 @@ import torch
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.grad_stats import sum_dtype
-from adloco_p2p.training.shell import ModelShell
+from adloco_p2p.training.device_shell import Shell
 
 
 @torch.no_grad()
-def heldout_loss(shell: ModelShell, parameters: torch.Tensor, rows: Batch, *, micro_batch: int) -> float:
+def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_batch: int) -> float:
     """Mean over the PREDICTED tokens of all rows, in nats, of parameters [P] on any device; its exponential is the perplexity.
     Infinite where it is not a number.
 

@@ -5,8 +5,8 @@ different devices may train at once, each called from its device's thread.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -26,10 +26,10 @@ from adloco_p2p.training.assessment import ROWS_AT_ONCE, Steps, assessed, row_lo
 from adloco_p2p.training.compiling import check_can_compile
 from adloco_p2p.training.data_parallel import Team
 from adloco_p2p.training.device import configure_devices, is_bfloat16
-from adloco_p2p.training.device_shell import DeviceShell, draws_chance, own_randomness
+from adloco_p2p.training.device_shell import DeviceShell, draws_chance, model_of, own_randomness
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.hosted_instances import HostedInstances
-from adloco_p2p.training.inner_loop import run_inner_steps
+from adloco_p2p.training.inner_loop import Trainers, run_inner_steps
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, inner_optimizer
 from adloco_p2p.training.input_worker import InputWorker
 from adloco_p2p.training.learning_rate import learning_rate_schedule
@@ -56,23 +56,30 @@ class Hosting(HostedInstances):
     ) -> None:
         """Builds the model. `codec`: where the run asks for sample texts. Raises ConfigError for a model or a device that
         cannot be had."""
-        devices = configure_devices(peer_config)
-        super().__init__(run, me, devices)
         self._peer_config = peer_config
+        devices = self._configured(run, peer_config)
+        super().__init__(run, me, devices)
         self._codec = codec
         self._feed = InputWorker(feed, is_pinned=any(device.type == "cuda" for device in devices.values()))
         module = self._build_model(InstanceId(0))
         if run.data.keeps_texts_apart:
             check_texts_apart(module, run.model)
-        copies = [*(copy.deepcopy(module) for _ in range(len(devices) - 1)), module]  # before one of them leaves the host
-        self._shells = tuple(
-            DeviceShell(name, self._shell_of(own, device)) for own, (name, device) in zip(copies, devices.items(), strict=True)
-        )
-        self._shell = self._shells[0].shell
+        self._shells = self._open(devices, module)
         self._check_chance()
         self._heldout: list[tuple[float, Batch]] = []
         """Held-out rows, and how much their loss counts: of all data, or of each data set of the mixture."""
         self._heldout_losses: dict[InstanceId, tuple[float, ...]] = {}
+
+    def _configured(self, run: RunConfig, peer_config: PeerConfig) -> dict[str, torch.device]:  # noqa: ARG002
+        """The devices of local parameters by their names, ready for work."""
+        return configure_devices(peer_config)
+
+    def _open(self, devices: Mapping[str, torch.device], module: transformers.PreTrainedModel) -> tuple[DeviceShell, ...]:
+        """The model on each device."""
+        copies = [*(copy.deepcopy(module) for _ in range(len(devices) - 1)), module]  # before one of them leaves the host
+        return tuple(
+            DeviceShell(name, self._shell_of(own, device)) for own, (name, device) in zip(copies, devices.items(), strict=True)
+        )
 
     def _shell_of(self, module: transformers.PreTrainedModel, device: torch.device) -> ModelShell:
         """Raises DeviceError where the model does not fit the device."""
@@ -108,8 +115,13 @@ class Hosting(HostedInstances):
             )
 
     @property
+    def _shell(self) -> ModelShell:
+        """Of the first device."""
+        return model_of(self._shells[0])
+
+    @property
     def num_parameters(self) -> int:
-        return self._shell.layout.num_parameters
+        return self._shells[0].shell.layout.num_parameters
 
     @property
     def _vector_layout(self) -> Layout:
@@ -118,7 +130,8 @@ class Hosting(HostedInstances):
     @property
     def snapshot_bytes(self) -> int:
         """Of one instance."""
-        return memory_need(self._run, self._shell.layout, matrices=self._shell.matrices, frozen_bytes=0).checkpoint
+        shell = self._shells[0].shell
+        return memory_need(self._run, shell.layout, matrices=shell.matrices, frozen_bytes=0).checkpoint
 
     @property
     def micro_batch_limit(self) -> int:
@@ -132,7 +145,7 @@ class Hosting(HostedInstances):
     def _limit_of(self, one: DeviceShell) -> MicroBatchLimit:
         if one.limit is None:
             with own_randomness(one.device):
-                one.limit = MicroBatchLimit(self._probe(one.shell))
+                one.limit = MicroBatchLimit(self._probe(one))
         return one.limit
 
     def run_inner(
@@ -163,17 +176,17 @@ class Hosting(HostedInstances):
             reads=effect.plan.reads,
         )
         limit = min(self._limit_of(device).samples for device in devices)  # probing draws chance, so before it is seeded
+        seed = derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round)
         with ExitStack() as stack:
-            self._lend(stack, devices, derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round))
+            self._lend(stack, devices, seed)
             stack.enter_context(batches)
             stack.enter_context(self._stays_on_device(instance_id))
             self._with_room(lambda: instance.local, device=place, keep=instance_id)
-            team = stack.enter_context(Team([device.shell for device in devices], instance.local))
+            team = stack.enter_context(self._team(devices, instance.local, seed))
             result = run_inner_steps(
-                devices[0].shell,
+                team,
                 instance,
                 batches,
-                team=team,
                 share=effect.share,
                 schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
                 micro_batch_limit=limit,
@@ -187,6 +200,15 @@ class Hosting(HostedInstances):
             # activations are most of the memory; what is averaged would break it to pieces, and the next ones take new memory
             devices[0].shell.free_cache()
         return None if result is None else self._noted(result, effect, devices, limit=limit)
+
+    def _team(
+        self,
+        devices: Sequence[DeviceShell],
+        local: torch.Tensor,
+        seed: int,  # noqa: ARG002
+    ) -> AbstractContextManager[Trainers]:
+        """Those that train an instance with these local parameters [P] for a round. `seed`: of its chance."""
+        return Team([model_of(device) for device in devices], local)
 
     def _noted(self, result: InnerResult, effect: RunInner, devices: Sequence[DeviceShell], *, limit: int) -> InnerResult:
         """The result with the devices' names, after the micro-batch limits and the instance have taken from it what lasts."""
@@ -308,7 +330,8 @@ class Hosting(HostedInstances):
             seed=initial_seed(self._run, instance),
         )
 
-    def _probe(self, shell: ModelShell) -> int:
+    def _probe(self, one: DeviceShell) -> int:
+        shell = model_of(one)
         sequence_length, vocab_size = self._feed.sequence_length, self._feed.vocab_size
         limit = self._peer_config.max_micro_batch
         if shell.device.type != "cuda":

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -15,13 +16,11 @@ from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.numerics.outer_optimizer import is_sound
 from adloco_p2p.training.accumulation import StepNoise
-from adloco_p2p.training.data_parallel import Team
 from adloco_p2p.training.device import with_room
 from adloco_p2p.training.input_worker import ReadyBatches
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import LearningRateSchedule
 from adloco_p2p.training.progress import IsEnough, OnProgress
-from adloco_p2p.training.shell import ModelShell
 
 STATISTICS_PERIOD = 4
 """Every so many inner steps the gradient noise is measured; the first of a round is. A measured step costs three inner
@@ -31,12 +30,32 @@ products and, where the batch is one micro-batch, splitting it; every fourth kee
 _DOES_NOT_FIT = "does not fit the device's memory, with what it can do without on the host"
 
 
+class Trainers(Protocol):
+    """What trains an instance for a round, entered before: a `Team`, or processes that hold one model (`training/shards`)."""
+
+    @property
+    def num_devices(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def gradient(self) -> torch.Tensor: ...
+
+    def accumulate(self, rows: Batch, *, micro_batch: int, is_measured: bool) -> tuple[torch.Tensor, StepNoise | None]: ...
+
+    def clip(self, max_norm: float) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def free_cache(self) -> None: ...
+
+
 def run_inner_steps(
-    shell: ModelShell,
+    team: Trainers,
     instance: Instance,
     batches: ReadyBatches,
     *,
-    team: Team,
     share: HostShare,
     schedule: LearningRateSchedule,
     micro_batch_limit: int,
@@ -49,7 +68,7 @@ def run_inner_steps(
     """Do the inner steps of `share`, or as many as `is_enough` and `should_stop`, asked before each, let pass: a smaller
     contribution, but a valid one (its weight is its samples). None where nothing was done.
 
-    `shell`: of the first device of `team`. `micro_batch_limit` is of each device. `is_measured`: whether something asks for the
+    `micro_batch_limit` is of each device. `is_measured`: whether something asks for the
     gradient noise. `make_room` takes off the device what these steps do not need: where its memory is short in spite of the
     probed limit, smaller micro-batches are tried first, and no value depends on it. The time of `should_stop` does not count as
     training. Raises DeviceError where one sample, or the optimizer's step, does not fit.
@@ -57,25 +76,26 @@ def run_inner_steps(
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share
     clock = _TrainingClock()
     micro_batch = min(-(-share.micro_batch_size // team.num_devices), micro_batch_limit)
-    done = _Done(torch.zeros((), dtype=sum_dtype(shell.device), device=shell.device), micro_batch, micro_batch_limit)
-    shell.bind(instance.local)
-    shell.module.train()
+    done = _Done(torch.zeros((), dtype=sum_dtype(team.device), device=team.device), micro_batch, micro_batch_limit)
     while done.steps < share.inner_steps and not is_enough(done.steps) and not clock.without(should_stop):
         instance.mix_in(done.steps)
         batch = batches.take()
         # all of them at once, without waiting; the CPU does nothing more with them
-        rows = with_room(partial(batch.rows.to, shell.device), make_room, problem=f"the rows of an inner step {_DOES_NOT_FIT}")
+        rows = with_room(partial(batch.rows.to, team.device), make_room, problem=f"the rows of an inner step {_DOES_NOT_FIT}")
         is_measured_now = is_measured and done.steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
         step_loss, noise, fitting = _accumulate_what_fits(
             team, rows, micro_batch=done.micro_batch, is_measured=is_measured_now, make_room=make_room
         )
-        torch.nn.utils.clip_grad_norm_(shell.parameters, schedule.inner.clip_norm)
+        team.clip(schedule.inner.clip_norm)
         rate = schedule.learning_rate(done.steps, instance.adoption_steps)
-        step = partial(instance.inner_step, shell.gradient, rate)
+        step = partial(instance.inner_step, team.gradient, rate)
         with_room(step, make_room, problem=f"a step of the inner optimizer {_DOES_NOT_FIT}")
         done.add(step_loss, noise, tokens=batch.num_predicted_tokens, fitting=fitting)
         on_progress(done.steps, step_loss / max(1, batch.num_predicted_tokens), batch.num_predicted_tokens)
-    return done.result(share, team, instance, clock) if done.steps else None
+    if not done.steps:
+        return None
+    team.finish()
+    return done.result(share, team, instance, clock)
 
 
 @dataclass(slots=True)
@@ -100,7 +120,7 @@ class _Done:
         self.tokens += tokens
         self.steps += 1
 
-    def result(self, share: HostShare, team: Team, instance: Instance, clock: "_TrainingClock") -> InnerResult:
+    def result(self, share: HostShare, team: Trainers, instance: Instance, clock: "_TrainingClock") -> InnerResult:
         loss = float(self.loss_sum) / max(1, self.tokens)  # waits for the device
         return InnerResult(
             samples=self.steps * share.effective_batch,
@@ -138,7 +158,7 @@ class _TrainingClock:
 
 
 def _accumulate_what_fits(
-    team: Team, rows: Batch, *, micro_batch: int, is_measured: bool, make_room: Callable[[], None]
+    team: Trainers, rows: Batch, *, micro_batch: int, is_measured: bool, make_room: Callable[[], None]
 ) -> tuple[torch.Tensor, StepNoise | None, int]:
     """As `Team.accumulate`, with the micro-batch halved, and the rows run again, until it fits the devices: at last with one
     sample, without the statistics, which need memory of their own. Also returns the one that fits. Raises DeviceError where one

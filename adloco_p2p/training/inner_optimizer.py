@@ -37,13 +37,20 @@ class InnerOptimizer(Protocol):
 
     @property
     def state(self) -> State:
-        """The live tensors themselves."""
+        """The live tensors themselves, or, where other processes hold them, tensors of their forms without values ("meta")."""
 
     @property
     def steps(self) -> int:
         """Inner steps since the state was zero: AdamW's bias correction."""
 
-    def set_steps(self, steps: int) -> None: ...
+    def copied(self) -> State:
+        """The state, on the CPU."""
+
+    def load(self, state: Mapping[str, torch.Tensor], steps: int) -> None:
+        """State and steps <- a copy of those of the same optimizer, which `has_shape_of` has checked."""
+
+    def forget(self) -> None:
+        """State and steps <- zero."""
 
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
         """One step with a gradient [P]. Where it raises torch.OutOfMemoryError nothing is changed."""
@@ -100,7 +107,20 @@ class _Stepped:
     def steps(self) -> int:
         return self._steps
 
-    def set_steps(self, steps: int) -> None:
+    def copied(self) -> State:
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self.state.items()}
+
+    def load(self, state: Mapping[str, torch.Tensor], steps: int) -> None:
+        for name, tensor in self.state.items():
+            tensor.copy_(state[name])
+        self._set_steps(steps)
+
+    def forget(self) -> None:
+        for tensor in self.state.values():
+            tensor.zero_()
+        self._set_steps(0)
+
+    def _set_steps(self, steps: int) -> None:
         self._steps = steps
         for part in self._parts:
             for count in part.counts:
@@ -242,13 +262,6 @@ def _adamw8bit(inner: InnerConfig, parameters: torch.Tensor) -> _Part:
 def _zeros(parameters: torch.Tensor, places: Sequence[slice]) -> torch.Tensor:
     """One vector for the state of all these pieces."""
     return torch.zeros(sum(place.stop - place.start for place in places), device=parameters.device)
-
-
-def load_state_(optimizer: InnerOptimizer, saved: Mapping[str, torch.Tensor], steps: int) -> None:
-    """Copy a state of the same optimizer, which `has_shape_of` has checked."""
-    for name, tensor in optimizer.state.items():
-        tensor.copy_(saved[name])
-    optimizer.set_steps(steps)
 
 
 def has_shape_of(tensor: torch.Tensor | None, own: torch.Tensor) -> bool:

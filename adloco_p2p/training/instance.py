@@ -8,7 +8,7 @@ import torch
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.numerics.layout import Ranges
-from adloco_p2p.training.inner_optimizer import InnerOptimizer, State, load_state_
+from adloco_p2p.training.inner_optimizer import InnerOptimizer, State
 
 STATES_KEPT = 2
 """Outer steps that an instance can go back by: the one that an alarm is about, and the one made meanwhile."""
@@ -114,16 +114,12 @@ class Instance:
             parameters, state, steps = self._waiting
             local = parameters.to(self._device, copy=True)
             optimizer = self._new_optimizer(local)
-            load_state_(optimizer, state, steps)
+            optimizer.load(state, steps)
             self._trained, self._waiting = (local, optimizer), None
         elif self._trained is None:
             local = self.outer.to(self._device, torch.float32, copy=True)
             self._trained = local, self._new_optimizer(local)
         return self._trained
-
-    @property
-    def _has_trained(self) -> bool:
-        return self._trained is not None or self._waiting is not None
 
     @property
     def local(self) -> torch.Tensor:
@@ -140,8 +136,10 @@ class Instance:
 
     def optimizer_copy(self) -> tuple[State, int]:
         """State and steps of the inner optimizer, on the host."""
-        state = self.optimizer.state if self._waiting is None else self._waiting[1]
-        return {name: tensor.to("cpu", copy=True) for name, tensor in state.items()}, self.optimizer_steps
+        if self._waiting is None:
+            return self.optimizer.copied(), self.optimizer.steps
+        _, state, steps = self._waiting
+        return {name: tensor.clone() for name, tensor in state.items()}, steps
 
     def leave_device(self) -> None:
         """Wait on the host until training asks for it again, and leave the device's memory to others. Changes no value."""
@@ -162,9 +160,7 @@ class Instance:
             parameters, state, _ = self._waiting
             self._waiting = parameters, {name: tensor.zero_() for name, tensor in state.items()}, 0
         elif self._trained is not None:
-            for tensor in self.optimizer.state.values():
-                tensor.zero_()
-            self.optimizer.set_steps(0)
+            self.optimizer.forget()
         self.adoption_steps = 0
 
     def inner_step(self, gradient: torch.Tensor, learning_rate: float) -> None:
@@ -230,7 +226,10 @@ class Instance:
         """A fork: equal in everything; neither changes what is the other's. Taken at a boundary."""
         assert self.is_at_boundary
         twin = Instance(self.outer, momentum=self.momentum, device=self._device, new_optimizer=self._new_optimizer)
-        if self._has_trained:
-            load_state_(twin.optimizer, self.optimizer.state, self.optimizer.steps)
+        if self._waiting is not None:
+            _, state, steps = self._waiting
+            twin.optimizer.load(state, steps)
+        elif self._trained is not None:
+            twin.optimizer.load(self.optimizer.state, self.optimizer.steps)
         twin.adoption_steps = self.adoption_steps
         return twin

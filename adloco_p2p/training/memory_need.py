@@ -30,6 +30,10 @@ Between two averages the memory of an encoded average is kept, too, unless it wa
 averages everything; not where they are streamed, so there what is averaged, encoded or lost is that of one fragment in the rows
 above, but for what a coarse codec lost in earlier rounds, which an outer step copies.
 
+Where a model is divided over devices (`shards`): each device has an equal part of what is listed above for the device, and whole, with
+their gradients, the parameters outside of blocks and those of two blocks; local parameters come back to the host at the end of a round,
+4 bytes. Each device has a process.
+
 `benchmarks/memory.py` holds this against tensors and processes.
 """  # noqa: E501 - a table
 
@@ -43,6 +47,9 @@ from adloco_p2p.numerics.layout import Layout
 
 PROCESS_BYTES = 650 << 20
 """Python, torch and the other libraries of a peer before its model, and its rows (`benchmarks/peer_memory.py`)."""
+SHARD_PROCESS_BYTES = 430 << 20
+"""A process that holds a part of a model, before it has one (`benchmarks/shards.py`)."""
+MOST_SHARDS = 64
 MOST_LOOKS = 2
 """Of one device at a time, as `runtime/node/looks.py` has it."""
 _FLOAT = 4
@@ -59,6 +66,8 @@ class MemoryNeed:
     device: int
     device_more: int
     """For each further instance."""
+    whole: int | None
+    """On each device that holds a part of the model (`shards`), whatever their number; none where it cannot be divided."""
     host: int
     checkpoint: int
     """On the disk."""
@@ -67,9 +76,27 @@ class MemoryNeed:
     download: int
     """More on the host, while a joiner downloads a state that would have been given up."""
 
+    def divided(self, shards: int) -> int:
+        """On each of so many devices. For a model that can be divided."""
+        assert self.whole is not None
+        return -(-self.device // shards) + self.whole
 
-def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str], frozen_bytes: int) -> MemoryNeed:
-    """Of a model with this layout; `matrices` as in `inner_optimizer`; `frozen_bytes` of parameters that are not trained."""
+    def divided_host(self, shards: int) -> int:
+        """On the host beside `host` and `process`, where the devices have memory of their own."""
+        return _FLOAT * self.num_parameters + shards * SHARD_PROCESS_BYTES
+
+    def least_shards(self, free_bytes: int) -> int | None:
+        """Over how many devices with so much memory the model has to be divided to fit them; none where that does not help."""
+        if self.whole is None:
+            return None
+        return next((shards for shards in range(2, MOST_SHARDS + 1) if self.divided(shards) <= free_bytes), None)
+
+
+def memory_need(
+    run: RunConfig, layout: Layout, *, matrices: frozenset[str], frozen_bytes: int, whole_bytes: int | None = None
+) -> MemoryNeed:
+    """Of a model with this layout; `matrices` as in `inner_optimizer`; `frozen_bytes` of parameters that are not trained;
+    `whole_bytes` as `whole`."""
     size = layout.num_parameters
     optimizer = _optimizer_bytes(run, layout, matrices)
     state = run.outer.state_bytes_per_parameter
@@ -79,6 +106,7 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str], fro
         process=PROCESS_BYTES,
         device=frozen_bytes + 2 * _FLOAT * size + optimizer,
         device_more=_FLOAT * size + optimizer,
+        whole=whole_bytes,
         host=round(_lasting(run, state) * size) + max(_moment_bytes(run, state, size), copied),
         checkpoint=(state + _FLOAT * _has_residual(run)) * size + copied,
         averages=_earlier_bytes(run, size),

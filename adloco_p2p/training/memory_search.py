@@ -1,6 +1,6 @@
 """The largest micro-batch that a device holds (method section 8)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -59,23 +59,28 @@ def search_cpu(shell: ModelShell, *, sequence_length: int, vocab_size: int, budg
     """
     shell.module.train()
     with shell.keeping_activations():  # so with activation checkpointing the limit is far below what would fit
-        one, two = (_step_bytes(shell, synthetic_rows(n, sequence_length, vocab_size).to(shell.device)) for n in (1, 2))
+        own = {parameter.untyped_storage()._cdata for parameter in shell.module.parameters()}  # a frozen base, too
+        one, two = (step_bytes(shell, synthetic_rows(n, sequence_length, vocab_size).to(shell.device), own) for n in (1, 2))
     shell.free_cache()
+    return fitting_samples(one, two, gradient_bytes=shell.gradient.nbytes, budget_bytes=budget_bytes, limit=limit)
+
+
+def fitting_samples(one: int, two: int, *, gradient_bytes: int, budget_bytes: int, limit: int) -> int:
+    """From the `step_bytes` of one sample and of two."""
     per_sample = two - one
     assert per_sample > 0, (one, two)
-    fixed = one - per_sample + shell.gradient.nbytes
+    fixed = one - per_sample + gradient_bytes
     fitting = (budget_bytes - fixed) // per_sample
     if fitting < 1:
         raise DeviceError(f"memory_budget_bytes: {budget_bytes} given, one sample needs {fixed + per_sample}", code="E502")
     return min(limit, fitting)
 
 
-def _step_bytes(shell: ModelShell, rows: Batch) -> int:
-    """Bytes of a forward and backward beside parameters and gradients.
+def step_bytes(shell: ModelShell, rows: Batch, own: Set[int]) -> int:
+    """Bytes of a forward and backward beside parameters and gradients. `own`: memory of the parameters.
 
     The tensors that autograd saves, and as a guess twice the largest saved tensor again: backward makes the logits' gradient
     beside them. Logits that are made in chunks are not saved; a chunk's count, and their gradients."""
-    own = {parameter.untyped_storage()._cdata for parameter in shell.module.parameters()}  # a frozen base, too
     saved: dict[StorageWeakRef, int] = {}  # weak: counting takes the memory of one layer, and no identity is used twice
 
     nothing = torch.empty(0)

@@ -9,7 +9,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -124,8 +124,14 @@ class _ProgramsOptimizer:
         self.state: State = {}
         self.steps = 0
 
-    def set_steps(self, steps: int) -> None:
+    def copied(self) -> State:
+        return {}
+
+    def load(self, state: Mapping[str, torch.Tensor], steps: int) -> None:  # noqa: ARG002
         self.steps = steps
+
+    def forget(self) -> None:
+        self.steps = 0
 
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
         raise AssertionError(f"the program steps, not the node ({gradient.shape}, {learning_rate})")

@@ -6,7 +6,7 @@ import torch
 
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import StorageError
-from adloco_p2p.training.inner_optimizer import has_shape_of, load_state_
+from adloco_p2p.training.inner_optimizer import has_shape_of
 from adloco_p2p.training.instance import Instance
 
 
@@ -37,7 +37,7 @@ def load_saved_(
     for name, own in hosted.optimizer.state.items():
         if not has_shape_of(tensors.get(name), own):
             raise _other_model(instance, name)
-    load_state_(hosted.optimizer, tensors, steps)
+    hosted.optimizer.load(tensors, steps)
     hosted.adoption_steps = adoption_steps
     if has_fragments or "local" in tensors:
         hosted.local.copy_(tensors["local"])

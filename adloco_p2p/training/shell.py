@@ -22,22 +22,31 @@ class ModelShell:
     """The module, the gradient that every instance shares, and the loss. Instances cost no second module."""
 
     def __init__(
-        self, module: transformers.PreTrainedModel, *, device: torch.device, is_bfloat16: bool, loss: Loss | None = None
+        self,
+        module: transformers.PreTrainedModel,
+        *,
+        device: torch.device,
+        is_bfloat16: bool,
+        loss: Loss | None = None,
+        is_divided: bool = False,
     ) -> None:
-        """`loss` of each token instead of cross-entropy."""
+        """`loss` of each token instead of cross-entropy. `is_divided`: over processes (`training/shards`), which hold the
+        parameters and their gradient, so here is neither; `bind` is not for it."""
         self.module = module.to(device)
         self.device = device
         self.layout = layout_of(module)
-        self.parameters = [parameter for _, parameter in trainable_parameters(module)]
+        self.parameters = [] if is_divided else [parameter for _, parameter in trainable_parameters(module)]
         self.matrices = block_matrices(module)
-        self.gradient = torch.zeros(self.layout.num_parameters, device=device)  # [P], accumulated by backward
+        size = 0 if is_divided else self.layout.num_parameters
+        self.gradient = torch.zeros(size, device=device)  # [P], accumulated by backward
         self._is_bfloat16 = is_bfloat16
         self._recomputes = False
         self._loss = loss
         self._head = head_of(self.module) if loss is None else None  # another loss needs the logits of all tokens
         self._bound: torch.Tensor | None = None
         self._has_document_kernel = False
-        self._accumulate_in_place()
+        if not is_divided:
+            self._accumulate_in_place()
 
     @property
     def is_loss_chunked(self) -> bool:

@@ -2,12 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from adloco_p2p.cli import main
+from adloco_p2p.commands import inspect
+from adloco_p2p.commands.inspect import memory_need_of
 from adloco_p2p.config.load import load_run
+from adloco_p2p.training.device import DeviceMemory
 from adloco_p2p.views.cost_model import Link
 from adloco_p2p.views.device_share import DeviceShare, device_share
 from tests.config.test_shipped_configs import ROOT, parameters
@@ -85,3 +89,23 @@ def test_the_plan_of_a_small_run_shows_sizes_and_batches_that_can_be_read(capsys
     assert main(["plan", "default", "--samples", "1000", "--peers", "3", "--set", small]) == 0
     said = capsys.readouterr().out
     assert " kB on the device" in said and "0.00" not in said and "constant batch of 2.67 per host" in said
+
+
+def test_the_plan_of_a_divided_model_shows_the_memory_of_each_device(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = ["plan", "default", "--samples", "1000"]
+    assert main([*plan, "--shards", "2"]) == 0
+    assert "  divided (--peer-set shards=2 max_instances=1): " in capsys.readouterr().out
+    need = memory_need_of(load_run(None, []).value)
+    assert need.whole is not None
+    card = DeviceMemory(name="cuda:0", model="small card", free_bytes=need.divided(3), total_bytes=need.device)
+    monkeypatch.setattr(inspect, "_devices", lambda: (card,))
+    assert main(plan) == 0
+    assert "no GPU here holds it; 3 such ones hold it divided (--peer-set shards=3 max_instances=1)" in capsys.readouterr().out
+    monkeypatch.setattr(inspect, "_devices", lambda: (replace(card, free_bytes=need.whole),))
+    assert main(plan) == 0
+    assert "cannot be divided" in capsys.readouterr().out
+    monkeypatch.setattr(inspect, "_devices", lambda: (replace(card, free_bytes=need.device),))
+    assert main(plan) == 0
+    assert "divided" not in capsys.readouterr().out

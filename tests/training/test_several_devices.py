@@ -17,6 +17,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.training.data_parallel import Team
+from adloco_p2p.training.device_shell import model_of
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.instance import Instance
 from tests.runtime.fakes import Calls, FakeAverage, FakeCheckpoints, FakeNetwork
@@ -145,7 +146,7 @@ def gradient_of(hosting: Hosting, devices: Sequence[int], count: int, *, micro: 
     """Of the first weights on so many rows, with the sum of losses and the products of a measured step."""
     hosting.start([ONE])
     instance = hosting._instances[ONE]
-    shells = [hosting._shells[device].shell for device in devices]
+    shells = [model_of(hosting._shells[device]) for device in devices]
     shells[0].bind(instance.local)
     with Team(shells, instance.local) as team:
         loss_sum, noise = team.accumulate(rows_of("part", 0, count, is_padded=True), micro_batch=micro, is_measured=count > 1)
@@ -198,7 +199,7 @@ def test_a_team_survives_one_device_that_is_out_of_memory(short: int) -> None:
     for engine in (peer, alone):
         engine.start([ONE])
     peer.place(ONE, (0, 1))
-    shell = peer._shells[short].shell
+    shell = model_of(peer._shells[short])
     whole = shell.weighted_loss
 
     def holds_one_row(batch: Batch, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:

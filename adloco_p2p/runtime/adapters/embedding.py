@@ -61,6 +61,9 @@ def build_hosting(run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: 
     workdir.enter("importing model code")
     with collecting_nothing():  # first: what else imports `transformers` while `import_training` does finds it half done
         from adloco_p2p.training.hosting import Hosting
+
+        if peer_config.shards > 1:
+            from adloco_p2p.training.shards.hosting import ShardedHosting as Hosting
     workdir.enter("reading the text")
     sources = with_shared_base(run, workdir.path)
     feed = open_feed(sources, cache_dir=workdir.path / "data")

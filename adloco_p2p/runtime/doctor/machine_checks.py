@@ -20,7 +20,8 @@ from adloco_p2p.storage.workdir import Holder, holder_of, read_run
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config, has_open_port, is_free
 from adloco_p2p.training.device import gpu_problem, memory_of, select_devices
-from adloco_p2p.training.memory_need import PROCESS_BYTES
+from adloco_p2p.training.memory_need import PROCESS_BYTES, SHARD_PROCESS_BYTES
+from adloco_p2p.training.shards.division import shard_devices
 from adloco_p2p.views.check_report import CheckResult
 from adloco_p2p.views.units import duration
 
@@ -30,6 +31,10 @@ LEAST_DISK_BYTES, GOOD_DISK_BYTES = 1 << 30, 5 << 30
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = 1 << 29, 3 << 29
 BYTES_PER_TRAINED_PARAMETER = 48
 """On a CPU, with AdamW and averages in float32. `adloco-peer plan` computes it for a given run (training/memory_need.py)."""
+DEVICE_BYTES_PER_PARAMETER = 16
+"""Of these on the device."""
+LOCAL_BYTES_PER_PARAMETER = 4
+"""More where a model is divided over processes: what they give back at the end of a round."""
 DRIVER_SECONDS = 5.0
 TRIED_ATTEMPTS = 8
 MEMORY_INFO = Path("/proc/meminfo")
@@ -42,7 +47,7 @@ def check_machine(config: PeerConfig, workdir: Path | None) -> Iterator[CheckRes
     yield check_python(sys.version_info[:3])
     yield check_packages()
     yield check_gpu(config)
-    yield check_memory(available_memory_bytes())
+    yield check_memory(available_memory_bytes(), config.shards)
     yield check_disk(workdir or Path.cwd())
     holder = holder_of(workdir) if workdir is not None else None
     if workdir is not None:
@@ -90,6 +95,7 @@ def check_gpu(config: PeerConfig) -> CheckResult:
     """The devices that the node would train on."""
     try:
         devices = select_devices(config)
+        members = shard_devices(config)
     except ConfigError as error:
         return CheckResult(check="GPU", outcome="failed", found=str(error), code=error.code)
     if all(device.type == "cpu" for device in devices.values()):
@@ -97,7 +103,9 @@ def check_gpu(config: PeerConfig) -> CheckResult:
         if (version or NVIDIA.exists()) and (problem := gpu_problem()):
             found = f"the driver is there (version {version or 'unknown'}), but {problem}"
             return CheckResult(check="GPU", outcome="warning", found=found, code="E522")
-        return CheckResult(check="GPU", outcome="ok", found=f"none in use; the node trains on the CPU ({', '.join(devices)})")
+        found = f"none in use; the node trains on the CPU ({', '.join(devices)})"
+        found += f", one model in {config.shards} processes" if config.shards > 1 else ""
+        return CheckResult(check="GPU", outcome="ok", found=found)
     try:
         memories = memory_of(devices)
     except RuntimeError as error:  # the driver's: another program has the GPU for itself, or it has failed
@@ -106,13 +114,28 @@ def check_gpu(config: PeerConfig) -> CheckResult:
     driver = driver_version()
     computing = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
     versions = f" ({computing}" + (f", driver {driver})" if driver else ")") if torch.cuda.is_available() else ""
-    return CheckResult(check="GPU", outcome="ok", found="; ".join(cards) + versions)
+    free_bytes = config.memory_fraction * min(item.free_bytes for item in memories[: len(members)])
+    held = _held_by_gpus(free_bytes, len(devices), config)
+    return CheckResult(check="GPU", outcome="ok", found="; ".join(cards) + versions + held)
 
 
-def check_memory(available_bytes: int | None) -> CheckResult:
+def _held_by_gpus(free_bytes: float, num_devices: int, config: PeerConfig) -> str:
+    """How large a model each, or all together, may train with AdamW."""
+    most = free_bytes / DEVICE_BYTES_PER_PARAMETER / 1e6
+    if config.shards > 1:
+        return f"; {config.shards} together for some {config.shards * most:,.0f}M trained parameters, activations aside"
+    more = f", {num_devices} times as many with shards={num_devices} max_instances=1" if num_devices > 1 else ""
+    return f"; each for some {most:,.0f}M trained parameters, activations aside{more}"
+
+
+def check_memory(available_bytes: int | None, shards: int = 1) -> CheckResult:
+    """`shards`: over how many processes the model is divided."""
     if available_bytes is None:
         return CheckResult(check="memory", outcome="skipped", found="this system does not report it")
-    trained = max(0, available_bytes - PROCESS_BYTES) / BYTES_PER_TRAINED_PARAMETER / 1e6
+    processes, each = PROCESS_BYTES, BYTES_PER_TRAINED_PARAMETER
+    if shards > 1:
+        processes, each = processes + shards * SHARD_PROCESS_BYTES, each + LOCAL_BYTES_PER_PARAMETER
+    trained = max(0, available_bytes - processes) / each / 1e6
     found = f"{_gib(available_bytes)} available: for some {trained:,.0f}M trained parameters on the CPU, activations aside"
     if available_bytes < GOOD_MEMORY_BYTES:
         outcome = "failed" if available_bytes < LEAST_MEMORY_BYTES else "warning"

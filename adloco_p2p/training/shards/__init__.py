@@ -1,0 +1,1 @@
+"""One model over several devices of a machine: each holds a part of every parameter (FSDP2), in a process of its own."""

@@ -1,0 +1,92 @@
+"""What is divided over which devices, and which runs can be."""
+
+import itertools
+from typing import Any
+
+import torch
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.training.device import select_devices
+
+_FLOAT = 4
+
+
+def shard_devices(machine: PeerConfig) -> tuple[str, ...]:
+    """The device of each process of a divided model: the GPUs that `device` names, or the first ones of `auto`; or the
+    processor, again and again. All devices where none is divided. Raises ConfigError where there are too few."""
+    names = tuple(select_devices(machine))
+    if machine.shards == 1:
+        return names
+    if all(torch.device(name).type == "cpu" for name in names):
+        return ("cpu",) * machine.shards
+    if any(torch.device(name).type != "cuda" for name in names):
+        raise ConfigError(f"shards: {machine.shards}, but {', '.join(names)} cannot divide a model; leave it at 1", code="E210")
+    if len(names) < machine.shards or (machine.devices != ("auto",) and len(names) > machine.shards):
+        raise ConfigError(
+            f"shards: {machine.shards}, but device gives {', '.join(names)}; set it to {len(names)}, or name as many devices",
+            code="E210",
+        )
+    return names[: machine.shards]
+
+
+def check_dividable(run: RunConfig, machine: PeerConfig) -> None:
+    """Raise ConfigError for what does not work with a divided model."""
+    if problems := obstacles(run):
+        raise ConfigError(*(f"shards: {machine.shards}, but {problem}; leave it at 1" for problem in problems), code="E210")
+
+
+def obstacles(run: RunConfig) -> list[str]:
+    """What keeps the run's model from being divided, in phrases; empty where nothing does."""
+    problems = []
+    if run.inner.kind != "adamw":
+        problems.append(f"this run has inner.kind {run.inner.kind}, and only adamw steps a part of a model")
+    if run.model.lora.rank:
+        problems.append(f"this run trains adapters (model.lora.rank {run.model.lora.rank}), and only whole models are divided")
+    return problems
+
+
+def blocks_of(module: Any) -> list[torch.nn.Module]:
+    """The parts that are made whole one after the other: the layers that `transformers` names for that. Raises ConfigError."""
+    names = set(getattr(module, "_no_split_modules", None) or ())
+    blocks = [part for part in module.modules() if type(part).__name__ in names]
+    if not blocks:  # as in a plugin's own class
+        raise ConfigError(
+            f"shards: {type(module).__name__} names no layers that could be divided over processes; leave shards at 1",
+            code="E210",
+        )
+    return blocks
+
+
+def undivided_bytes(run: RunConfig, module: Any) -> int | None:
+    """`whole_bytes`; none where the run's model cannot be divided."""
+    try:
+        return None if obstacles(run) else whole_bytes(module)
+    except ConfigError:
+        return None
+
+
+def whole_bytes(module: Any) -> int:
+    """Of parameters that a device holds whole at a time, and of their gradients: those outside of blocks, and those of two
+    blocks, one of which is computed while the next one comes."""
+    blocks = [_size(block) for block in blocks_of(module)]
+    return 2 * _FLOAT * (_size(module) - sum(blocks) + 2 * max(blocks))
+
+
+def _size(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def passes_of(num_samples: int, size: int, *, is_measured: bool) -> list[tuple[int, int]]:
+    """Rows of each pass over the model, at most `size`; of a measured step two passes at least."""
+    bounds = [*range(0, num_samples, size), num_samples]
+    if is_measured and len(bounds) == 2:
+        bounds.insert(1, (num_samples + 1) // 2)
+    return list(itertools.pairwise(bounds))
+
+
+def part_of(start: int, stop: int, rank: int, size: int) -> tuple[int, int]:
+    """Rows of one member; the first ones get one more."""
+    first, last = (start + -(-(stop - start) * index // size) for index in (rank, rank + 1))
+    return first, last
