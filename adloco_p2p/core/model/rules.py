@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
-from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.gradient_statistics import BatchTest
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Fraction
 from adloco_p2p.core.model.words import plural
@@ -174,7 +173,7 @@ class AdmissionRules:
     such peers cost something, and prevents none."""
     probation_rounds: Annotated[int, Ge(0), Le(64)] = 8
     """Reports that a newcomer owes until it votes, proposes and reduces; its weight is small until then. 0: full at once."""
-    price_minutes: Annotated[float, Ge(0.001), Le(600)] = field(default=DEFAULT_PRICE_MINUTES, metadata=canonical.ADDED)
+    price_minutes: Annotated[float, Ge(0.001), Le(600)] = DEFAULT_PRICE_MINUTES
     """What a seat costs under `work`: minutes of one core of a present server on average, by a lottery. Half of all newcomers
     need less than 0.7 times as much, one in twenty more than three times as much. Such a minute has 6,000 attempts, of 10 ms
     and 4 MiB of memory each."""
