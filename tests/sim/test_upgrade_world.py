@@ -13,7 +13,7 @@ from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.protocol import CANNOT_FOLLOW, FIRST_UPGRADABLE, UPGRADE_REMEDY
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.core.model.telemetry import Log, Warning  # noqa: A004  # as its event is named
+from adloco_p2p.core.model.telemetry import Log, Round, Warning  # noqa: A004  # as its event is named
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.lifecycle import OUTGROWN, Stage
 from adloco_p2p.core.peer.peer import Cadence, Peer
@@ -124,6 +124,8 @@ def test_one_that_is_not_upgraded_pauses_before_that_round_and_returns_once_it_i
     (paused,) = [at for at, log in story.effects(Log, late) if log.event == "paused"]
     trained = [at for at, log in story.effects(Log, late) if log.event == "round"]
     assert not [at for at in trained if paused < at < 70.0] and max(trained) > 70.0
+    before = [log.round for at, log in story.effects(Round, late) if at <= paused]
+    assert max(before) == first - 1, "it takes part in the last round of the protocol that it knows"
 
 
 def test_a_user_that_resumes_it_before_the_upgrade_or_starts_it_again_changes_nothing() -> None:
@@ -171,6 +173,25 @@ def test_a_member_that_announces_nonsense_moves_no_run_and_holds_none_up(claimed
     world.run()
     assert {plan.protocol for plan in plans_of(world)} == {OLD}
     assert max(plan.round for plan in plans_of(world)) == 14
+
+
+def test_a_member_that_announces_what_it_cannot_follow_pauses_alone() -> None:
+    def boast(report: Report) -> Report:
+        return replace(report, capacity=replace(report.capacity, newest_protocol=NEW))
+
+    world = World(0, peers=4, rounds=60, faults=Faults(), rules=small_rules(4, 60), parts=Parts(liars={1: Liar(alters=boast)}))
+    honest, boasting = [], []
+    for machine in world.machines.values():
+        (honest if machine.is_honest else boasting).append(machine)
+    for machine in honest:
+        upgrade(machine, should_restart=False)
+    while world.queue and world.queue.now < 60.0:
+        world.queue.step()
+    newest = [machine.process.agreement.ledger.plans[-1] for machine in honest if machine.process is not None]
+    assert len(newest) == 3 and {plan.protocol for plan in newest} == {NEW}
+    (alone,) = [machine.process for machine in boasting if machine.process is not None]
+    plan = alone.agreement.ledger.plans[-1]
+    assert alone.peer.stage is Stage.PAUSED and plan.protocol == NEW and min(other.round for other in newest) > plan.round + 8
 
 
 def test_plans_and_reports_of_a_run_that_nobody_upgrades_have_the_bytes_that_they_had() -> None:
