@@ -180,9 +180,8 @@ def test_a_member_that_announces_what_it_cannot_follow_pauses_alone() -> None:
         return replace(report, capacity=replace(report.capacity, newest_protocol=NEW))
 
     world = World(0, peers=4, rounds=60, faults=Faults(), rules=small_rules(4, 60), parts=Parts(liars={1: Liar(alters=boast)}))
-    honest, boasting = [], []
-    for machine in world.machines.values():
-        (honest if machine.is_honest else boasting).append(machine)
+    machines = tuple(world.machines.values())
+    honest, boasting = [m for m in machines if m.is_honest], [m for m in machines if not m.is_honest]
     for machine in honest:
         upgrade(machine, should_restart=False)
     while world.queue and world.queue.now < 60.0:
