@@ -316,7 +316,8 @@ ERROR_CODES = {
     "E316": ErrorCode(
         "the run follows a newer protocol",
         "All that decide in the run have upgraded, and it went over to a protocol that the installed version does not know.",
-        "`pip install --upgrade adloco-peer`, then start again with the same command and directory.",
+        "In the checkout: `git pull`, then `pip install -c constraints.txt .`; or take the newer image. Then start again with"
+        " the same command and directory.",
     ),
     "E351": ErrorCode(
         "the node does not answer",
@@ -369,8 +370,9 @@ ERROR_CODES = {
     ),
     "E324": ErrorCode(
         "another version of the protocol",
-        "A peer that was reached uses another version of the protocol: the two cannot train together.",
-        "`pip install --upgrade adloco-peer`, on whichever side is older.",
+        "A peer that was reached takes part in a run of a protocol that the installed version does not know.",
+        "Where that run is newer, in the checkout: `git pull`, then `pip install -c constraints.txt .`; or take the newer"
+        " image. A run of an older protocol takes an older adloco-peer.",
     ),
     "E330": ErrorCode(
         "the hub does not take the model",

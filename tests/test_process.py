@@ -23,7 +23,7 @@ import pytest
 
 from adloco_p2p.cli import EXIT_BROKEN_PIPE, WithFields, main
 from adloco_p2p.cli.parser import error_words
-from adloco_p2p.commands import admission, control, signing, swarm, train, trained_model
+from adloco_p2p.commands import admission, audit, control, signing, swarm, train, trained_model
 from adloco_p2p.commands.audit import read_ledger
 from adloco_p2p.commands.console import open_view, say
 from adloco_p2p.commands.swarm_members import Member
@@ -617,6 +617,24 @@ def test_a_keeper_is_listed_without_the_probation_that_it_never_ends(
     assert main(["members", "--workdir", str(tmp_path)]) == 0
     keeper, newcomer = [line for line in capsys.readouterr().out.splitlines() if "since round" in line]
     assert keeper.endswith("since round 3  keeper") and "on probation for 8 more reports" in newcomer
+
+
+def test_members_that_hold_an_upgrade_up_are_listed_so_and_the_ledger_names_the_protocol_of_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seat(peer: str, newest: int) -> RosterEntry:
+        capacity = Capacity(samples_per_second=1.0, micro_batch_limit=1, max_instances=1, newest_protocol=newest)
+        return RosterEntry(peer=PeerId(peer), joined_round=3, capacity=capacity)
+
+    seats = (seat("A" * 52, 22), seat("O" * 52, 21))
+    author_of_a_run(tmp_path, monkeypatch, roster=seats)
+    assert main(["members", "--workdir", str(tmp_path)]) == 0
+    able, old = [line for line in capsys.readouterr().out.splitlines() if "since round" in line]
+    assert "protocol" not in able and "can follow protocol 21 at most" in old
+    assert main(["members", "--workdir", str(tmp_path), "--json"]) == 0
+    assert [member["newest_protocol"] for member in json.loads(capsys.readouterr().out)["members"]] == [22, 21]
+    plan = replace(ticketed_ledger().plans[-1], roster=seats)
+    assert audit._document(plan, None)["newest_protocols"] == {"A" * 52: 22, "O" * 52: 21}
 
 
 def test_an_invitation_ends_with_the_signer_that_made_it_and_is_listed_so(

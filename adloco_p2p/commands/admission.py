@@ -93,6 +93,7 @@ def members(arguments: argparse.Namespace) -> int:
                 "is_keeper": seat.capacity.is_keeper,
                 "standing": seat.standing / FULL_STANDING,
                 "invited_by": admissions.invited_by(seat.peer),
+                "newest_protocol": seat.capacity.newest_protocol,
             }
             for seat in plan.roster
         ]
@@ -135,6 +136,9 @@ def _seat_words(seat: RosterEntry, plan: RoundPlan, ledger: Ledger) -> Sequence[
     words += ["signer"] if seat.peer in plan.signers else []
     by = ledger.admissions.invited_by(seat.peer)
     invited = [f"invitation {by[-8:]}"] if by is not None else []
+    newest = seat.capacity.newest_protocol
+    if newest < max(other.capacity.newest_protocol for other in plan.roster):
+        words.append(f"can follow protocol {newest} at most")
     if seat.capacity.is_keeper:  # its reports end no probation
         return [*words, "keeper", *invited]
     words += [f"on probation for {seat.probation} more reports"] if seat.probation else []

@@ -274,6 +274,7 @@ def _document(plan: RoundPlan, entry: LedgerEntry | None) -> dict[str, object]:
         "forks": plain["forks"],
         "merges": plain["merges"],
         "roster": [roster_entry.peer for roster_entry in plan.roster],
+        "newest_protocols": {roster_entry.peer: roster_entry.capacity.newest_protocol for roster_entry in plan.roster},
         "votes": [] if entry is None else [vote.peer for vote in entry.certificate.votes],
         "is_last": plan.is_last,
     }

@@ -8,6 +8,7 @@ import textwrap
 import types
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, Predicate
@@ -87,14 +88,7 @@ def _docs_under_fields(kind: type) -> dict[str, str]:
 
 def flatten(value: Any) -> dict[str, Any]:
     """Dotted key to plain value, for every setting of a configuration value. Tables with free names stay whole."""
-    plain = canonical.to_plain(value)
-    flat = {}
-    for key in settings_of(type(value)):
-        found = plain
-        for part in key.split("."):
-            found = found[part]
-        flat[key] = found
-    return flat
+    return {key: canonical.to_plain(attrgetter(key)(value)) for key in settings_of(type(value))}
 
 
 def flatten_fully(value: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from functools import singledispatch
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import in_words, pending, settings_at
+from adloco_p2p.core.model.protocol import CANNOT_FOLLOW
 from adloco_p2p.core.model.scalars import MAX_ROSTER
 from adloco_p2p.core.model.telemetry import InstanceLine, Log, Stamped, shared
 from adloco_p2p.views import units
@@ -243,7 +244,7 @@ def _ordered(status: Status, plan: telemetry.Plan) -> Status:
     now = status.current_round
     if to_come := in_words(pending(plan.course, now), now):
         warnings[ORDERS] = to_come + reason
-    if coming := upgrade_words(plan):
+    if (coming := upgrade_words(plan)) and CANNOT_FOLLOW not in warnings:
         warnings[UPGRADE] = coming
     return replace(status, warnings=warnings, orders=in_words(plan.course, plan.round) + reason)
 
@@ -431,6 +432,8 @@ def _warning(event: telemetry.Warning, status: Status) -> Status:
     warnings = {key: message for key, message in status.warnings.items() if key != event.key}
     if event.active:
         warnings[event.key] = event.message
+    if CANNOT_FOLLOW in warnings:
+        warnings.pop(UPGRADE, None)  # which it includes
     return replace(status, warnings=warnings)
 
 

@@ -14,6 +14,8 @@ from rich.console import Console
 
 from adloco_p2p.cli import main
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.core.model.protocol import NEWEST
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.runtime.doctor.machine_checks import (
     check_disk,
@@ -24,8 +26,9 @@ from adloco_p2p.runtime.doctor.machine_checks import (
     check_python,
     check_workdir,
 )
-from adloco_p2p.runtime.doctor.network_checks import _beside_a_node
+from adloco_p2p.runtime.doctor.network_checks import _beside_a_node, _protocol
 from adloco_p2p.storage.workdir import Holder, holder_of
+from adloco_p2p.swarm.discovery.reachability import ClockReading
 from adloco_p2p.views.check_report import CheckResult, exit_code, render
 
 GIB = 1 << 30
@@ -156,3 +159,10 @@ def test_the_doctor_tries_the_machines_own_port_unless_a_node_has_it(form):
     assert _beside_a_node(config) == config
     anywhere = PeerConfig(host_maddrs=(form.format(0),), announce_maddrs=config.announce_maddrs)
     assert _beside_a_node(anywhere) == anywhere
+
+
+@pytest.mark.parametrize(("run", "outcome"), [("cd" * 32, "warning"), ("", "ok")])
+def test_a_helper_of_the_next_release_is_no_reason_to_warn_of_the_protocol(run: str, outcome: str) -> None:
+    """It takes part in no run and names the newest protocol that it knows."""
+    reading = ClockReading(offset_seconds=0.0, round_trip_seconds=0.1, protocol=NEWEST + 1, run=Digest(run), observed="")
+    assert _protocol({PeerId("helper"): reading}).outcome == outcome

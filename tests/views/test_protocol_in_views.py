@@ -3,12 +3,15 @@
 import io
 from dataclasses import replace
 
-from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, NEWEST
+import pytest
+
+from adloco_p2p.core.model.commands import Command
+from adloco_p2p.core.model.protocol import CANNOT_FOLLOW, FIRST_UPGRADABLE, NEWEST
 from adloco_p2p.runtime.adapters.control_adapter import describe
 from adloco_p2p.views import node_status, own_part
 from adloco_p2p.views.page import document
 from adloco_p2p.views.plain import PlainView
-from adloco_p2p.views.status import UPGRADE
+from adloco_p2p.views.status import UPGRADE, Status, apply
 from tests.views.synthetic import Made, events, replay, shown_run, stamped
 
 OLD, NEW = FIRST_UPGRADABLE, FIRST_UPGRADABLE + 1
@@ -39,6 +42,18 @@ def test_status_page_and_json_name_the_protocol_and_the_round_of_the_next_one() 
     assert own_part.protocol_words(over) == f"protocol {NEW}" and UPGRADE not in over.warnings
 
 
+def test_a_peer_that_cannot_follow_is_warned_once_of_what_is_to_come() -> None:
+    coming = replay(upgraded(agreed_in=7, first_round=11))
+
+    def warned(status: Status, *, active: bool) -> Status:
+        event = {"event": "warning", "key": CANNOT_FOLLOW, "message": "which the installed version cannot", "active": active}
+        return apply(status, stamped({**event, "time": 99.0}))
+
+    unable = warned(coming, active=True)
+    assert CANNOT_FOLLOW in unable.warnings and UPGRADE not in unable.warnings
+    assert {*warned(unable, active=False).warnings} == {*coming.warnings} - {UPGRADE}
+
+
 def test_a_line_names_it_when_it_is_agreed_and_when_it_comes() -> None:
     screen = io.StringIO()
     view = PlainView(screen)
@@ -49,7 +64,7 @@ def test_a_line_names_it_when_it_is_agreed_and_when_it_comes() -> None:
     assert f"protocol {NEW} from round 7 on" in lines[0] and f"the run follows protocol {NEW}" in lines[1]
 
 
-def test_resume_names_the_reason_where_the_run_follows_a_newer_protocol() -> None:
-    over = replace(replay(upgraded(agreed_in=3, first_round=7)), state="paused")
-    words = describe("resume", over)
-    assert f"the run follows protocol {NEW}, and the installed version knows only {NEWEST}: `pip install" in words
+@pytest.mark.parametrize(("command", "state"), [("resume", "paused"), ("resume", "pausing"), ("pause", "pausing")])
+def test_pause_and_resume_name_the_reason_where_the_run_follows_a_newer_protocol(command: Command, state: str) -> None:
+    words = describe(command, replace(replay(upgraded(agreed_in=3, first_round=7)), state=state))
+    assert f"the run follows protocol {NEW}, and the installed version knows only {NEWEST}: in the checkout `git pull" in words

@@ -36,11 +36,12 @@ from adloco_p2p.core.agreement.report_pool import ReportPool
 from adloco_p2p.core.agreement.slot import Context, Slot, next_slot
 from adloco_p2p.core.agreement.statement_pool import StatementPool
 from adloco_p2p.core.agreement.values import Values, lacking_of
+from adloco_p2p.core.ledger.admission import Door
 from adloco_p2p.core.ledger.fork_choice import switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS, CheckBudget, Puzzle
 from adloco_p2p.core.ledger.validation import door_of, may_have_ended
-from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.certificate import Certificate
 from adloco_p2p.core.model.electorate import electorate
 from adloco_p2p.core.model.events import Decided, Outcome, Persist, Send
@@ -72,7 +73,7 @@ from adloco_p2p.core.model.messages import (
     Supply,
 )
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
-from adloco_p2p.core.model.protocol import NEWEST
+from adloco_p2p.core.model.protocol import NEWEST, UPGRADE_REMEDY
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, Digest, PeerId
 
@@ -89,6 +90,10 @@ BALLOTS_PER_SECOND = 1 << 10
 """More than honest peers begin. A ballot whose number is higher than the slot has had time for is ignored: the next one could
 be too large to be named. The limit does not follow the ballots that came here, or members could be made to promise such
 different numbers that no ballot of an honest one would be higher than all of them and within the limits of all."""
+
+
+SPLIT = "split"
+"""Key of the warning about another history that goes over to a protocol that is unknown here."""
 
 
 class Consensus:
@@ -138,6 +143,8 @@ class Consensus:
         """The entry that was appended last in this life to the history that it ends, ..."""
         self._served: dict[PeerId, None] = {}
         """... and members that lacked it and were sent its certificate."""
+        self._is_split = False
+        """Whether the user was warned of a history that goes over to an unknown protocol."""
 
     # --- entry points ------------------------------------------------------------------------------------------------
 
@@ -217,15 +224,21 @@ class Consensus:
         if self.slot.is_member or self.members.is_passive or parent.is_last or not parent.price:
             return None
         door = door_of(self.ledger, self._context.verify)
+        if self._is_too_old_for(door):
+            return None
         is_banned = self.me in self.ledger.admissions.bans()
         return door.puzzle(self.me, round=parent.round) if door.must_pay(self.me) and not is_banned else None
 
     def refusal(self) -> str:
         """Why this peer, which has no seat, gets none by the ledger as far as it is known here; empty where it may, or may
-        with a proof of work."""
+        with a proof of work. Of a protocol that this version does not know `Lifecycle` informs the user."""
         if self.slot.is_member or self.members.is_passive or self.slot.parent.is_last or self._owed() is not None:
             return ""
-        return door_of(self.ledger, self._context.verify).problem(self.members.join_request())
+        door = door_of(self.ledger, self._context.verify)
+        return "" if self._is_too_old_for(door) else door.problem(self.members.join_request())
+
+    def _is_too_old_for(self, door: Door) -> bool:
+        return self._newest_protocol < door.protocol_needed
 
     @property
     def next_deadline(self) -> float | None:
@@ -242,11 +255,23 @@ class Consensus:
         self.members.head = self.ledger.head
         self.members.have = self.values.have
         self.members.statements = self._context.statements.pending(self.ledger)
+        self._warn_of_split()
         is_open = self._takes_part and not self.slot.parent.is_last and not self._is_outgrown
         self._deadline = self.proposer.deadline(now) if is_open else None
         outcomes = list(self._context.outbox)
         self._context.outbox.clear()
         return outcomes
+
+    def _warn_of_split(self) -> None:
+        is_split = self._exchange.beyond is not None
+        if is_split == self._is_split:
+            return
+        self._is_split = is_split
+        message = (
+            f"other peers of this run went on without this one, to protocol {self._newest_protocol + 1}, which the installed"
+            f" version cannot follow, and both sides train apart: {UPGRADE_REMEDY}"
+        )
+        self._context.emit(telemetry.Warning(key=SPLIT, message=message if is_split else "the histories met", active=is_split))
 
     @property
     def _takes_part(self) -> bool:
@@ -456,6 +481,8 @@ class Consensus:
             self._context.statements.receive(statement, self.ledger, sender=sender, is_member=is_member)
         if is_member:
             self._emergency.note_head(sender, message.head.digest, now)
+        if sender == self._exchange.beyond and message.head.digest in self.ledger.position:
+            self._exchange.beyond = None
         if message.head.digest == head.digest:
             if is_member:
                 self._pull_missing(sender, message.have, now)
@@ -495,6 +522,7 @@ class Consensus:
         for entry, parent in zip(reorg.won, [reorg.fork, *(entry.plan for entry in reorg.won)], strict=False):
             self._lone_lives.note(entry, parent)
         self.ledger = other
+        self._exchange.beyond = None
         self._settled, self._served = None, {}
         self._learn_rosters()
         self._open_slot(now)

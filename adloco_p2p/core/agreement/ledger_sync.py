@@ -47,6 +47,9 @@ class LedgerExchange:
         """`period_seconds`: of gossip. One peer gets entries at most once in a period, however often it asks. `newest`: the
         protocol whose rule `decide` knows."""
         self._other = CandidateChain(decide, verify, newest=newest)
+        self._newest = newest
+        self.beyond: PeerId | None = None
+        """A peer with a history that goes over to a protocol which is unknown here, and neither won nor lost by the votes."""
         self._period_seconds = period_seconds
         self._served: dict[PeerId, float] = {}
         """The instants at which a peer was last sent entries; the latest at the end."""
@@ -179,10 +182,14 @@ class LedgerExchange:
     def _compare(self, owner: LedgerOwner, other: Ledger, sender: PeerId, now: float) -> bool:
         """Hand the owner another history that outranks its own and is as long, or ends here: what wins by votes is taken up at
         its end, not round by round. False where it has lost: the electors prefer ours, or it ends here and does not outrank it,
-        by the word of the sender, for which nothing is dropped that others may add to."""
+        by the word of the sender, for which nothing is dropped that others may add to. A plan of a protocol that is unknown
+        here is an end, too: nothing after it can be checked."""
         own, end = owner.ledger, self._donors.end_of(sender)
-        is_end, wins = end is not None and end.digest == other.head.digest, outranks(other, own)
+        is_beyond, wins = other.plans[-1].protocol > self._newest, outranks(other, own)
+        is_end = is_beyond or (end is not None and end.digest == other.head.digest)
         has_lost = not wins and verdict(own, other) == "own"
+        if is_beyond and not wins and not has_lost:
+            self.beyond = sender
         if has_lost:
             self.forget_other()
         if has_lost or (is_end and not wins):

@@ -217,9 +217,8 @@ class Door:
             return f"{request.peer} is banned from this run"
         if self._parent.round > request.round + JOIN_ROUNDS:
             return f"the request of {request.peer} is of round {request.round}, and this is round {self._parent.round}"
-        needed = self._parent.protocol + (self._parent.upgrade_round is not None)
-        if request.capacity.newest_protocol < needed:
-            newest = request.capacity.newest_protocol
+        needed, newest = self.protocol_needed, request.capacity.newest_protocol
+        if newest < needed:
             return f"{request.peer} can follow protocol {newest} at most, and the run needs {needed}"
         if self._parent.price:
             return self._problem_of_proof(request) if self.must_pay(request.peer) else ""
@@ -233,6 +232,12 @@ class Door:
         if not wrong:
             self._taken[request.ticket.invitation.key] += 1
         return wrong
+
+    @property
+    def protocol_needed(self) -> int:
+        """The least that a peer must be able to follow: that of the next plan, unless an elector withdraws the upgrade. During
+        the notice nobody is kept out: a member that was away for a round can come back, and has its say."""
+        return self._parent.protocol + (self._parent.upgrade_round == self._parent.round + 1)
 
     def _problem_of(self, peer: PeerId, ticket: Ticket) -> str:
         invitation, round = ticket.invitation, self._parent.round + 1

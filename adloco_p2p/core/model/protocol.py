@@ -11,6 +11,9 @@ NEWEST = 21
 """... and the one that it announces to others: a run goes over to it once all electors can follow it."""
 PROTOCOLS = f"protocols {OLDEST} to {NEWEST}" if OLDEST < NEWEST else f"protocol {NEWEST}"
 """In words."""
+CANNOT_FOLLOW = "protocol"
+"""Key of the warning that this version cannot follow the run, or not for long."""
+UPGRADE_REMEDY = "in the checkout `git pull && pip install -c constraints.txt .`, then start again with the same directory"
 
 
 def unfollowed(protocol: int, *, newest: int = NEWEST) -> str:
@@ -21,4 +24,4 @@ def unfollowed(protocol: int, *, newest: int = NEWEST) -> str:
     words = f"the run follows protocol {protocol}, and the installed version knows only {known}"
     if protocol < OLDEST:
         return f"{words}: install an older adloco-peer for it"
-    return f"{words}: `pip install --upgrade adloco-peer`, then start again with the same directory"
+    return f"{words}: {UPGRADE_REMEDY}"

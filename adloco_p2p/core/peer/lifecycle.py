@@ -21,7 +21,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.messages import AverageDigest, RunComplete
 from adloco_p2p.core.model.plan import RoundPlan
-from adloco_p2p.core.model.protocol import unfollowed
+from adloco_p2p.core.model.protocol import CANNOT_FOLLOW, UPGRADE_REMEDY, unfollowed
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.catch_up import CatchingUp
@@ -43,8 +43,6 @@ NOBODY_THERE = "E315"
 
 OUTGROWN = "E316"
 """The run follows a newer protocol than this version."""
-PROTOCOL = "protocol"
-"""Key of the warning about that."""
 NOT_THE_MODEL = "E314"
 """The run is over, and this peer does not have its model."""
 NO_FINAL_MODEL = "no peer could give this one the final model"
@@ -251,12 +249,14 @@ class Lifecycle:
         if coming is not None and self._outgrown_by(replace(plan, protocol=plan.protocol + 1)):
             message = (
                 f"from round {coming} on the run follows protocol {plan.protocol + 1}, which the installed version cannot:"
-                " `pip install --upgrade adloco-peer`, then start again with the same directory"
+                f" {UPGRADE_REMEDY}"
             )
         if message == self._warned:
             return []
         self._warned = message
-        return [telemetry.Warning(key=PROTOCOL, message=message or "the run stays with its protocol", active=bool(message))]
+        return [
+            telemetry.Warning(key=CANNOT_FOLLOW, message=message or "the run stays with its protocol", active=bool(message))
+        ]
 
     def outgrow(self, now: float, *, is_starting: bool = False) -> list[Effect]:
         """Where this version cannot follow the newest plan, which is known to be that of the run. A peer that takes part ends

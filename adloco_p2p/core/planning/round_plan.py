@@ -10,7 +10,7 @@ A guarded merge takes three plans: plan(r) carries the probe, which is measured 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from statistics import median_low
 
@@ -143,19 +143,19 @@ def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, r
 
 def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, change: RosterChange, *, end: int) -> RoundPlan:
     """The next plan of a run whose plan `end` is the last."""
-    round, is_last = previous.round + 1, previous.round + 1 >= end
+    round = previous.round + 1
+    is_last = round >= end
     received = received_reports(previous, reports)
     claims = claims_by_instance(previous, received)
     places = places_by_instance(previous)
     left_out = put_on_probation(previous, claims, places)
     seats = next_roster(previous, received, change, rules, left_out=left_out)
-    protocol, roster_entries = protocol_after(previous, seats, is_last=is_last)
+    protocol, roster_entries = protocol_after(previous, seats, end=end)
     carried = [
         _carried(plan, previous, received, claims[plan.instance], rules, places=places[plan.instance])
         for plan in previous.instances
     ]
-    drafts = [draft for draft, _ in carried]
-    drafts, forks = _forked(drafts, round, end, rules)
+    drafts, forks = _forked([draft for draft, _ in carried], round, end, rules)
     merges, probe, why = _merges(previous, drafts, received, claims, is_forking=bool(forks), end=end, rules=rules)
     drafts = _merged(drafts, merges, rules)
     may_probe = probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end
@@ -169,8 +169,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     instances, seconds = place_hosts(drafts, turns, round, rules, periods=periods, is_plain=is_plain)
     changed = _changed(forks, (*merges, *branches.merges))
     instances = kept_apart(instances, changed, round)
-    reported = f"{len(received)} of {plural(len(previous.roster), 'peer')} reported"
-    reasons = [reported if previous.round > 0 else "no reports yet"]
+    reasons = [_reported(previous, received)]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += [*branches.reasons, *(text for text in (turns.reason, periods.reason) if text)]
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
@@ -202,6 +201,10 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         protocol=protocol.number,
         upgrade_round=protocol.upgrade_round,
     )
+
+
+def _reported(previous: RoundPlan, received: Sized) -> str:
+    return f"{len(received)} of {plural(len(previous.roster), 'peer')} reported" if previous.round > 0 else "no reports yet"
 
 
 def _changed(forks: Sequence[Fork], merges: Sequence[Merge]) -> set[InstanceId]:

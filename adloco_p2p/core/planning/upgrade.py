@@ -20,6 +20,10 @@ from adloco_p2p.core.model.words import plural
 
 NOTICE_ROUNDS = 4
 """From the first plan in which all electors can follow the next protocol to its first round: the others learn of it in time."""
+MAX_NAMED = 3
+"""Electors that hold the upgrade up, in the reason of a plan."""
+ROUNDS_LEFT = 8
+"""No run goes over with fewer rounds to go: a peer that is not upgraded by then would end without the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,25 +37,25 @@ class Protocol:
     """Empty where no elector can follow the next one."""
 
 
-def protocol_after(
-    previous: RoundPlan, roster: Sequence[RosterEntry], *, is_last: bool
-) -> tuple[Protocol, tuple[RosterEntry, ...]]:
+def protocol_after(previous: RoundPlan, roster: Sequence[RosterEntry], *, end: int) -> tuple[Protocol, tuple[RosterEntry, ...]]:
     """Of the plan after `previous`, with this roster, in which members that cannot follow it leave, as if they had asked to.
-    The last plan starts nothing new: all are to get the model."""
-    protocol = _next_protocol(previous, roster, is_last=is_last)
+    `end`: the number of the last plan, as far as is known."""
+    protocol = _next_protocol(previous, roster, end=end)
     return protocol, tuple(_leaving_unless_able(entry, protocol.number) for entry in roster)
 
 
-def _next_protocol(previous: RoundPlan, roster: Sequence[RosterEntry], *, is_last: bool) -> Protocol:
+def _next_protocol(previous: RoundPlan, roster: Sequence[RosterEntry], *, end: int) -> Protocol:
     round, following = previous.round + 1, previous.protocol + 1
     electors = electing(roster, round)
-    able = sum(entry.capacity.newest_protocol >= following for entry in electors)
-    if is_last or not able:
-        return Protocol(number=previous.protocol, upgrade_round=None, reason="")
-    if able < len(electors):
-        reason = f"{able} of {plural(len(electors), 'elector')} can follow protocol {following}"
-        return Protocol(number=previous.protocol, upgrade_round=None, reason=reason)
+    unable = [entry.peer for entry in electors if entry.capacity.newest_protocol < following]
+    able = len(electors) - len(unable)
     upgrade_round = round + NOTICE_ROUNDS if previous.upgrade_round is None else previous.upgrade_round
+    if not able or upgrade_round > end - ROUNDS_LEFT:
+        return Protocol(number=previous.protocol, upgrade_round=None, reason="")
+    if unable:
+        named = f"{', '.join(unable[:MAX_NAMED])}{' and others' if len(unable) > MAX_NAMED else ''}"
+        reason = f"{able} of {plural(len(electors), 'elector')} can follow protocol {following}, not {named}"
+        return Protocol(number=previous.protocol, upgrade_round=None, reason=reason)
     if round < upgrade_round:
         reason = f"protocol {following} from round {upgrade_round} on"
         return Protocol(number=previous.protocol, upgrade_round=upgrade_round, reason=reason)

@@ -50,12 +50,12 @@ def describe(name: Command, status: Status) -> str:
             return "it is paused already"
         case "pause" if status.state == "stopping":
             return "it is leaving already"
+        case "pause" | "resume" if outgrown:
+            return outgrown
         case "pause":
             return (
                 f"ends round {status.current_round}, then pauses; `adloco-peer resume`, or p in its live view, ends the pause"
             )
-        case "resume" if outgrown:
-            return outgrown
         case "resume":
             return "takes part again" if is_paused or status.state == "pausing" else "it is not paused"
         case "drain" if is_paused:

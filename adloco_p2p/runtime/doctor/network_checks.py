@@ -95,7 +95,8 @@ async def _pinged(swarm_node: SwarmNode) -> Mapping[PeerId, ClockReading]:
 
 
 def _protocol(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
-    others = sorted({reading.protocol for reading in readings.values() if unfollowed(reading.protocol)})
+    in_a_run = [reading for reading in readings.values() if reading.run]  # others name the newest that they know
+    others = sorted({reading.protocol for reading in in_a_run if unfollowed(reading.protocol)})
     if others:
         found = f"{PROTOCOLS} here, {', '.join(map(str, others))} there"
         return CheckResult(check="protocol", outcome="warning", found=found, code="E324")

@@ -84,8 +84,7 @@ class Discovery:
         return tuple(sorted(records, key=lambda record: (-record.num_peers, record.run)))
 
     async def find_peers(self, run: Digest) -> tuple[PeerRecord, ...]:
-        """Peers of `run` without this one, sorted by peer. Records of another protocol version are among them, so that the
-        user can be informed."""
+        """Peers of `run` without this one, sorted by peer, of whatever protocol."""
         records = [
             record
             for record in await self._read(_peers_key(run), PeerRecord)

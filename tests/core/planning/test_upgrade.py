@@ -12,11 +12,11 @@ from adloco_p2p.core.model.ledger_entry import JoinRequest
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE
 from adloco_p2p.core.model.report import Report
-from adloco_p2p.core.model.roster_entry import Capacity
+from adloco_p2p.core.model.roster_entry import FULL_STANDING, Capacity, FormerMember
 from adloco_p2p.core.model.rules import InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from adloco_p2p.core.planning.upgrade import NOTICE_ROUNDS
+from adloco_p2p.core.planning.upgrade import NOTICE_ROUNDS, ROUNDS_LEFT
 from tests.core.core_values import RUN, capacity, peer
 
 PLAN = Digest("0" * 64)
@@ -56,7 +56,9 @@ def test_where_nobody_announces_a_newer_protocol_the_plan_names_none() -> None:
 def test_once_all_electors_announce_it_the_run_goes_over_four_rounds_later_and_only_once() -> None:
     before = after(first_plan(), OLD, NEW, NEW)
     assert course([before]) == [(OLD, None)]
-    assert "2 of 3 electors can follow protocol 22" in before.reason
+    assert f"2 of 3 electors can follow protocol 22, not {peer(0)}" in before.reason
+    crowd = after(first_plan(6), OLD, OLD, OLD, OLD, NEW, NEW).reason
+    assert f"2 of 6 electors can follow protocol 22, not {peer(0)}, {peer(1)}, {peer(2)} and others" in crowd
     plans = [after(before, NEW, NEW, NEW, rounds=number) for number in range(1, 8)]
     assert NOTICE_ROUNDS == 4
     assert course(plans) == [(OLD, 6), (OLD, 6), (OLD, 6), (OLD, 6), (NEW, None), (NEW, None), (NEW, None)]
@@ -112,13 +114,31 @@ def test_a_member_on_probation_that_cannot_follow_loses_its_work_and_no_seat() -
     assert peer(3) in {share.peer for share in back.instances[0].hosts}, "it has upgraded and reports"
 
 
-def test_the_last_plan_starts_no_protocol() -> None:
-    short = replace(RULES, work=WorkRules(rounds=5, inner_steps=4))
-    plan = first_plan()
-    while not plan.is_last:
-        reports = [Report(peer=peer(i), round=plan.round - 1, plan=PLAN, capacity=offer(NEW)) for i in range(3)]
-        plan = next_plan(plan, reports, short)
-    assert course([plan]) == [(OLD, None)]
+def test_no_run_goes_over_in_its_last_rounds() -> None:
+    assert {plan.protocol for plan in run_of(5 + ROUNDS_LEFT - 1)} == {OLD}
+    assert {plan.upgrade_round for plan in run_of(5 + ROUNDS_LEFT - 1)} == {None}
+    plans = run_of(5 + ROUNDS_LEFT)
+    first = next(plan for plan in plans if plan.protocol == NEW)
+    assert plans[-1].is_last and plans[-1].round - first.round == ROUNDS_LEFT
+
+
+def test_an_order_that_ends_the_run_soon_withdraws_what_was_agreed() -> None:
+    agreed = after(first_plan(), NEW, NEW, NEW)
+    assert agreed.upgrade_round == 5
+    ordered = RosterChange(course=replace(agreed.course, last_round=5 + ROUNDS_LEFT - 2))
+    assert after(agreed, NEW, NEW, NEW, change=ordered).upgrade_round is None
+    later = RosterChange(course=replace(agreed.course, last_round=5 + ROUNDS_LEFT - 1))
+    assert after(agreed, NEW, NEW, NEW, change=later).upgrade_round == 5
+
+
+def run_of(rounds: int) -> list[RoundPlan]:
+    """All can follow the next protocol from the first report on."""
+    short = replace(RULES, work=WorkRules(rounds=rounds, inner_steps=4))
+    plans = [first_plan()]
+    while not plans[-1].is_last:
+        reports = [Report(peer=peer(i), round=plans[-1].round - 1, plan=PLAN, capacity=offer(NEW)) for i in range(3)]
+        plans.append(next_plan(plans[-1], reports, short))
+    return plans
 
 
 def test_a_run_may_begin_with_a_newer_protocol() -> None:
@@ -128,11 +148,24 @@ def test_a_run_may_begin_with_a_newer_protocol() -> None:
     assert all(share.samples for share in plan.instances[0].hosts)
 
 
-def test_a_newcomer_that_cannot_follow_gets_no_seat() -> None:
-    request = JoinRequest(run=RUN, peer=peer(5), beat=1, round=0, capacity=offer(OLD), signature="")
-    for plan in (first_plan(protocol=NEW), after(first_plan(), NEW, NEW, NEW)):
-        door = Door(
-            parent=plan, admissions=Admissions(), members=frozenset(), digests=(), statements=(), verify=lambda *_: True
-        )
-        assert door.problem(request) == f"{peer(5)} can follow protocol 21 at most, and the run needs 22"
-        assert door.problem(replace(request, capacity=offer(NEW))) == ""
+def door_after(plan: RoundPlan) -> Door:
+    return Door(parent=plan, admissions=Admissions(), members=frozenset(), digests=(), statements=(), verify=lambda *_: True)
+
+
+REQUEST = JoinRequest(run=RUN, peer=peer(5), beat=1, round=0, capacity=offer(OLD), signature="")
+
+
+def test_a_newcomer_that_cannot_follow_gets_no_seat_in_the_plan_that_goes_over_or_later() -> None:
+    for plan in (first_plan(protocol=NEW), after(first_plan(), NEW, NEW, NEW, rounds=NOTICE_ROUNDS)):
+        door = door_after(plan)
+        assert door.problem(REQUEST) == f"{peer(5)} can follow protocol 21 at most, and the run needs 22"
+        assert door.problem(replace(REQUEST, capacity=offer(NEW))) == ""
+
+
+def test_until_then_it_gets_one_and_withdraws_the_upgrade_once_it_is_an_elector() -> None:
+    plans = [after(first_plan(), NEW, NEW, NEW, rounds=rounds) for rounds in range(1, NOTICE_ROUNDS)]
+    assert all(plan.upgrade_round == 5 and door_after(plan).problem(REQUEST) == "" for plan in plans)
+    away = replace(plans[0], former=(FormerMember(peer=peer(3), left_round=1, standing=FULL_STANDING),))
+    back = after(away, NEW, NEW, NEW, change=RosterChange(joined=((peer(3), offer(OLD)),)))
+    reporting = after(back, NEW, NEW, NEW, OLD, rounds=2)
+    assert course([back, reporting]) == [(OLD, 5), (OLD, None)]
