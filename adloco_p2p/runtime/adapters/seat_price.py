@@ -1,7 +1,7 @@
 """How a node computes the proof of work of a run that asks for one, beside everything else that it does."""
 
 import asyncio
-import random
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Search:
 def attempt_for_a_while(puzzle: Puzzle) -> tuple[int | None, int, float]:
     """The nonce, where one was found; attempts, and seconds that they took. It begins anywhere: what was tried before a restart
     is hardly tried again."""
-    began, first, count = time.monotonic(), random.SystemRandom().randrange(LARGEST_COUNT // 2), 0
+    began, first, count = time.monotonic(), secrets.randbelow(LARGEST_COUNT // 2), 0
     while True:
         is_solved = puzzle.attempt(first + count)
         count += 1
