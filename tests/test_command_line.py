@@ -137,6 +137,18 @@ def test_the_loss_that_few_bytes_cost_is_shown_with_the_hosts_that_it_was_measur
     assert f"per peer and direction; {shown} (docs/results/bytes.md)\n" in capsys.readouterr().out
 
 
+def test_the_price_of_a_seat_is_shown_with_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, price, attempts, words in (
+        ("work", ["admission.price_minutes=0.5"], 3000, "work, 0.5 min of one core a seat (3000 attempts on average)"),
+        ("open", [], 0, "open"),
+    ):
+        asked = ["plan", "--samples", "1000", "--set", f"admission.kind={kind}", *price]
+        assert main([*asked, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["admission"] == {"kind": kind, "price_attempts": attempts}
+        assert main(asked) == 0
+        assert f"\n  admission: {words}\n" in capsys.readouterr().out
+
+
 def test_the_price_of_contributions_looked_at_is_shown_with_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     """Three uploads of one contribution, which float32 makes 4 bytes per value, shared over 8 peers and 4 rounds."""
     asked = ["plan", "--samples", "1000", "--set", "averaging.assess_every=4", "averaging.codec=float32"]

@@ -141,17 +141,16 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
     plain = merged(model) if run.model.lora.rank else cast("transformers.PreTrainedModel", model)
     tokenizer = _transformers_tokenizer(saved.sources)
     prompts = _prompts(tokenizer) if arguments.chat else None
-    scores = score_tasks(
-        plain.to(select_device(PeerConfig(device="auto" if arguments.lifeline is None else "cpu"))).eval(),
-        tokenizer,
-        arguments.tasks,
-        batch_size=TASK_BATCH,
-        limit=arguments.limit,
-        write_prompt=None if prompts is None else prompts.write,
-        tasks_path=arguments.tasks_path,
-    )
-    if prompts is not None:
-        prompts.close()
+    with contextlib.closing(prompts) if prompts is not None else contextlib.nullcontext():
+        scores = score_tasks(
+            plain.to(select_device(PeerConfig(device="auto" if arguments.lifeline is None else "cpu"))).eval(),
+            tokenizer,
+            arguments.tasks,
+            batch_size=TASK_BATCH,
+            limit=arguments.limit,
+            write_prompt=None if prompts is None else prompts.write,
+            tasks_path=arguments.tasks_path,
+        )
     digest = canonical.digest([score.digest for score in scores])
     if arguments.json:
         tasks = [canonical.to_plain(score) for score in scores]
@@ -167,12 +166,18 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
 
 
 def _prompts(tokenizer: "transformers.PreTrainedTokenizerBase") -> "PromptTemplate":
-    """Raises ConfigError for a tokenizer without a chat template, or with several."""
+    """By the default one, where there are several chat templates. Raises ConfigError where there is none."""
     from adloco_p2p.data.prompt_template import PromptTemplate
 
-    if not isinstance(tokenizer.chat_template, str):
-        raise ConfigError("--chat: the tokenizer of this run has no chat template; leave it out", code="E208")
-    return PromptTemplate(tokenizer.chat_template, special_tokens=tokenizer.special_tokens_map, setting="--chat")
+    template = tokenizer.chat_template
+    if isinstance(template, dict):
+        named, template = ", ".join(sorted(template)), template.get("default")
+        found = f"has several chat templates ({named}), and none is `default`"
+    else:
+        found = "has no chat template"
+    if not isinstance(template, str):
+        raise ConfigError(f"--chat: the tokenizer of this run {found}; leave it out", code="E208")
+    return PromptTemplate(template, special_tokens=tokenizer.special_tokens_map, setting="--chat")
 
 
 def _step_back(fd: int) -> None:

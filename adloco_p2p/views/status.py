@@ -219,7 +219,8 @@ def _plan(plan: telemetry.Plan, status: Status) -> Status:
     for planned in plan.instances:
         status = _lived(status, planned.instance, plan.round, plan.round if plan.is_last else plan.round + 1)
     newest = tuple(known for _, known in sorted({**others, plan.round: plan}.items()))[-MAX_PLANS:]
-    status = _seated(_ordered(replace(status, plans=newest), newest[-1]))
+    proving = None if any(seat.peer == status.peer for seat in plan.roster) else status.proving
+    status = _seated(_ordered(replace(status, plans=newest, proving=proving), newest[-1]))
     words = slow_peer(plan, status.results.values(), codec=status.codec, me=status.peer)
     return _warning(telemetry.Warning(key=SLOW_PEER, message=words, active=bool(words)), status)
 
@@ -507,7 +508,7 @@ def _stood_still(event: telemetry.StoodStill, status: Status) -> Status:
 
 @fold.register
 def _paused(_event: telemetry.Paused, status: Status) -> Status:
-    return replace(status, state="paused", activities={})
+    return replace(status, state="paused", activities={}, proving=None)
 
 
 @fold.register

@@ -1,11 +1,14 @@
 """Prompts for `evaluate --tasks --chat`: as the tokenizer would write them, in a child process with limits."""
 
+import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from adloco_p2p.commands.evaluation import _prompts
 from adloco_p2p.data import template_process
 from adloco_p2p.data.prompt_template import PromptTemplate
 from adloco_p2p.errors import ConfigError
@@ -31,6 +34,26 @@ def made() -> Iterator[list[PromptTemplate]]:
 def prompts_by(template: str, made: list[PromptTemplate]) -> PromptTemplate:
     made.append(PromptTemplate(template, special_tokens={"eos_token": "</s>"}, setting="--chat"))
     return made[-1]
+
+
+@pytest.mark.parametrize("template", [PLAIN, {"default": PLAIN, "tool_use": NO_SYSTEM}])
+def test_of_several_templates_the_default_one_writes(template: object, made: list[PromptTemplate]) -> None:
+    tokenizer: Any = SimpleNamespace(chat_template=template, special_tokens_map={"eos_token": "</s>"})
+    made.append(_prompts(tokenizer))
+    assert made[-1].write(ASKED, is_begun=False) == "<user>How far?</s><assistant>"
+
+
+@pytest.mark.parametrize(
+    ("template", "found"),
+    [
+        (None, "has no chat template; leave it out"),
+        ({"tool_use": PLAIN, "rag": PLAIN}, "has several chat templates (rag, tool_use), and none is `default`; leave it out"),
+    ],
+)
+def test_a_tokenizer_without_a_template_to_take_is_refused(template: object, found: str) -> None:
+    tokenizer: Any = SimpleNamespace(chat_template=template, special_tokens_map={})
+    with pytest.raises(ConfigError, match=re.escape(f"--chat: the tokenizer of this run {found}")):
+        _prompts(tokenizer)
 
 
 def test_a_prompt_ends_where_the_answer_begins_or_goes_on(made: list[PromptTemplate]) -> None:

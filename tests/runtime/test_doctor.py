@@ -14,7 +14,10 @@ from rich.console import Console
 
 from adloco_p2p.cli import main
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.protocol import NEWEST
+from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.runtime.doctor.machine_checks import (
@@ -24,6 +27,7 @@ from adloco_p2p.runtime.doctor.machine_checks import (
     check_packages,
     check_ports,
     check_python,
+    check_run,
     check_workdir,
 )
 from adloco_p2p.runtime.doctor.network_checks import _beside_a_node, _protocol
@@ -113,6 +117,26 @@ def test_a_running_node_is_seen_and_not_disturbed(tmp_path):
     (tmp_path / "identity.key").write_bytes(b"short")
     (tmp_path / "identity.key").chmod(0o600)
     assert check_workdir(tmp_path, None).code == "E406"
+
+
+def test_a_damaged_run_is_one_failed_check_beside_all_others(capsys, tmp_path):
+    (tmp_path / "run.json").write_bytes(b'{"name": "of another version"}')
+    code = main(["doctor", "--json", "--workdir", str(tmp_path)])
+    told = json.loads(capsys.readouterr().out)
+    checks = {result["check"]: result for result in told["results"]}
+    assert (checks["run"]["outcome"], checks["run"]["code"]) == ("failed", "E405") and code != 0
+    assert "written by another version" in checks["run"]["found"] and "ports" in checks
+
+
+def test_the_seat_of_a_run_that_asks_for_computing_is_measured_in_this_machines_time(tmp_path):
+    assert not list(check_run(tmp_path)), "no run"
+    for admission, shown in ((AdmissionRules(kind="work", price_minutes=3.0), True), (AdmissionRules(), False)):
+        run = RunConfig(admission=admission)
+        (tmp_path / "run.json").write_bytes(canonical.encode(run))
+        results = list(check_run(tmp_path))
+        assert [(result.check, result.outcome) for result in results] == ([("seat", "ok")] if shown else [])
+        assert all("work, 3 min of one core a seat" in result.found for result in results)
+        assert all(result.found.endswith("on average here") for result in results)
 
 
 def _result(outcome, code=None):

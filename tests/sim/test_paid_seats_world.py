@@ -59,9 +59,7 @@ def of_a_round_to_come(at: Aim) -> ProofOfWork:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_proofs_that_are_none_let_nobody_in_and_cost_a_bounded_part_of_the_members(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proofs_that_are_none_let_nobody_in(seed: int) -> None:
     lies = (none_at_all, forged, foreign, precomputed, of_a_round_to_come)
     liars = Strangers(deeds=[knocking(lie) for lie in lies])
     world = World(

@@ -260,6 +260,37 @@ def test_a_joiner_reads_what_it_waits_for(newest: int, words: str, phases: set[s
     assert progress.phase(status) == (words or "planned")
 
 
+PROVING = {"event": "proving", "time": START, "price": 60_000, "attempts": 3000, "seconds": 30.0, "is_over": False}
+COMPUTING = (
+    "computing for a seat: 3.00k attempts in 30.0 s; it takes 10m00s here on average, by a lottery: half of all need less than"
+    " 6m56s"
+)
+
+
+def test_a_peer_computes_for_its_seat_until_it_has_one_by_a_plan_or_by_what_it_found() -> None:
+    """A seat may come by an older proof, while the next one is computed: of that search there is no end to report."""
+    first, before, *later = joiner(seated_from=2, working_from=4)
+    waits = [first, before, PROVING]
+    assert own_part.joining(replay(waits)) == COMPUTING
+    assert own_part.joining(replay([*waits, {**PROVING, "is_over": True}])).startswith("waiting to join")
+    assert replay([*waits, later[0]]).proving is not None, "a plan without it"
+    assert replay([*waits, *later[:2]]).proving is None
+    lost = [joiner(seated_from=99, working_from=99)[number] for number in (4, 5)]
+    assert own_part.joining(replay([*waits, *later[:2], *lost])).startswith("waiting to join")
+
+
+def test_a_peer_that_pauses_computes_no_more() -> None:
+    waits = [*joiner(seated_from=2, working_from=4)[:2], PROVING]
+    assert replay([*waits, {"event": "paused", "time": START, "round": 1}]).proving is None
+
+
+def test_the_lines_of_a_proof_name_what_it_took() -> None:
+    status = replay(joiner(seated_from=2, working_from=4)[:2])
+    shown = telemetry.Proving(price=60_000, attempts=3000, seconds=30.0, is_over=False)
+    assert COMPUTING in (plain.line(shown, status) or "")
+    assert "paid with 3.00k attempts in 30.0 s" in (plain.line(replace(shown, is_over=True), status) or "")
+
+
 def test_a_peer_that_comes_back_soon_after_a_leave_reads_why_it_has_no_work() -> None:
     """It has its seat, and worked before; the plans give it nothing, because its last report announced that it leaves."""
     made = joiner(seated_from=0, working_from=4)

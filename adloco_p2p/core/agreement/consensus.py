@@ -83,7 +83,7 @@ OWN_REPORTS_KEPT = 64
 MEMBER_CHECKS_PER_SECOND, MEMBER_CHECKS = 4.0, 64.0
 STRANGER_CHECKS_PER_SECOND, STRANGER_CHECKS = 4.0, 16.0
 """Proofs of work in the messages of all members, and of all strangers, that this peer checks, and how many at once: 4 % of a
-core each."""
+core of a present server each."""
 MAX_EARLY = 256
 """Messages of a slot that this peer has not reached yet."""
 BALLOTS_PER_SECOND = 1 << 10
@@ -139,6 +139,8 @@ class Consensus:
         self._lone_lives = LoneLives()
         self._checks_for_members = CheckBudget(MEMBER_CHECKS_PER_SECOND, burst=MEMBER_CHECKS)
         self._checks_for_strangers = CheckBudget(STRANGER_CHECKS_PER_SECOND, burst=STRANGER_CHECKS)
+        self._misleading: set[PeerId] = set()
+        """Members that passed on a false proof of work in this slot."""
         self._settled: LedgerEntry | None = None
         """The entry that was appended last in this life to the history that it ends, ..."""
         self._served: dict[PeerId, None] = {}
@@ -202,12 +204,22 @@ class Consensus:
         """A signer's statement, or evidence, to be carried by the next plan. Why it cannot be; empty where it can."""
         return self._context.statements.note(statement, self.ledger)
 
-    def _is_let_in(self, request: JoinRequest, is_of_member: bool, now: float) -> bool:
+    def _is_let_in(self, request: JoinRequest, sender: PeerId, now: float) -> bool:
         """Members pass on what they have checked, and have a budget beside that of strangers: where a newcomer is known to one
-        member, no flood keeps it from the others."""
-        budget = self._checks_for_members if is_of_member else self._checks_for_strangers
-        door = door_of(self.ledger, self._context.verify, may_check=lambda: budget.try_take(now))
-        return not door.problem(request)
+        member, no flood keeps it from the others. A member that passes on a false proof counts as a stranger until the next
+        plan, so it spends one check of the members' budget."""
+        is_trusted = sender in self.slot.roster and sender not in self._misleading
+        budget, is_checked = self._checks_for_members if is_trusted else self._checks_for_strangers, False
+
+        def may_check() -> bool:
+            nonlocal is_checked
+            is_checked = budget.try_take(now)
+            return is_checked
+
+        problem = door_of(self.ledger, self._context.verify, may_check=may_check).problem(request)
+        if problem and is_checked and is_trusted:
+            self._misleading.add(sender)
+        return not problem
 
     def puzzle(self) -> Puzzle | None:
         """What this peer has to solve now for a seat, by the newest plan that it has; None where it needs no proof of work,
@@ -322,6 +334,7 @@ class Consensus:
         self._emergency.open(slot)
         self._compose(slot)
         self._opened_at, self._promised_before = now, 0
+        self._misleading.clear()
         early, self._early = self._early, {}
         for sender, message in early.values():
             self._on_ballot_message(sender, message, now)

@@ -90,9 +90,9 @@ class Membership:
         """Of signers, to be passed on; set by the consensus, too."""
         self.ticket: Ticket | ProofOfWork | None = None
         """Shown with this peer's request to join."""
-        self.is_let_in: Callable[[JoinRequest, bool, float], bool] = lambda *_: True
-        """Whether the run lets the peer in, by the ledger, whether a member passed the request on, and the time; set by the
-        consensus. Other requests are not kept."""
+        self.is_let_in: Callable[[JoinRequest, PeerId, float], bool] = lambda *_: True
+        """Whether the run lets the peer in, by the ledger, the sender of the request, and the time; set by the consensus. Other
+        requests are not kept."""
         self._run = run
         self._sign = sign
         self._verify = verify
@@ -365,7 +365,7 @@ class Membership:
         if sender in self._ever or all(request.peer != sender for request in message.joins):  # no other newcomer
             self.last_contact = now
         for request in message.joins:
-            self._on_join(request, now, is_of_member=sender in self._members)
+            self._on_join(request, sender, now)
         if sender not in self._members:
             return []
         for life in message.lives:
@@ -411,13 +411,13 @@ class Membership:
             waiting.append(sender)
         return [Send(peer=message.target, message=Ping(target=message.target, is_relayed=False))]
 
-    def _on_join(self, request: JoinRequest, now: float, *, is_of_member: bool) -> None:
+    def _on_join(self, request: JoinRequest, sender: PeerId, now: float) -> None:
         known = self._joins.get(request.peer)
         is_news = known is None or request.beat > known[0].beat
         if request.run != self._run or request.peer == self.me or not is_news:
             return
         is_signed = self._verify(request.peer, request.payload, request.signature)
-        if is_signed and self.is_let_in(request, is_of_member, now):
+        if is_signed and self.is_let_in(request, sender, now):
             self._joins.pop(request.peer, None)
             self._joins[request.peer] = (request, now)  # also of a member: newer plans may have left it out
             self._forget_requests(now)

@@ -6,7 +6,7 @@ it is in the ledger already. So revoking an invitation ends no seat that it gave
 
 In a run that anybody may join names cost nothing, so a plan seats few that have shown nothing yet: `core/model/first_seats.py`.
 The same holds where a seat costs computing, since nobody can tell by it how many persons there are. There a peer comes back
-without paying if it reported while it last had a seat, and was not banned since. So each turn of a silent name has its price.
+without paying once it has reported in a seat, unless it was banned since. A name that never reports pays for each turn.
 """
 
 from collections import Counter
@@ -48,9 +48,9 @@ class Admissions:
     def __init__(self, founders: Iterable[PeerId] = ()) -> None:
         self._seats: dict[PeerId, tuple[Invitation, int]] = {}
         """Peers that an invitation let in -> the invitation, and the position."""
-        self._ended: dict[PeerId, list[tuple[int, bool]]] = {peer: [(0, True)] for peer in founders}
-        """Where seats cost computing: peers that lost seats -> the position of each loss, and whether the peer had reported in
-        that seat. Founders count as if they had."""
+        self._reported: dict[PeerId, list[int]] = {peer: [0] for peer in founders}
+        """Where seats cost computing: peers that lost seats in which they had reported -> the position of each loss. Founders
+        count as if they had lost such a seat before the first plan."""
         self._rulings: dict[Digest, Ruling] = {}
         """By the digest of the statement, in the order of the ledger."""
 
@@ -65,13 +65,14 @@ class Admissions:
     def note_ended(self, seats: Iterable[RosterEntry], *, position: int) -> None:
         """The plan at this position takes these seats."""
         for seat in seats:
-            self._ended.setdefault(seat.peer, []).append((position, seat.last_report is not None))
+            if seat.last_report is not None:
+                self._reported.setdefault(seat.peer, []).append(position)
 
     def truncated(self, length: int) -> "Admissions":
         """Of the first `length` positions."""
         copy = Admissions()
-        ended = {peer: [loss for loss in losses if loss[0] < length] for peer, losses in self._ended.items()}
-        copy._ended = {peer: losses for peer, losses in ended.items() if losses}
+        reported = {peer: [loss for loss in losses if loss < length] for peer, losses in self._reported.items()}
+        copy._reported = {peer: losses for peer, losses in reported.items() if losses}
         copy._seats = {peer: seat for peer, seat in self._seats.items() if seat[1] < length}
         copy._rulings = {digest: ruling for digest, ruling in self._rulings.items() if ruling.position < length}
         return copy
@@ -97,11 +98,10 @@ class Admissions:
         seat = self._seats.get(peer)
         return None if seat is None else seat[0].key
 
-    def has_worked(self, peer: PeerId) -> bool:
-        """Whether the peer reported in the last seat that it lost, and was not banned and let in again since."""
-        position, has_reported = self._ended.get(peer, [(0, False)])[-1]
-        lifted = self.lifted().get(peer)
-        return has_reported and (lifted is None or lifted.position < position)
+    def has_reported(self, peer: PeerId) -> bool:
+        """Whether the peer reported in a seat that it lost, and was not banned and let in again since."""
+        losses, lifted = self._reported.get(peer), self.lifted().get(peer)
+        return losses is not None and (lifted is None or lifted.position < losses[-1])
 
     def bans(self) -> Mapping[PeerId, Ruling]:
         """Peers that are banned, and by which statement or evidence."""
@@ -259,7 +259,7 @@ class Door:
 
     def must_pay(self, peer: PeerId) -> bool:
         """Whether the peer, which has no seat, gets one for a proof of work only."""
-        return self._parent.price > 0 and peer not in self._signers and not self._admissions.has_worked(peer)
+        return self._parent.price > 0 and peer not in self._signers and not self._admissions.has_reported(peer)
 
     def puzzle(self, peer: PeerId, *, round: int) -> Puzzle | None:
         """What the peer has to solve for a seat in the next plan, by the plan of this round; None where that counts no more, or

@@ -3,9 +3,9 @@
 The hash covers the run, the newcomer's name, the digest of a recent plan, and the nonce. So a nonce serves one name in one run;
 it cannot be found before there is that plan, and it lapses `PROOF_ROUNDS` after it. Any holder of the ledger can check it.
 
-The hash is scrypt with 4 MiB: SHA-256, which needs no memory, is 10^4 times faster on one graphics card than in the Python of a
-volunteer. It is a lottery without memory: no attempt brings the end nearer. So nothing is lost when a newer plan takes the
-place of the one that was tried for, or when the process restarts.
+The hash is scrypt with 4 MiB, so that machines which are made for a hash without memory gain less. No attempt brings the end of
+this lottery nearer. So nothing is lost when a newer plan takes the place of the one that was tried for, or when the process
+restarts.
 """
 
 import hashlib

@@ -1,14 +1,14 @@
 """How a node computes the proof of work of a run that asks for one, beside everything else that it does."""
 
 import asyncio
-import random
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
-from adloco_p2p.core.ledger.proof_of_work import Puzzle
+from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS, Puzzle
 from adloco_p2p.core.model.ledger_entry import ProofOfWork
 from adloco_p2p.core.model.scalars import LARGEST_COUNT
 from adloco_p2p.core.model.telemetry import Proving
@@ -19,6 +19,25 @@ SLICE_SECONDS = 0.5
 """Attempts in a row, without a look at newer plans, or whether the node ends."""
 SHOWN_SECONDS = 15.0
 """From one event about it to the next."""
+LEAP_ROUNDS = PROOF_ROUNDS // 2
+CALM_SECONDS = 5.0
+"""A peer whose newest plan moved by so many rounds from one look to the next still reads the ledger, and computes only this
+long afterwards: a solution for a plan that is over would give no seat. Strangers could lie about the heads that they name."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Reading:
+    """Of the ledger, as this peer begins."""
+
+    leapt_at: float
+    round: int = 0
+
+    def is_over(self, round: int, now: float) -> bool:
+        """At a look at the newest plan, which is of this round."""
+        if abs(round - self.round) >= LEAP_ROUNDS:
+            self.leapt_at = now
+        self.round = round
+        return now - self.leapt_at >= CALM_SECONDS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +56,7 @@ class Search:
 def attempt_for_a_while(puzzle: Puzzle) -> tuple[int | None, int, float]:
     """The nonce, where one was found; attempts, and seconds that they took. It begins anywhere: what was tried before a restart
     is hardly tried again."""
-    began, first, count = time.monotonic(), random.SystemRandom().randrange(LARGEST_COUNT // 2), 0
+    began, first, count = time.monotonic(), secrets.randbelow(LARGEST_COUNT // 2), 0
     while True:
         is_solved = puzzle.attempt(first + count)
         count += 1
@@ -47,15 +66,18 @@ def attempt_for_a_while(puzzle: Puzzle) -> tuple[int | None, int, float]:
 
 
 async def earn_seat(workdir: Path, agreement: GossipAgreement, write: Callable[[Proving], None]) -> None:
-    """Find a proof of work whenever the run asks this peer for one, on one core, until cancelled. The last one is on the disk:
-    a restart within its rounds costs nothing."""
-    known, search = read_proof(workdir), None
+    """Find a proof of work whenever the run asks this peer for one, on one core, until cancelled; return where no seat has a
+    price. The last one is on the disk: a restart within its rounds costs nothing."""
+    if not agreement.ledger.plans[-1].price:
+        return  # the peer shows its ticket
+    known, search, reading = read_proof(workdir), None, Reading(leapt_at=time.monotonic())
     if known is not None:
         agreement.show(known)
     while True:
         puzzle = agreement.puzzle()
         if puzzle is None:
             search = None
+        if puzzle is None or not reading.is_over(puzzle.round, time.monotonic()):
             await asyncio.sleep(IDLE_SECONDS)
             continue
         search = search or Search()
@@ -67,6 +89,7 @@ async def earn_seat(workdir: Path, agreement: GossipAgreement, write: Callable[[
             proof = ProofOfWork(round=puzzle.round, nonce=nonce)
             keep_proof(workdir, proof)
             agreement.show(proof)
-        if nonce is not None or now - search.shown_at >= SHOWN_SECONDS:
+        is_due = now - search.shown_at >= SHOWN_SECONDS
+        if nonce is not None or (is_due and agreement.puzzle() is not None):  # no plan has seated it meanwhile
             search.shown_at = now
             write(search.event(puzzle, is_over=nonce is not None))

@@ -52,9 +52,7 @@ def check_machine(config: PeerConfig, workdir: Path | None) -> Iterator[CheckRes
     holder = holder_of(workdir) if workdir is not None else None
     if workdir is not None:
         yield check_workdir(workdir, holder)
-        run = read_run(workdir)
-        if run is not None and run.admission.price:
-            yield check_seat_price(run.admission)
+        yield from check_run(workdir)
     yield check_ports(config, is_running=holder is not None)
 
 
@@ -165,6 +163,17 @@ def check_workdir(workdir: Path, holder: Holder | None) -> CheckResult:
         return CheckResult(check="workdir", outcome="ok", found=f"{who}; no node runs there")
     age = f", last event {max(0.0, time.time() - events.stat().st_mtime):.0f} s ago" if events.exists() else ""
     return CheckResult(check="workdir", outcome="ok", found=f"{who}; a node runs there (process {holder.pid}{age})")
+
+
+def check_run(workdir: Path) -> Iterator[CheckResult]:
+    """What the run of the directory asks of this machine; nothing where there is none, or one whose seats cost no computing."""
+    try:
+        run = read_run(workdir)
+    except StorageError as error:
+        yield CheckResult(check="run", outcome="failed", found=str(error), code=error.code)
+        return
+    if run is not None and run.admission.price:
+        yield check_seat_price(run.admission)
 
 
 def check_seat_price(admission: AdmissionRules) -> CheckResult:

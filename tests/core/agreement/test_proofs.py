@@ -5,7 +5,12 @@ from itertools import count
 
 import pytest
 
-from adloco_p2p.core.agreement.consensus import MEMBER_CHECKS, STRANGER_CHECKS, STRANGER_CHECKS_PER_SECOND
+from adloco_p2p.core.agreement.consensus import (
+    MEMBER_CHECKS,
+    MEMBER_CHECKS_PER_SECOND,
+    STRANGER_CHECKS,
+    STRANGER_CHECKS_PER_SECOND,
+)
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS, Puzzle
 from adloco_p2p.core.ledger.validation import check_entry, verify_ledger
@@ -18,7 +23,7 @@ from adloco_p2p.sim.identities import signed_by, verify
 from tests.core.agreement.test_consensus import RULES, agreement, decide
 from tests.core.agreement.test_statements import TicketedSwarm
 from tests.core.core_values import RUN, capacity, peer
-from tests.core.ledger.test_admission import AUTHOR
+from tests.core.ledger.test_admission import AUTHOR, statement
 
 CHEAP = AdmissionRules(kind="work", price_minutes=0.001)
 
@@ -76,6 +81,37 @@ def test_a_proof_is_renewed_in_time_by_the_newest_plan() -> None:
     assert waiting.refusal() == "", "the old one counts no more, and the next is to come"
 
 
+def test_a_proof_that_no_longer_counts_is_replaced_though_it_is_young() -> None:
+    """It was found on the side of a fork that lost, or lies in the directory since another run."""
+    swarm = PaidSwarm()
+    newcomer = swarm.add(peer(1))
+    puzzle = newcomer.puzzle()
+    assert puzzle is not None
+    newcomer.show(ProofOfWork(round=0, nonce=next(nonce for nonce in count() if not puzzle.attempt(nonce))))
+    assert newcomer.puzzle() == puzzle
+
+
+def test_banned_peers_passive_peers_and_those_of_a_run_that_is_over_compute_nothing() -> None:
+    swarm = PaidSwarm()
+    newcomer = swarm.add(peer(1))
+    assert newcomer.puzzle() is not None
+    newcomer.members.is_passive = True
+    assert newcomer.puzzle() is None, "it leaves"
+    newcomer.members.is_passive = False
+    assert swarm.author.state(statement("ban", peer(1))) == ""
+    swarm.play(2)
+    assert peer(1) in newcomer.ledger.admissions.bans() and not newcomer.ledger.plans[-1].is_last
+    assert newcomer.puzzle() is None, "banned"
+    assert swarm.author.state(statement("stop", PeerId(""), serial=1)) == ""
+    swarm.play(2)
+    other = agreement(peer(2), swarm.genesis)
+    other.start((swarm.genesis,), (), swarm.now)
+    for entry in swarm.author.ledger.since(1):
+        assert other.puzzle() is not None
+        other.consensus._append(entry, swarm.now)
+    assert other.ledger.plans[-1].is_last and other.puzzle() is None
+
+
 def asking(name: PeerId, nonce: int, *, beat: int = 1) -> JoinRequest:
     shown = ProofOfWork(round=0, nonce=nonce)
     return signed_by(name, JoinRequest(peer=name, run=RUN, capacity=capacity(), beat=beat, round=0, ticket=shown, signature=""))
@@ -124,6 +160,48 @@ def test_a_flood_of_false_proofs_costs_a_bounded_part_of_a_peer_and_keeps_out_no
     swarm.visit(peer(1))
     assert len(attempts) == STRANGER_CHECKS + 1 + STRANGER_CHECKS_PER_SECOND, "a proof is checked once"
     assert MEMBER_CHECKS >= STRANGER_CHECKS
+
+
+def test_a_member_that_passes_on_false_proofs_keeps_nobody_from_those_that_hear_of_a_newcomer_by_another(
+    attempts: list[int],
+) -> None:
+    swarm = PaidSwarm(AdmissionRules(kind="work", price_minutes=0.02))
+    author, liar, honest = swarm.author, swarm.add(peer(1)), swarm.add(peer(2))
+    pay(liar)
+    swarm.visit(peer(1))
+    swarm.play(3)
+    assert swarm.roster == (AUTHOR, peer(1))
+    pay(honest)
+    beat = author.members.heartbeat(swarm.now)
+    attempts.clear()
+    for number in range(200):
+        author.receive(peer(1), replace(beat, joins=(asking(PeerId(f"y{number}"), number),)), swarm.now)
+    assert len(attempts) == 1 + STRANGER_CHECKS, "one as a member"
+    author.receive(AUTHOR, replace(beat, joins=(honest.members.join_request(),)), swarm.now)
+    assert [request.peer for request in author.members.candidates(swarm.now)] == [peer(2)]
+    swarm.play(1)
+    attempts.clear()
+    swarm.now += 60.0
+    for number in range(200, 400):
+        author.receive(peer(1), replace(beat, joins=(asking(PeerId(f"y{number}"), number),)), swarm.now)
+    assert len(attempts) == 1 + STRANGER_CHECKS, "each plan anew: a member on a losing side is not mistrusted for good"
+
+
+def test_what_members_pass_on_is_checked_within_a_bound_too(attempts: list[int]) -> None:
+    """At a price that every nonce pays, so that no member misleads."""
+    swarm = PaidSwarm(AdmissionRules(kind="work", price_minutes=0.0001))
+    author = swarm.author
+    beat = author.members.heartbeat(swarm.now)
+
+    def flood(names: range) -> int:
+        attempts.clear()
+        for number in names:
+            author.receive(AUTHOR, replace(beat, joins=(asking(PeerId(f"z{number}"), number),)), swarm.now)
+        return len(attempts)
+
+    assert flood(range(200)) == MEMBER_CHECKS
+    swarm.now += 2.0
+    assert flood(range(200, 300)) == 2 * MEMBER_CHECKS_PER_SECOND
 
 
 def test_an_entry_that_nobody_voted_for_is_refused_before_its_proofs_are_checked(attempts: list[int]) -> None:

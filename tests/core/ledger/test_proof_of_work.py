@@ -1,6 +1,7 @@
 """Seats that cost computing: what a proof of work is, for whom and how long it counts, and who needs none."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -14,14 +15,16 @@ from adloco_p2p.core.ledger.validation import door_of, verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.ledger_entry import JoinRequest, LedgerEntry, ProofOfWork
-from adloco_p2p.core.model.plan import roster_of
+from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.rules import ATTEMPTS_PER_MINUTE, AdmissionRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.core.planning.standing import after_report, seated
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.sim.identities import signed_by, verify
 from adloco_p2p.sim.synthetic_reports import certificate_of
+from tests.core.agreement.test_consensus import recall_from
 from tests.core.core_values import RUN, capacity, peer
 from tests.core.ledger.test_admission import (
     AUTHOR,
@@ -143,17 +146,17 @@ def test_a_budget_is_for_bursts_and_comes_back_with_time() -> None:
 def test_a_run_without_a_price_has_the_bytes_that_it_had_before_there_were_prices() -> None:
     genesis = ticketed_ledger().plans[0]
     assert genesis.price == 0 and b'"price"' not in canonical.encode(genesis)
-    assert b'"price_minutes"' not in canonical.encode(AdmissionRules(kind="work"))
     assert paid_ledger().plans[0].price == 6 and b'"price":6' in canonical.encode(paid_ledger().plans[0])
     assert b'"price_minutes":0.001' in canonical.encode(CHEAP)
 
 
-def test_a_default_that_is_spelled_out_is_not_canonical() -> None:
-    plain = canonical.encode(AdmissionRules())
-    assert decode(AdmissionRules, plain, max_bytes=1000) == AdmissionRules()
-    spelled = plain.replace(b'"probation_rounds"', b'"price_minutes":10.0,"probation_rounds"')
+def test_a_price_of_nothing_that_is_spelled_out_is_not_canonical() -> None:
+    genesis = ticketed_ledger().plans[0]
+    plain = canonical.encode(genesis)
+    assert decode(RoundPlan, plain, max_bytes=10_000) == genesis
+    spelled = json.dumps(json.loads(plain) | {"price": 0}, sort_keys=True, separators=(",", ":")).encode()
     with pytest.raises(RemoteProtocolError, match="canonical"):
-        decode(AdmissionRules, spelled, max_bytes=1000)
+        decode(RoundPlan, spelled, max_bytes=10_000)
 
 
 def test_a_request_with_a_proof_comes_through_the_border_as_it_is() -> None:
@@ -274,24 +277,40 @@ def test_a_peer_that_has_not_reported_pays_for_each_seat() -> None:
     assert "is of round 0" in verdict(ledger, joined=[asking(peer(1), first.ticket, round=ledger.plans[-1].round)])  # type: ignore[arg-type]
 
 
-def test_a_peer_that_has_reported_comes_back_for_nothing_until_a_seat_without_a_report() -> None:
-    ledger = paid_ledger()
+def as_reported(ledger: Ledger, name: PeerId) -> None:
+    """The newest plan shows a report of the peer: these ledgers have none."""
+    plan = ledger.plans[-1]
+    roster = tuple(replace(seat, last_report=plan.round) if seat.peer == name else seat for seat in plan.roster)
+    ledger.plans[-1] = replace(plan, roster=roster)
+
+
+def test_a_peer_that_has_reported_comes_back_for_nothing_also_after_a_seat_without_a_report() -> None:
+    ledger, back = paid_ledger(), asking(peer(1), None, round=3)
     agree(ledger, joined=[paid(ledger, peer(1))])
+    as_reported(ledger, peer(1))
+    agree(ledger, departed=[peer(1)])
+    assert verdict(ledger, joined=[back]) == ""
+    agree(ledger, joined=[back])
     seat = next(seat for seat in ledger.plans[-1].roster if seat.peer == peer(1))
-    ledger.admissions.note_ended([replace(seat, last_report=1)], position=2)
-    assert ledger.admissions.has_worked(peer(1))
-    ledger.admissions.note_ended([replace(seat, last_report=None)], position=4)
-    assert not ledger.admissions.has_worked(peer(1))
-    assert ledger.admissions.truncated(4).has_worked(peer(1)), "before that seat"
-    assert not ledger.admissions.truncated(2).has_worked(peer(1)), "before the first one"
+    assert seat.last_report is None, "it has not reported in this seat"
+    agree(ledger, departed=[peer(1)])
+    assert verdict(ledger, joined=[back]) == "", "as a laptop that is opened twice"
+    assert ledger.admissions.truncated(3).has_reported(peer(1))
+    assert not ledger.admissions.truncated(2).has_reported(peer(1)), "before it lost the first seat"
 
 
 def test_founders_and_signers_need_no_proof() -> None:
-    ledger = paid_ledger()
+    founders = [(AUTHOR, capacity()), (peer(2), capacity())]
+    ledger = Ledger(genesis(RUN, founders, replace(RULES, admission=CHEAP), signers=[AUTHOR]), recall=recall_from(()))
+    agree(ledger, departed=[peer(2)])
     door = door_of(ledger, verify)
     assert not door.must_pay(AUTHOR) and door.must_pay(peer(1))
+    assert verdict(ledger, joined=[asking(peer(2), None, round=1)]) == "", "a founder, though it never reported"
     agree(ledger, statements=[statement("add_signer", peer(1))])
     assert not door_of(ledger, verify).must_pay(peer(1))
+    agree(ledger, statements=[statement("ban", peer(2), serial=1)])
+    agree(ledger, statements=[statement("unban", peer(2), serial=2)])
+    assert door_of(ledger, verify).must_pay(peer(2)), "a ban ends what a founder has before others"
 
 
 def test_after_a_ban_that_was_lifted_a_name_pays_again() -> None:
