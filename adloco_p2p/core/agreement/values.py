@@ -47,6 +47,7 @@ class Values:
         self._reporters = roster_of(reported) if reported is not None else ()
         """The roster whose reports the next plan uses, in the order of the bits of `have`."""
         self._workers = _workers(reported) or frozenset(self._reporters)
+        self._electorate = frozenset(slot.electorate)
         self._held: dict[PeerId, Digest] | None = None
         """Recomputed after a report has come; so is `_have`."""
         self._own_since: float | None = None
@@ -210,7 +211,7 @@ class Values:
         had work in the round. Peers on the bench report at once, and must not outrun the hosts."""
         reporters = frozenset(self._reporters)
         waited_for = [peer for peer in self._context.members.responsive(self._slot.order, now) if peer in reporters]
-        deciding = [peer for peer in waited_for if peer in self._slot.electorate] or waited_for
+        deciding = [peer for peer in waited_for if peer in self._electorate] or waited_for
         return waited_for, [peer for peer in deciding if peer in self._workers] or deciding
 
     def omits_reports(self, digest: Digest, now: float) -> bool:
