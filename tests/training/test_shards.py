@@ -14,7 +14,7 @@ import torch
 
 from adloco_p2p.config.load import load_peer
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.config.run_config import InnerConfig, LoraConfig, ModelConfig, RunConfig
+from adloco_p2p.config.run_config import AveragingConfig, InnerConfig, LoraConfig, ModelConfig, RunConfig
 from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.lineage import Fork
 from adloco_p2p.core.model.scalars import InstanceId
@@ -164,6 +164,18 @@ def test_a_process_that_is_stopped_ends_the_wait(pair: ShardedHosting, monkeypat
     assert failed.value.code == "E504" and all(process.poll() is not None for process in processes)
 
 
+def test_fragments_in_turn_are_averaged_as_in_one_process() -> None:
+    run = replace(EXACT, averaging=AveragingConfig(fragments=2))
+    one, two = alone(run), sharded(run)
+    for peer in (one, two):
+        peer.start([ONE])
+        for number in range(3):
+            round_of(peer, number)
+    torch.testing.assert_close(two.state(ONE)[0], one.state(ONE)[0], rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(two.snapshot(ONE)[0]["local"], one.snapshot(ONE)[0]["local"], rtol=1e-4, atol=2e-5)
+    two.close()
+
+
 class LargeFeed(SyntheticFeed):
     """So many tokens that logits are made in chunks."""
 
@@ -287,6 +299,7 @@ def test_a_machine_with_fewer_gpus_than_shards_is_refused(monkeypatch: pytest.Mo
     [
         (replace(RUN, inner=InnerConfig(kind="muon")), "inner.kind muon"),
         (replace(RUN, model=ModelConfig(pretrained="x", lora=LoraConfig(rank=4))), "model.lora.rank 4"),
+        (replace(RUN, outer=replace(RUN.outer, overlap="streaming")), "outer.overlap streaming"),
     ],
 )
 def test_runs_that_cannot_be_divided_are_refused_with_the_remedy(run: RunConfig, problem: str) -> None:

@@ -44,6 +44,8 @@ def obstacles(run: RunConfig) -> list[str]:
         problems.append(f"this run has inner.kind {run.inner.kind}, and only adamw steps a part of a model")
     if run.model.lora.rank:
         problems.append(f"this run trains adapters (model.lora.rank {run.model.lora.rank}), and only whole models are divided")
+    if run.outer.overlap == "streaming":
+        problems.append("this run has outer.overlap streaming, and no process takes a fragment between its inner steps")
     return problems
 
 
