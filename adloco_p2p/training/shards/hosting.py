@@ -47,10 +47,12 @@ class ShardedShell:
         """Compute with a vector [P] on the host, then be again what the shell was before."""
         if self.is_training:
             self.group.call("set_aside")
-        self.group.write(LOCAL, flat)
-        yield
-        if self.is_training:
-            self.group.call("take_back")
+        try:
+            self.group.write(LOCAL, flat)
+            yield
+        finally:
+            if self.is_training and self.group.lives:
+                self.group.call("take_back")
 
     def token_losses(self, batch: Batch) -> torch.Tensor:
         """As `ModelShell.token_losses`, on the host."""
