@@ -71,9 +71,10 @@ def undivided_bytes(run: RunConfig, module: Any) -> int | None:
 
 def whole_bytes(module: Any) -> int:
     """Of parameters that a device holds whole at a time, and of their gradients: those outside of blocks, and those of two
-    blocks, one of which is computed while the next one comes."""
+    blocks, one of which is computed while the next one comes; and what is summed of the gradients outside of blocks."""
     blocks = [_size(block) for block in blocks_of(module)]
-    return 2 * _FLOAT * (_size(module) - sum(blocks) + 2 * max(blocks))
+    outside = _size(module) - sum(blocks)
+    return _FLOAT * (3 * outside + 2 * 2 * max(blocks))
 
 
 def _size(module: torch.nn.Module) -> int:

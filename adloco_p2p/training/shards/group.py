@@ -26,6 +26,7 @@ import torch
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.errors import ConfigError, DeviceError
+from adloco_p2p.training.memory_need import EXCHANGE_BYTES
 from adloco_p2p.training.shards import messages, worker
 from adloco_p2p.training.shards.messages import Values
 from adloco_p2p.training.shards.setup import Setup
@@ -36,8 +37,8 @@ that it contains, and once more."""
 DEATH_SECONDS = 1.0
 """How long a process that was killed may take to end, once another one reports that it is gone; ten times as long, once its
 connection is closed."""
-EXCHANGE_VALUES = 1 << 24
-"""Of a vector, in fp32, that pass at a time: 64 MiB."""
+EXCHANGE_VALUES = EXCHANGE_BYTES // torch.float32.itemsize
+"""Of a vector, in fp32, that pass at a time."""
 MAX_LAST_LINE_BYTES = 300
 MAX_OUTPUT_BYTES = 1 << 20
 """Of what a process prints, kept while it lives; earlier output goes when there is more."""
@@ -59,7 +60,7 @@ class ShardGroup:
         """Starts the processes. Raises DeviceError and ConfigError."""
         if not hasattr(os, "memfd_create"):
             raise ConfigError("shards: more than 1 needs Linux; leave it at 1", code="E210")
-        size = EXCHANGE_VALUES * torch.float32.itemsize
+        size = EXCHANGE_BYTES
         descriptor = os.memfd_create("exchange")  # not /dev/shm, which containers keep small
         os.ftruncate(descriptor, size)
         self._lock = threading.RLock()
