@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from adloco_p2p.cli.parser import Verbs, add_verb
-from adloco_p2p.cli.shared import instance, json_output, positive, run_config, settings_of_machine, workdir
+from adloco_p2p.cli.shared import instance, json_output, positive, run_config, settings_of_machine, shards, workdir
 
 
 def model(verbs: Verbs) -> None:
@@ -125,9 +125,7 @@ def planning(verbs: Verbs) -> None:
     plan.add_argument("--samples", type=positive, metavar="N", help="samples of the whole run (default: work.samples)")
     plan.add_argument("--peers", type=positive, default=4, metavar="M", help="hosts per instance (default 4)")
     plan.add_argument("--mbit", type=float, default=100.0, metavar="RATE", help="line rate in Mbit/s (default 100)")
-    plan.add_argument(
-        "--shards", type=positive, default=1, metavar="N", help="memory of a model that is divided over N devices"
-    )
+    plan.add_argument("--shards", type=shards, default=1, metavar="N", help="memory of a model that is divided over N devices")
     plan.add_argument(
         "--teraflops", type=float, metavar="RATE", help="what a device delivers: how much of the time it computes"
     )

@@ -103,6 +103,15 @@ def positive(text: str) -> int:
     return value
 
 
+def shards(text: str) -> int:
+    from adloco_p2p.config.peer_config import MOST_SHARDS
+
+    value = positive(text)
+    if value > MOST_SHARDS:
+        raise argparse.ArgumentTypeError(f"{text}: a number from 1 to {MOST_SHARDS} is accepted")
+    return value
+
+
 def reason(text: str) -> str:
     from adloco_p2p.core.model.ledger_entry import MAX_REASON
 

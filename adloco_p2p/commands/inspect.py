@@ -154,7 +154,7 @@ def plan(arguments: argparse.Namespace) -> int:
         *_data_lines(run),
         _memory_line(need),
         _devices_line(_devices()),
-        *_shards_lines(need, _devices(), asked=arguments.shards),
+        *_shards_lines(run, need, _devices(), asked=arguments.shards),
         _exchange_line(exchange),
         *_look_lines(run, look),
         f"  admission: {run.admission.in_words}",
@@ -341,8 +341,10 @@ def _devices() -> "tuple[DeviceMemory, ...]":
     return memory_of(select_devices(PeerConfig()))
 
 
-def _shards_lines(need: "MemoryNeed", devices: "Sequence[DeviceMemory]", *, asked: int) -> list[str]:
+def _shards_lines(run: RunConfig, need: "MemoryNeed", devices: "Sequence[DeviceMemory]", *, asked: int) -> list[str]:
     """What a model takes that is divided over so many devices; over as many as it needs, where no GPU here holds it whole."""
+    from adloco_p2p.training.shards.division import obstacles
+
     gpus = [item for item in devices if item.name.startswith("cuda")]
     free = max((item.free_bytes for item in gpus), default=0)
     if asked > 1:
@@ -351,6 +353,8 @@ def _shards_lines(need: "MemoryNeed", devices: "Sequence[DeviceMemory]", *, aske
         shards = need.least_shards(free)
     else:
         return []
+    if problems := obstacles(run):
+        return [f"  this model cannot be divided over devices: {problem}; leave shards at 1" for problem in problems]
     if need.whole is None or shards is None:
         return ["  this model cannot be divided over devices so that they hold it (docs/volunteer.md)"]
     device, host = units.size(need.divided(shards)), units.size(need.divided_host(shards))

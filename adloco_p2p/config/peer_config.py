@@ -8,6 +8,7 @@ from annotated_types import Ge, Gt, Le
 from adloco_p2p.core.model.rules import NaturalInt, PositiveInt
 from adloco_p2p.core.model.scalars import Label
 
+MOST_SHARDS = 64
 LEAST_CAP_BYTES_PER_SECOND = 10_000
 """A lower cap is a mistake of units: gossip passes every cap and takes some thousand bytes per second, which leaves nothing for
 the rest."""
@@ -29,7 +30,7 @@ class PeerConfig:
     """`auto` (all GPUs of NVIDIA, or of AMD with torch for ROCm; else Apple's; else the processor), `cpu`, `cuda`, `cuda:N`,
     `mps`, or several such as `[cuda:0, cuda:1]`; AMD's are named `cuda`, too. Instances are spread over the devices and train
     at once."""
-    shards: Annotated[int, Ge(1), Le(64)] = 1
+    shards: Annotated[int, Ge(1), Le(MOST_SHARDS)] = 1
     """Over how many devices one model is divided (FSDP2), for models that one device does not hold: as many GPUs as `device`
     names, `auto`: the first ones; on a CPU as many processes. Each device has a process that holds its part of parameters,
     gradient and moments. 1: every device holds all."""

@@ -92,6 +92,7 @@ class LocalPeer:
         return Durable(round=0, plans=(plan,), held=held)
 
     def close(self) -> None:
+        self.engine.release()
         self.sink.close()
         self.event_log.close()
         self.embedding.workdir.close()

@@ -94,6 +94,9 @@ class HostedInstances(ABC):
     def _free_device(self, device: int) -> None:  # noqa: B027 - only a device that is short of memory needs it
         """Give back what instances do not need now."""
 
+    def release(self) -> None:  # noqa: B027 - most have none
+        """End the processes that work for it. Called once, when the node has ended."""
+
     # --- what is hosted ---------------------------------------------------------------------------------------------------
 
     @property

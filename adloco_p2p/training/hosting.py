@@ -125,7 +125,7 @@ class Hosting(HostedInstances):
 
     @property
     def _vector_layout(self) -> Layout:
-        return self._shell.layout
+        return self._shells[0].shell.layout
 
     @property
     def snapshot_bytes(self) -> int:

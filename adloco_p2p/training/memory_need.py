@@ -31,14 +31,16 @@ averages everything; not where they are streamed, so there what is averaged, enc
 above, but for what a coarse codec lost in earlier rounds, which an outer step copies.
 
 Where a model is divided over devices (`shards`): each device has an equal part of what is listed above for the device, and whole, with
-their gradients, the parameters outside of blocks and those of two blocks; local parameters come back to the host at the end of a round,
-4 bytes. Each device has a process.
+their gradients, the parameters outside of blocks (12 bytes: a copy of their gradient is summed) and those of two blocks (8); local parameters come back to the host at the end of a round,
+4 bytes, and as many are set aside while the outer parameters are evaluated between inner steps (`outer.overlap`). Each device has a
+process; vectors pass through 64 MiB that all of them share.
 
 `benchmarks/memory.py` holds this against tensors and processes.
 """  # noqa: E501 - a table
 
 from dataclasses import dataclass
 
+from adloco_p2p.config.peer_config import MOST_SHARDS
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.averages import HELD_BYTES, kept_bytes, results_kept
 from adloco_p2p.numerics.aggregation.registry import rule_named
@@ -49,7 +51,8 @@ PROCESS_BYTES = 650 << 20
 """Python, torch and the other libraries of a peer before its model, and its rows (`benchmarks/peer_memory.py`)."""
 SHARD_PROCESS_BYTES = 430 << 20
 """A process that holds a part of a model, before it has one (`benchmarks/shards.py`)."""
-MOST_SHARDS = 64
+EXCHANGE_BYTES = 64 << 20
+"""Through which vectors pass between a peer and the processes of a divided model."""
 MOST_LOOKS = 2
 """Of one device at a time, as `runtime/node/looks.py` has it."""
 _FLOAT = 4
@@ -69,6 +72,8 @@ class MemoryNeed:
     whole: int | None
     """On each device that holds a part of the model (`shards`), whatever their number; none where it cannot be divided."""
     host: int
+    local_host: int
+    """On the host where the model is divided: local parameters, and with `outer.overlap` those set aside in an evaluation."""
     checkpoint: int
     """On the disk."""
     averages: int
@@ -83,7 +88,7 @@ class MemoryNeed:
 
     def divided_host(self, shards: int) -> int:
         """On the host beside `host` and `process`, where the devices have memory of their own."""
-        return _FLOAT * self.num_parameters + shards * SHARD_PROCESS_BYTES
+        return self.local_host + EXCHANGE_BYTES + shards * SHARD_PROCESS_BYTES
 
     def least_shards(self, free_bytes: int) -> int | None:
         """Over how many devices with so much memory the model has to be divided to fit them; none where that does not help."""
@@ -108,6 +113,7 @@ def memory_need(
         device_more=_FLOAT * size + optimizer,
         whole=whole_bytes,
         host=round(_lasting(run, state) * size) + max(_moment_bytes(run, state, size), copied),
+        local_host=_FLOAT * size * (1 + (run.outer.overlap != "none")),
         checkpoint=(state + _FLOAT * _has_residual(run)) * size + copied,
         averages=_earlier_bytes(run, size),
         download=state * size,

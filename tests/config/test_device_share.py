@@ -106,6 +106,13 @@ def test_the_plan_of_a_divided_model_shows_the_memory_of_each_device(
     monkeypatch.setattr(inspect, "_devices", lambda: (replace(card, free_bytes=need.whole),))
     assert main(plan) == 0
     assert "cannot be divided" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*plan, "--shards", "65"])
+    assert "65: a number from 1 to 64 is accepted" in capsys.readouterr().err
+    streamed = ["--set", "outer.overlap=streaming", "averaging.fragments=2", "instances.count=1", "batch.statistic=micro_batch"]
+    assert main([*plan, "--shards", "2", *streamed]) == 0
+    said = capsys.readouterr().out
+    assert "cannot be divided over devices: this run has outer.overlap streaming" in said and "leave shards at 1" in said
     monkeypatch.setattr(inspect, "_devices", lambda: (replace(card, free_bytes=need.device),))
     assert main(plan) == 0
     assert "divided" not in capsys.readouterr().out

@@ -19,7 +19,7 @@ from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.errors import ConfigError, StorageError, SwarmError
 from adloco_p2p.runtime import network_node
 from adloco_p2p.runtime.adapters.embedding import Built, Embedding
-from adloco_p2p.runtime.services import open_local
+from adloco_p2p.runtime.services import LocalPeer, open_local
 from adloco_p2p.storage.disk import check_room
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.discovery.join import JoinTarget
@@ -85,6 +85,18 @@ def test_checkpoints_that_the_disk_cannot_hold_are_noticed_before_others_are_ask
         open_local(embedding(workdir, build=lambda *_: Built(engine=engine, unigram_entropy=None)), RunConfig())
     assert refused.value.code == "E420"
     assert "the 3 checkpoints of an instance of this run take 300,000,000,000.0 MB" in str(refused.value)
+
+
+def test_a_peer_that_closes_ends_the_processes_of_its_engine_before_its_directory_is_free() -> None:
+    names: list[str] = []
+
+    def part(name: str, verb: str = "close") -> SimpleNamespace:
+        return SimpleNamespace(**{verb: lambda: names.append(name)})
+
+    own = SimpleNamespace(workdir=part("directory"))
+    parts = SimpleNamespace(engine=part("engine", "release"), sink=part("sink"), event_log=part("log"), embedding=own)
+    LocalPeer.close(parts)  # type: ignore[arg-type]
+    assert names == ["engine", "sink", "log", "directory"]
 
 
 def test_checkpoints_that_are_there_already_make_room_for_their_successors(

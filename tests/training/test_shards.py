@@ -1,20 +1,23 @@
 """One model in several processes, here of the processor: the same training as in one, and an end to every wait."""
 
 import math
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 
 from adloco_p2p.config.load import load_peer
-from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.config.run_config import InnerConfig, LoraConfig, ModelConfig, RunConfig
+from adloco_p2p.config.peer_config import MOST_SHARDS, PeerConfig
+from adloco_p2p.config.run_config import AveragingConfig, InnerConfig, LoraConfig, ModelConfig, RunConfig
 from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.lineage import Fork
 from adloco_p2p.core.model.scalars import InstanceId
@@ -22,7 +25,7 @@ from adloco_p2p.errors import ConfigError, DeviceError
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.layout import layout_of
 from adloco_p2p.training.hosting import Hosting
-from adloco_p2p.training.memory_need import MOST_SHARDS, memory_need
+from adloco_p2p.training.memory_need import EXCHANGE_BYTES, SHARD_PROCESS_BYTES, memory_need
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shards import group as group_module
 from adloco_p2p.training.shards import messages
@@ -76,7 +79,7 @@ def round_of(
 def pair() -> Iterator[ShardedHosting]:
     peer = sharded()
     yield peer
-    peer.close()
+    peer.release()
 
 
 def test_two_processes_train_as_one_and_go_on_from_a_snapshot_bit_by_bit(pair: ShardedHosting) -> None:
@@ -153,6 +156,46 @@ def test_the_next_token_follows_as_in_one_process(pair: ShardedHosting) -> None:
     torch.testing.assert_close(*logits)
 
 
+def test_parameters_come_back_after_an_evaluation_that_failed(pair: ShardedHosting) -> None:
+    shell, ones = pair._sharded, torch.ones(pair.num_parameters)
+    pair._group.write("local", ones)
+    shell.is_training = True
+    with pytest.raises(ZeroDivisionError), shell.evaluating(torch.zeros_like(ones)):
+        raise ZeroDivisionError
+    shell.is_training = False
+    found = torch.zeros_like(ones)
+    pair._group.read("local", found)
+    assert torch.equal(found, ones)
+
+
+def test_a_measured_step_is_counted_with_two_gradients(pair: ShardedHosting) -> None:
+    whole = undivided_bytes(EXACT, build_model(EXACT.model, vocab_size=VOCAB_SIZE, sequence_length=LENGTH, seed=0))
+    assert EXACT.batch.is_tested and whole is not None
+    fixed = [each["fixed"] for each in pair._group.call("memory", num_waits=3)]
+    assert sum(fixed) == 2 * whole + 2 * 4 * pair.num_parameters
+
+
+def test_what_a_process_prints_is_kept_up_to_a_limit(pair: ShardedHosting) -> None:
+    errors = pair._group._members[0].errors
+    os.write(errors.fileno(), bytes(group_module.MAX_OUTPUT_BYTES + 1))
+    pair._group.call("set_steps", steps=0)
+    assert os.fstat(errors.fileno()).st_size < group_module.MAX_OUTPUT_BYTES
+
+
+def test_a_process_that_does_not_end_is_left_alone() -> None:
+    def waits(timeout: float) -> None:
+        raise subprocess.TimeoutExpired("a process", timeout)
+
+    closed: list[str] = []
+    member = SimpleNamespace(
+        process=SimpleNamespace(kill=lambda: None, wait=waits),
+        connection=SimpleNamespace(close=lambda: closed.append("connection")),
+        errors=SimpleNamespace(close=lambda: closed.append("errors")),
+    )
+    group_module._end([member])  # type: ignore[list-item]
+    assert closed == ["connection", "errors"]
+
+
 def test_a_process_that_is_stopped_ends_the_wait(pair: ShardedHosting, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last test of the pair."""
     pair.start([ONE])
@@ -162,6 +205,18 @@ def test_a_process_that_is_stopped_ends_the_wait(pair: ShardedHosting, monkeypat
     with pytest.raises(DeviceError, match=r"process 0.* did not answer") as failed:
         pair.evaluate(ONE)
     assert failed.value.code == "E504" and all(process.poll() is not None for process in processes)
+
+
+def test_fragments_in_turn_are_averaged_as_in_one_process() -> None:
+    run = replace(EXACT, averaging=AveragingConfig(fragments=2))
+    one, two = alone(run), sharded(run)
+    for peer in (one, two):
+        peer.start([ONE])
+        for number in range(3):
+            round_of(peer, number)
+    torch.testing.assert_close(two.state(ONE)[0], one.state(ONE)[0], rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(two.snapshot(ONE)[0]["local"], one.snapshot(ONE)[0]["local"], rtol=1e-4, atol=2e-5)
+    two.release()
 
 
 class LargeFeed(SyntheticFeed):
@@ -215,15 +270,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_no_process_outlives_a_peer_that_is_killed() -> None:
+def test_no_process_outlives_a_peer_that_is_killed_and_no_file(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT]
-    ended = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    own = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=own, check=False)
     assert ended.returncode == -signal.SIGKILL
     pids = [int(pid) for pid in ended.stdout.split()]
     assert len(pids) == 2
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
             psutil.Process(pid).wait(timeout=WAIT_SECONDS)
+    assert not list(tmp_path.glob("shards-*"))
 
 
 def test_messages_carry_rows_whose_labels_are_their_ids_and_losses_that_are_no_numbers() -> None:
@@ -287,6 +344,7 @@ def test_a_machine_with_fewer_gpus_than_shards_is_refused(monkeypatch: pytest.Mo
     [
         (replace(RUN, inner=InnerConfig(kind="muon")), "inner.kind muon"),
         (replace(RUN, model=ModelConfig(pretrained="x", lora=LoraConfig(rank=4))), "model.lora.rank 4"),
+        (replace(RUN, outer=replace(RUN.outer, overlap="streaming")), "outer.overlap streaming"),
     ],
 )
 def test_runs_that_cannot_be_divided_are_refused_with_the_remedy(run: RunConfig, problem: str) -> None:
@@ -299,10 +357,16 @@ def test_memory_of_a_divided_model_is_counted_by_device() -> None:
     module = build_model(RUN.model, vocab_size=VOCAB_SIZE, sequence_length=LENGTH, seed=0)
     whole = undivided_bytes(RUN, module)
     assert whole is not None
-    assert whole == 8 * (sum(parameter.numel() for parameter in module.parameters()))  # two blocks are all of them here
+    sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
+    outside = sum(size for name, size in sizes.items() if ".layers." not in name)
+    assert whole == 8 * sum(sizes.values()) + 4 * outside  # two blocks are all of them here
     need = memory_need(RUN, layout_of(module), matrices=block_matrices(module), frozen_bytes=0, whole_bytes=whole)
     assert need.device == 16 * need.num_parameters
     assert need.divided(2) == 8 * need.num_parameters + whole
+    assert need.divided_host(2) == 4 * need.num_parameters + EXCHANGE_BYTES + 2 * SHARD_PROCESS_BYTES
+    delayed = replace(RUN, outer=replace(RUN.outer, overlap="delayed"))
+    more = memory_need(delayed, layout_of(module), matrices=block_matrices(module), frozen_bytes=0, whole_bytes=whole)
+    assert more.divided_host(2) == need.divided_host(2) + 4 * need.num_parameters
     assert need.least_shards(need.divided(3)) == 3
     assert need.least_shards(whole) is None
     assert need.divided(MOST_SHARDS) > whole

@@ -46,6 +46,8 @@ class LocalEngine(Engine, Protocol):
 
     def restore(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, object]) -> None: ...
 
+    def release(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:

@@ -122,7 +122,11 @@ def _held_by_gpus(free_bytes: float, num_devices: int, config: PeerConfig) -> st
     most = free_bytes / DEVICE_BYTES_PER_PARAMETER / 1e6
     if config.shards > 1:
         return f"; {config.shards} together for some {config.shards * most:,.0f}M trained parameters, activations aside"
-    more = f", {num_devices} times as many with shards={num_devices} max_instances=1" if num_devices > 1 else ""
+    more = (
+        f", up to {num_devices} times as many with shards={num_devices} max_instances=1 (docs/limits.md)"
+        if num_devices > 1
+        else ""
+    )
     return f"; each for some {most:,.0f}M trained parameters, activations aside{more}"
 
 

@@ -44,6 +44,8 @@ def obstacles(run: RunConfig) -> list[str]:
         problems.append(f"this run has inner.kind {run.inner.kind}, and only adamw steps a part of a model")
     if run.model.lora.rank:
         problems.append(f"this run trains adapters (model.lora.rank {run.model.lora.rank}), and only whole models are divided")
+    if run.outer.overlap == "streaming":
+        problems.append("this run has outer.overlap streaming, and no process takes a fragment between its inner steps")
     return problems
 
 
@@ -69,9 +71,10 @@ def undivided_bytes(run: RunConfig, module: Any) -> int | None:
 
 def whole_bytes(module: Any) -> int:
     """Of parameters that a device holds whole at a time, and of their gradients: those outside of blocks, and those of two
-    blocks, one of which is computed while the next one comes."""
+    blocks, one of which is computed while the next one comes; and what is summed of the gradients outside of blocks."""
     blocks = [_size(block) for block in blocks_of(module)]
-    return 2 * _FLOAT * (_size(module) - sum(blocks) + 2 * max(blocks))
+    outside = _size(module) - sum(blocks)
+    return _FLOAT * (3 * outside + 2 * 2 * max(blocks))
 
 
 def _size(module: torch.nn.Module) -> int:

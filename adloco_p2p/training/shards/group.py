@@ -4,6 +4,7 @@ They end with this object, with this process however it ends (their end of a soc
 gone: what one holds nobody else has. Every wait has an end.
 """
 
+import fcntl
 import mmap
 import os
 import signal
@@ -19,13 +20,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import torch
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.errors import ConfigError, DeviceError
+from adloco_p2p.training.memory_need import EXCHANGE_BYTES
 from adloco_p2p.training.shards import messages, worker
 from adloco_p2p.training.shards.messages import Values
 from adloco_p2p.training.shards.setup import Setup
@@ -36,9 +37,13 @@ that it contains, and once more."""
 DEATH_SECONDS = 1.0
 """How long a process that was killed may take to end, once another one reports that it is gone; ten times as long, once its
 connection is closed."""
-EXCHANGE_VALUES = 1 << 24
-"""Of a vector, in fp32, that pass at a time: 64 MiB."""
+EXCHANGE_VALUES = EXCHANGE_BYTES // torch.float32.itemsize
+"""Of a vector, in fp32, that pass at a time."""
 MAX_LAST_LINE_BYTES = 300
+MAX_OUTPUT_BYTES = 1 << 20
+"""Of what a process prints, kept while it lives; earlier output goes when there is more."""
+RETURNING = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "2"}
+"""Of a process on a CPU: the allocator of glibc gives memory back to the system soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +60,22 @@ class ShardGroup:
         """Starts the processes. Raises DeviceError and ConfigError."""
         if not hasattr(os, "memfd_create"):
             raise ConfigError("shards: more than 1 needs Linux; leave it at 1", code="E210")
-        size = EXCHANGE_VALUES * torch.float32.itemsize
+        size = EXCHANGE_BYTES
         descriptor = os.memfd_create("exchange")  # not /dev/shm, which containers keep small
         os.ftruncate(descriptor, size)
         self._lock = threading.RLock()
         self._exchange = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.float32)
         self._problem = ""
         self._members: list[_Member] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="shards-")
-        self._end = weakref.finalize(self, _end, self._members, self._folder)
-        meeting_place = str(Path(self._folder.name) / "meeting")
+        self._end = weakref.finalize(self, _end, self._members)
+        meeting = os.memfd_create("meeting")  # a file that goes with the last process, however they end
+        meeting_place = f"/proc/self/fd/{meeting}"
         try:
-            for _ in setups:
-                self._members.append(_started(descriptor, size))
+            for setup in setups:
+                self._members.append(_started(descriptor, size, meeting, is_cpu=setup.device == "cpu"))
         finally:
             os.close(descriptor)
+            os.close(meeting)
         each = [replace(setup, meeting_place=meeting_place, stall_seconds=STALL_SECONDS) for setup in setups]
         for rank, setup in enumerate(each):
             self._send([rank], canonical.encode(setup))
@@ -106,6 +112,10 @@ class ShardGroup:
                 self.call("give", name=name, first=first, count=len(piece))
                 piece.copy_(self._exchange[: len(piece)])
 
+    @property
+    def lives(self) -> bool:
+        return not self._problem
+
     def close(self) -> None:
         self._problem = self._problem or "they were ended"
         self._end()
@@ -114,6 +124,7 @@ class ShardGroup:
         if self._problem:
             raise DeviceError(f"shards: the processes of this model are gone: {self._problem}", code="E504")
         for rank in ranks:
+            _shorten(self._members[rank].errors)
             try:
                 self._members[rank].connection.send_bytes(payload)
             except (BrokenPipeError, ConnectionResetError):
@@ -168,19 +179,20 @@ def _titles(ranks: Iterable[int]) -> str:
     return " and ".join(f"process {rank}" for rank in sorted(ranks))
 
 
-def _started(exchange: int, size: int) -> _Member:
+def _started(exchange: int, size: int, meeting: int, *, is_cpu: bool) -> _Member:
     ours, theirs = socket.socketpair()
     for end in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # of a process that is stopped in the middle of a message
         ours.setsockopt(socket.SOL_SOCKET, end, struct.pack("ll", int(STALL_SECONDS), 0))
     errors = tempfile.TemporaryFile()  # noqa: SIM115  # `_end` closes it
+    fcntl.fcntl(errors, fcntl.F_SETFL, fcntl.fcntl(errors, fcntl.F_GETFL) | os.O_APPEND)  # see `_shorten`
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", worker.__name__, str(theirs.fileno()), str(exchange), str(size)],
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
-            pass_fds=(theirs.fileno(), exchange),
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"},
+            pass_fds=(theirs.fileno(), exchange, meeting),
+            env={**(RETURNING if is_cpu else {}), **os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"},
             start_new_session=True,  # Ctrl-C reaches the node alone
         )
     return _Member(process, Connection(ours.detach()), errors)
@@ -199,11 +211,17 @@ def _death_of(rank: int, member: _Member) -> str:
     return f"process {rank} ended with {code}" + (f": {lines[-1]}" if lines else "")
 
 
-def _end(members: list[_Member], folder: "tempfile.TemporaryDirectory[str]") -> None:
+def _shorten(errors: IO[bytes]) -> None:
+    """Give up what a process has printed, where it is too much."""
+    if os.fstat(errors.fileno()).st_size > MAX_OUTPUT_BYTES:
+        os.ftruncate(errors.fileno(), 0)
+
+
+def _end(members: list[_Member]) -> None:
     for member in members:
         member.process.kill()
     for member in members:
-        member.process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            member.process.wait(timeout=10 * DEATH_SECONDS)
         member.connection.close()
         member.errors.close()
-    folder.cleanup()

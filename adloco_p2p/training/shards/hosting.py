@@ -47,10 +47,12 @@ class ShardedShell:
         """Compute with a vector [P] on the host, then be again what the shell was before."""
         if self.is_training:
             self.group.call("set_aside")
-        self.group.write(LOCAL, flat)
-        yield
-        if self.is_training:
-            self.group.call("take_back")
+        try:
+            self.group.write(LOCAL, flat)
+            yield
+        finally:
+            if self.is_training and self.group.lives:
+                self.group.call("take_back")
 
     def token_losses(self, batch: Batch) -> torch.Tensor:
         """As `ModelShell.token_losses`, on the host."""
@@ -146,7 +148,8 @@ class ShardedHosting(Hosting):
     """`Hosting` with one `ShardGroup` for all instances."""
 
     def _configured(self, run: RunConfig, peer_config: PeerConfig) -> dict[str, torch.device]:
-        """One device for the runtime, whose vectors are on the host. This process keeps nothing on a GPU."""
+        """One device for the runtime, whose vectors are on the host. This process keeps no tensor on a GPU; a context it
+        has there, because it asks each for its memory (`gpu_use`)."""
         check_dividable(run, peer_config)
         configure_computing(peer_config)
         self._members = shard_devices(peer_config)
@@ -186,7 +189,7 @@ class ShardedHosting(Hosting):
         """Of the processes that hold parts of the model, by rank."""
         return self._group.pids
 
-    def close(self) -> None:
+    def release(self) -> None:
         """End the processes; they end with this object, too."""
         self._group.close()
 

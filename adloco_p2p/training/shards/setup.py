@@ -29,7 +29,7 @@ class Setup:
     rank: int
     size: int
     meeting_place: str = ""
-    """A file in which the members find each other; the group fills it in, and ..."""
+    """A file in memory in which the members find each other; the group fills it in, and ..."""
     stall_seconds: float = 0.0
     """... how long one may wait for another."""
 

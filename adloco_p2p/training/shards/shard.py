@@ -281,7 +281,9 @@ class Shard:
                 _reshard(self._root)
         for hook in hooks:
             hook.remove()
-        fixed = self._whole_bytes + sum(piece.values.nbytes for piece in self._pieces)
+        self._shell.free_cache()
+        num_gradients = 1 + self._setup.run.batch.is_tested  # a measured step has an earlier one, too
+        fixed = self._whole_bytes + num_gradients * sum(piece.values.nbytes for piece in self._pieces)
         return {"one": counts[1], "two": counts[2], "fixed": fixed, "free": self._free_bytes()}
 
     def _free_bytes(self) -> int | None:
@@ -290,6 +292,25 @@ class Shard:
         _, total = torch.cuda.mem_get_info(self._device)
         limit = total * torch.cuda.get_per_process_memory_fraction(self._device)
         return int(limit) - torch.cuda.memory_allocated(self._device)
+
+
+COMMANDS: dict[str, Callable[..., Values | None]] = {
+    "join": Shard.join,
+    "build": Shard.build,
+    "take": Shard.take,
+    "give": Shard.give,
+    "set_steps": Shard.set_steps,
+    "forget_moments": Shard.forget_moments,
+    "set_aside": Shard.set_aside,
+    "take_back": Shard.take_back,
+    "begin_round": Shard.begin_round,
+    "accumulate": Shard.accumulate,
+    "clip": Shard.clip,
+    "step": Shard.step,
+    "token_losses": Shard.token_losses,
+    "next_logits": Shard.next_logits,
+    "memory": Shard.memory,
+}
 
 
 class _Root(torch.nn.Module):

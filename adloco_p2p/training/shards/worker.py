@@ -26,14 +26,14 @@ def main() -> None:
     from adloco_p2p.errors import ConfigError, brief
     from adloco_p2p.training.shards import messages
     from adloco_p2p.training.shards.setup import MAX_SETUP_BYTES, Setup
-    from adloco_p2p.training.shards.shard import Shard
+    from adloco_p2p.training.shards.shard import COMMANDS, Shard
 
     setup = decode.decode(Setup, commands.get(), max_bytes=MAX_SETUP_BYTES)
     shard = Shard(setup, torch.frombuffer(memory, dtype=torch.float32))
     while True:
         name, arguments = messages.decode(commands.get())
         try:
-            answer = messages.encode(messages.DONE, getattr(shard, name)(**arguments) or {})
+            answer = messages.encode(messages.DONE, COMMANDS[name](shard, **arguments) or {})
         except ConfigError as error:
             answer = messages.encode(messages.FAILED, {"reason": str(error), "kind": "setting"})
         except (torch.OutOfMemoryError, MemoryError) as error:
