@@ -128,8 +128,8 @@ def members(arguments: argparse.Namespace) -> int:
     for key in invitations:
         has_no_signer = key in used and used[key].signer not in plan.signers
         end = ", revoked" if key in revoked else ", ended: its signer was removed" if has_no_signer else ""
-        seats = f"{taken[key]} of {plural(used[key].seats, 'seat')}" if key in used else plural(taken[key], "seat")
-        say(f"invitation {key}: {seats} taken{end}")
+        given = f"{taken[key]} of {plural(used[key].seats, 'seat')}" if key in used else plural(taken[key], "seat")
+        say(f"invitation {key}: {given} taken{end}")
     for line in ban_lines(list(admissions.bans().values())):
         say(line)
     return 0
