@@ -88,6 +88,14 @@ def _matrices_a(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
     return (parameter for name, parameter in module.named_parameters() if ".lora_A." in name)
 
 
+def leave_casts_to_autocast(module: torch.nn.Module) -> None:
+    """For forwards inside of autocast: adapters take their input in the type that it has. Otherwise `peft` copies it in the
+    type of their weights, fp32, autocast casts that back, and backward keeps the copy; the values are the same."""
+    for layer in module.modules():
+        if hasattr(layer, "cast_input_dtype_enabled"):
+            layer.cast_input_dtype_enabled = False  # type: ignore[assignment]
+
+
 def save_adapter(module: Any, model: ModelConfig, directory: Path) -> None:
     """Write the adapter as `peft` loads it. The base is named by its hub id; a directory of this machine is not named."""
     config = module.peft_config[ADAPTER]
