@@ -107,6 +107,12 @@ def save_adapter(module: Any, model: ModelConfig, directory: Path) -> None:
 
 
 def merged(module: Any) -> transformers.PreTrainedModel:
-    """The base with its adapters added to its weights: a plain model. Consumes the module; exact where the base is fp32."""
+    """The base with its adapters added to its weights: a plain model. Consumes the module; exact where the base is fp32. A head
+    with an adapter is tied to the embeddings no longer."""
+    base = module.get_base_model()
+    head, embeddings = base.get_output_embeddings(), base.get_input_embeddings()
+    if hasattr(head, "base_layer") and head.base_layer.weight is embeddings.weight:
+        head.base_layer.weight = torch.nn.Parameter(embeddings.weight.detach().clone())
+        base.config.get_text_config().tie_word_embeddings = False
     plain: transformers.PreTrainedModel = module.merge_and_unload()
     return plain

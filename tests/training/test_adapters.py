@@ -181,6 +181,16 @@ def test_rank_alpha_targets_and_what_is_frozen(tmp_path: Path) -> None:
         assert trained == {entry.name for entry in layout_of(module).entries}
 
 
+def test_an_adapter_of_a_tied_head_is_not_merged_into_the_embeddings(tmp_path: Path) -> None:
+    module = build(save_base(tmp_path / "base"), targets=("q_proj", "lm_head"))
+    train_a_little(module)
+    wanted, embeddings = logits(module), module.get_input_embeddings().weight.clone()
+    merged(module).save_pretrained(tmp_path / "merged")
+    reloaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert (logits(reloaded) - wanted).abs().max() < 1e-4
+    assert torch.equal(reloaded.get_input_embeddings().weight, embeddings)
+
+
 def test_the_frozen_a_follows_the_seed_alone(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base")
 
