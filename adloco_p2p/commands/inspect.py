@@ -160,12 +160,10 @@ def plan(arguments: argparse.Namespace) -> int:
         _exchange_line(exchange),
         *_look_lines(run, look),
         f"  admission: {run.admission.in_words}",
+        *([] if computing is None else [_computing_line(computing)]),
+        *map(_estimate_line, estimates),
     ):
         say(line)
-    if computing is not None:
-        say(_computing_line(computing))
-    for item in estimates:
-        say(_estimate_line(item))
     if happened is not None:
         say(_happened_line(happened))
     return 0
