@@ -470,6 +470,15 @@ ERROR_CODES = {
         "The default model needs about 1 GB beside the system; larger ones 20 bytes per parameter and instance.",
         "Close other programs; `--max-instances 1` keeps the need small.",
     ),
+    "E524": ErrorCode(
+        "this machine emulates the arithmetic of the run",
+        "The run prescribes bfloat16, and a device has no instructions for it: a processor with neither AMX nor AVX512-BF16, or"
+        " a GPU before NVIDIA's Ampere generation. An inner step takes several times as long as in float32, so the plan gives"
+        " this peer few rows.",
+        "The settings are those of the run, so its author decides before it starts: `model.precision=auto` lets each machine"
+        " take what it has; `model.lora.base_precision=float32` costs every peer twice the memory of the base, and suits a run"
+        " whose peers are mostly such. A peer that joins cannot change them: it takes part, slowly.",
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 """A model divided over processes (`shards`) beside the same model in one: time of an inner step, memory of each process.
 
-python -m benchmarks.shards          two processes, 14.3M parameters, CPU; some minutes on two cores
+python -m benchmarks.shards                two processes, 14.3M and 50.6M parameters, CPU; five minutes on two cores
+python -m benchmarks.shards --sizes 14M    only the smaller one
 
 Both sides live at once and take turns, a round of inner steps each; every process has one thread. Processor time is that of
 all processes of a side, which other jobs of the machine disturb less than the time by the clock. Memory: the high-water marks
@@ -13,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -31,8 +33,8 @@ from benchmarks.resident import peak_bytes
 
 ONE = InstanceId(0)
 VOCABULARY, LENGTH, BATCH, STEPS = 259, 128, 2, 2
-WIDTHS = {"small": (64, 1), "large": (384, 6)}
-"""Width and layers of the two models; the larger one is timed."""
+WIDTHS = {"none": (64, 1), "14M": (384, 6), "50M": (512, 12)}
+"""Width and layers of each model; the first is next to nothing, and not timed."""
 ROUNDS = 4
 """Of each side; the first one is not counted."""
 
@@ -40,21 +42,24 @@ ROUNDS = 4
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", type=int, default=2, metavar="N")
+    parser.add_argument("--sizes", nargs="+", choices=[*WIDTHS][1:], default=[*WIDTHS][1:], metavar="SIZE")
     parser.add_argument("--side", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--size", choices=WIDTHS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side is not None:
         serve(arguments.side, arguments.size)
         return
-    compare(arguments.shards)
-
-
-def compare(shards: int) -> None:
-    small = [Side(number, "small") for number in (1, shards)]
+    small = [Side(number, "none") for number in (1, arguments.shards)]
     peaks_before = [side.round()["peaks"] for side in small]
     for side in small:
         side.end()
-    sides = [Side(number, "large") for number in (1, shards)]
+    for size in arguments.sizes:
+        compare(size, arguments.shards, peaks_before)
+
+
+def compare(name: str, shards: int, peaks_before: Sequence[dict[str, int]]) -> None:
+    """`peaks_before`: of the processes of each side with a model that is next to nothing."""
+    sides = [Side(number, name) for number in (1, shards)]
     rounds = [[side.round() for side in sides] for _ in range(ROUNDS)][1:]
     for side in sides:
         side.end()
@@ -68,11 +73,11 @@ def compare(shards: int) -> None:
         say(f"{kind} per inner step: {one:.3f} in one process, {more:.3f} in {shards}; ratio {spread}")
     for which, before in enumerate(peaks_before):
         peaks = rounds[-1][which]["peaks"]
-        for name, peak in peaks.items():
-            title, each = ("one process", "divided")[which], (peak - before[name]) / size
+        for process, peak in peaks.items():
+            title, each = ("one process", "divided")[which], (peak - before[process]) / size
             say(
-                f"{title}, {name}: {peak / 2**20:.0f} MiB, {before[name] / 2**20:.0f} with a small model: {each:.1f} bytes per"
-                " parameter"
+                f"{title}, {process}: {peak / 2**20:.0f} MiB, {before[process] / 2**20:.0f} with a small model:"
+                f" {each:.1f} bytes per parameter"
             )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import torch
 
 from adloco_p2p.cli import main, make_parser
 from adloco_p2p.cli.examples import EXAMPLES, FIRST
@@ -147,6 +148,19 @@ def test_the_price_of_a_seat_is_shown_with_the_plan(capsys: pytest.CaptureFixtur
         assert json.loads(capsys.readouterr().out)["admission"] == {"kind": kind, "price_attempts": attempts}
         assert main(asked) == 0
         assert f"\n  admission: {words}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_emulated", [True, False])
+def test_a_plan_names_the_setting_whose_arithmetic_this_machine_emulates(
+    is_emulated: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: not is_emulated)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    asked = ["plan", "--samples", "1000", "--set", "model.precision=bfloat16"]
+    assert main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["emulated"] == ("model.precision" if is_emulated else None)
+    assert main(asked) == 0
+    assert ("(E524); auto lets each machine take what it has\n" in capsys.readouterr().out) == is_emulated
 
 
 def test_the_price_of_contributions_looked_at_is_shown_with_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:

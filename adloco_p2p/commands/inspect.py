@@ -129,7 +129,7 @@ def plan(arguments: argparse.Namespace) -> int:
     sent_bytes, _ = bytes_each_way(codec_named(run.averaging.codec), arguments.peers)
     look = look_price(run, link, sent_bytes_per_value=sent_bytes)
     happened = None if arguments.workdir is None else _happened(arguments)
-    computing = _computing(arguments, run, link)
+    computing, emulated = _computing(arguments, run, link), _emulated_setting(run)
     if arguments.json:
         document = {
             "samples": num_samples,
@@ -140,6 +140,7 @@ def plan(arguments: argparse.Namespace) -> int:
             "estimates": [asdict(item) for item in estimates],
             "memory": asdict(need),
             "devices": [asdict(item) for item in _devices()],
+            "emulated": emulated or None,
             "happened": happened,
             "device": None if computing is None else {**asdict(computing), "share": computing.share},
         }
@@ -155,15 +156,14 @@ def plan(arguments: argparse.Namespace) -> int:
         _memory_line(need),
         _devices_line(_devices()),
         *_shards_lines(run, need, _devices(), asked=arguments.shards),
+        *_arithmetic_lines(emulated),
         _exchange_line(exchange),
         *_look_lines(run, look),
         f"  admission: {run.admission.in_words}",
+        *([] if computing is None else [_computing_line(computing)]),
+        *map(_estimate_line, estimates),
     ):
         say(line)
-    if computing is not None:
-        say(_computing_line(computing))
-    for item in estimates:
-        say(_estimate_line(item))
     if happened is not None:
         say(_happened_line(happened))
     return 0
@@ -363,6 +363,25 @@ def _shards_lines(run: RunConfig, need: "MemoryNeed", devices: "Sequence[DeviceM
         f"  {remedy}divided (--peer-set shards={shards} max_instances=1): {device} on each of {shards} devices, activations"
         f" aside, and {host} more of main memory"
     ]
+
+
+def _emulated_setting(run: RunConfig) -> str:
+    """`emulated_setting` of the devices that a node takes where nothing else is set."""
+    from adloco_p2p.training.device import emulated_setting, select_devices
+
+    return emulated_setting(run.model, select_devices(PeerConfig()).values())
+
+
+def _arithmetic_lines(emulated: str) -> list[str]:
+    """Where this machine emulates the arithmetic that a setting prescribes, and what would do."""
+    remedies = {
+        "model.precision": "auto lets each machine take what it has",
+        "model.lora.base_precision": "float32 is fast here, for twice the memory of the base on every peer",
+    }
+    if not emulated:
+        return []
+    slow = "which this machine emulates, several times slower than float32"
+    return [f"  {emulated}: bfloat16, {slow} (E524); {remedies[emulated]}"]
 
 
 def _data_lines(run: RunConfig) -> list[str]:

@@ -60,8 +60,8 @@ class ExampleReader:
     def _completion(self, row: Mapping[str, object]) -> Example | None:
         prompt_column, completion_column = columns_of(self._data)
         prompt, completion = (
-            text_of(row.get(prompt_column), prompt_column),
-            text_of(row.get(completion_column), completion_column),
+            text_of(row.get(prompt_column), prompt_column, setting="data.prompt_column"),
+            text_of(row.get(completion_column), completion_column, setting="data.completion_column"),
         )
         if not completion.strip():
             return None

@@ -156,12 +156,13 @@ def texts_of(dataset: Any, column: str) -> Iterator[list[str]]:
         yield [text for value in batch[column] if (text := text_of(value, column))]
 
 
-def text_of(value: object, column: str) -> str:
-    """The text in a cell; empty where there is none. Raises ConfigError for a column that holds something else."""
+def text_of(value: object, column: str, *, setting: str = "data.text_column") -> str:
+    """The text in a cell; empty where there is none. Raises ConfigError for a column that holds something else; `setting` names
+    the column."""
     if value is None or isinstance(value, str):
         return value or ""
     raise ConfigError(
-        f"data.text_column: {column!r} holds {type(value).__name__}, not text; name a column of strings", code="E207"
+        f"{setting}: {column!r} holds {type(value).__name__}, not text; name a column of strings", code="E207"
     )
 
 

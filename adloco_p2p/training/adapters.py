@@ -88,6 +88,14 @@ def _matrices_a(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
     return (parameter for name, parameter in module.named_parameters() if ".lora_A." in name)
 
 
+def leave_casts_to_autocast(module: torch.nn.Module) -> None:
+    """For forwards inside of autocast: adapters take their input in the type that it has. Otherwise `peft` copies it in the
+    type of their weights, fp32, autocast casts that back, and backward keeps the copy; the values are the same."""
+    for layer in module.modules():
+        if hasattr(layer, "cast_input_dtype_enabled"):
+            layer.cast_input_dtype_enabled = False  # type: ignore[assignment]
+
+
 def save_adapter(module: Any, model: ModelConfig, directory: Path) -> None:
     """Write the adapter as `peft` loads it. The base is named by its hub id; a directory of this machine is not named."""
     config = module.peft_config[ADAPTER]
@@ -99,6 +107,12 @@ def save_adapter(module: Any, model: ModelConfig, directory: Path) -> None:
 
 
 def merged(module: Any) -> transformers.PreTrainedModel:
-    """The base with its adapters added to its weights: a plain model. Consumes the module; exact where the base is fp32."""
+    """The base with its adapters added to its weights: a plain model. Consumes the module; exact where the base is fp32. A head
+    with an adapter is tied to the embeddings no longer."""
+    base = module.get_base_model()
+    head, embeddings = base.get_output_embeddings(), base.get_input_embeddings()
+    if hasattr(head, "base_layer") and head.base_layer.weight is embeddings.weight:
+        head.base_layer.weight = torch.nn.Parameter(embeddings.weight.detach().clone())
+        base.config.get_text_config().tie_word_embeddings = False
     plain: transformers.PreTrainedModel = module.merge_and_unload()
     return plain

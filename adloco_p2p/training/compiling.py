@@ -11,6 +11,16 @@ import torch
 
 from adloco_p2p.errors import ConfigError
 
+GRAPHS = 128
+"""Forms of a forward that torch.compile keeps. A device needs ten or so: of rows with several documents or without, one row, a
+fixed number or any, training or evaluation, and a text that is sampled. Beyond torch's own limit, 8 over all devices, a form
+stays uncompiled, with a line in the log."""
+
+
+def keep_graphs() -> None:
+    """Before the first model is compiled: for all of this process."""
+    torch._dynamo.config.recompile_limit = max(GRAPHS, torch._dynamo.config.recompile_limit)
+
 
 @cache
 def can_compile(device: torch.device) -> bool:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ import psutil
 import torch
 
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.errors import ConfigError, DeviceError, brief
 
 Result = TypeVar("Result")
@@ -125,13 +126,26 @@ def _memory(name: str, device: torch.device) -> DeviceMemory:
 
 def is_bfloat16(precision: str, device: torch.device) -> bool:
     """Whether `model.precision` means bfloat16 arithmetic on this device."""
-    if precision != "auto":
-        return precision == "bfloat16"
+    return has_bfloat16(device) if precision == "auto" else precision == "bfloat16"
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions for bfloat16 arithmetic, which torch emulates elsewhere."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0) or torch.version.hip is not None
     if device.type == "mps":
         return False
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def emulated_setting(model: ModelConfig, devices: Iterable[torch.device]) -> str:
+    """The setting that prescribes bfloat16 arithmetic where a device emulates it, several times slower than its float32; empty
+    where none does. Of Apple's GPUs it is not known."""
+    if all(has_bfloat16(device) or device.type == "mps" for device in devices):
+        return ""
+    if model.precision == "bfloat16":
+        return "model.precision"
+    return "model.lora.base_precision" if model.lora.rank and model.lora.base_precision == "bfloat16" else ""
 
 
 def configure_devices(peer_config: PeerConfig) -> dict[str, torch.device]:

@@ -12,8 +12,11 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_products, sum_dtype
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
+from adloco_p2p.training.adapters import leave_casts_to_autocast
 from adloco_p2p.training.chunked_loss import body_of, chunked_cross_entropy, head_of, hidden_states
+from adloco_p2p.training.compiling import keep_graphs
 from adloco_p2p.training.document_kernel import document_places, try_attention
+from adloco_p2p.training.experts import cast_experts
 from adloco_p2p.training.plugins import Loss
 from adloco_p2p.training.row_documents import known_documents
 
@@ -43,6 +46,9 @@ class ModelShell:
         self._recomputes = False
         self._loss = loss
         self._head = head_of(self.module) if loss is None else None  # another loss needs the logits of all tokens
+        if is_bfloat16:  # from here on every forward is one inside of autocast
+            leave_casts_to_autocast(self.module)
+            cast_experts(self.module)
         self._bound: torch.Tensor | None = None
         self._has_document_kernel = False
         if not is_divided:
@@ -99,6 +105,7 @@ class ModelShell:
     def compile(self, *, backend: str = "inductor") -> None:
         """From now on compute with the model below its head compiled, and the loss of some tokens. Rows of a second size have
         it compiled once more, for all sizes."""
+        keep_graphs()
         body = body_of(self.module)
         (self.module if body is None else body).compile(backend=backend)
         if self._head is not None:

@@ -2,11 +2,14 @@
 
 A gap is the time from the end of a round's inner steps, when the card has nothing to do, to the first inner step of the next
 round: pseudo-gradient, outer step, digest, checkpoint and plan, where they do not run beside the training. The average in
-memory is a part of it.
+memory is a part of it. The second line has the time of each call of the training room in a gap; the rest is the average, the
+plan and the loop.
 """
 
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -25,10 +28,12 @@ TARGET, ROUND_SECONDS = 0.01, 60.0
 
 
 class Timed:
-    """When a peer's inner steps began and ended."""
+    """When a peer's inner steps began and ended, and what it was asked for in between."""
 
     def __init__(self, peer: Hosting) -> None:
         self.spans: list[tuple[float, float]] = []
+        self.between: list[Counter[str]] = []
+        """Of the time behind each round's inner steps: seconds by call."""
         run_inner = peer.run_inner
 
         def timed(*arguments: Any, **more: Any) -> InnerResult | None:
@@ -36,9 +41,24 @@ class Timed:
             result = run_inner(*arguments, **more)
             torch.cuda.synchronize()
             self.spans.append((started, time.perf_counter()))
+            self.between.append(Counter())
             return result
 
         peer.run_inner = timed  # type: ignore[method-assign]
+        peer.pseudo_gradient = self._noted("pseudo-gradient", peer.pseudo_gradient)  # type: ignore[method-assign]
+        peer.apply_outer = self._noted("outer step and digest", peer.apply_outer)  # type: ignore[method-assign]
+        peer.snapshot = self._noted("copy for a checkpoint", peer.snapshot)  # type: ignore[method-assign]
+
+    def _noted(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any, **more: Any) -> Any:
+            started = time.perf_counter()
+            result = work(*arguments, **more)
+            torch.cuda.synchronize()
+            if self.between:  # not what comes before the first round
+                self.between[-1][name] += time.perf_counter() - started  # type: ignore[assignment]
+            return result
+
+        return noted
 
     @property
     def gaps(self) -> list[float]:
@@ -67,6 +87,9 @@ def measure(name: str, **changes: Any) -> None:
         f" {typical / (inner + typical):6.1%} of these rounds, {typical / ROUND_SECONDS:6.2%} of {ROUND_SECONDS:.0f} s",
         flush=True,
     )
+    calls = timed.between[1:-1]
+    parts = {part: median(call[part] for call in calls) for part in dict.fromkeys(part for call in calls for part in call)}
+    print(f"{'':24s} {', '.join(f'{part} {seconds:.3f} s' for part, seconds in parts.items())}", flush=True)
 
 
 def main() -> None:

@@ -136,6 +136,16 @@ def test_a_missing_column_is_named_by_its_setting(tmp_path: Path, private_cache:
         feed_of(run_over(source="json", path=path, prompt_column="ask", completion_column="tell"))
 
 
+def test_a_column_without_texts_is_named_by_its_setting(tmp_path: Path, private_cache: Path) -> None:
+    for ask, say, named in (
+        (5, "b", r"data\.prompt_column: 'ask' holds int"),
+        ("a", 5, r"data\.completion_column: 'say' holds int"),
+    ):
+        path = write_rows(tmp_path / "a.jsonl", [{"ask": ask, "say": say}])
+        with pytest.raises(ConfigError, match=named):
+            feed_of(run_over(source="json", path=path, prompt_column="ask", completion_column="say"))
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_attention_inside_documents_restarts_positions_at_each(streaming: bool, tmp_path: Path, private_cache: Path) -> None:
     write_json(tmp_path / "a.json", [f"{n:03d} " * 4 for n in range(200)])

@@ -10,11 +10,12 @@ from importlib import metadata
 from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 
 from adloco_p2p.cli import main
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.config.run_config import LoraConfig, ModelConfig, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.rules import AdmissionRules
@@ -129,14 +130,33 @@ def test_a_damaged_run_is_one_failed_check_beside_all_others(capsys, tmp_path):
 
 
 def test_the_seat_of_a_run_that_asks_for_computing_is_measured_in_this_machines_time(tmp_path):
-    assert not list(check_run(tmp_path)), "no run"
+    assert not list(check_run(tmp_path, PeerConfig())), "no run"
     for admission, shown in ((AdmissionRules(kind="work", price_minutes=3.0), True), (AdmissionRules(), False)):
         run = RunConfig(admission=admission)
         (tmp_path / "run.json").write_bytes(canonical.encode(run))
-        results = list(check_run(tmp_path))
+        results = list(check_run(tmp_path, PeerConfig()))
         assert [(result.check, result.outcome) for result in results] == ([("seat", "ok")] if shown else [])
         assert all("work, 3 min of one core a seat" in result.found for result in results)
         assert all(result.found.endswith("on average here") for result in results)
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_arithmetic_that_this_machine_emulates_is_a_warning(tmp_path, monkeypatch, has_instructions):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_instructions)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    for model, setting in (
+        (ModelConfig(precision="bfloat16"), "model.precision"),
+        (ModelConfig(pretrained="owner/name", lora=LoraConfig(rank=4)), "model.lora.base_precision"),
+        (ModelConfig(pretrained="owner/name", lora=LoraConfig(rank=4, base_precision="float32")), None),
+        (ModelConfig(precision="auto"), None),
+    ):
+        (tmp_path / "run.json").write_bytes(canonical.encode(RunConfig(model=model)))
+        found = list(check_run(tmp_path, PeerConfig(device="cpu")))
+        assert [(result.outcome, result.code) for result in found] == [("warning", "E524")] * bool(
+            setting and not has_instructions
+        )
+        assert all(result.found.startswith(f"{setting} is bfloat16, which cpu emulates") for result in found)
+    assert not list(check_run(tmp_path, PeerConfig(device="cuda:97"))), "check_gpu reports it"
 
 
 def _result(outcome, code=None):

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from adloco_p2p.config.run_config import LoraConfig, ModelConfig, RunConfig
 from adloco_p2p.errors import ConfigError, DeviceError
+from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.layout import flatten, layout_of, unflatten_
 from adloco_p2p.training.adapters import draw_adapter_, merged, save_adapter
+from adloco_p2p.training.memory_search import step_bytes
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.pretrained import stored_dtype, weights_digest
 from adloco_p2p.training.shell import ModelShell
@@ -179,6 +181,16 @@ def test_rank_alpha_targets_and_what_is_frozen(tmp_path: Path) -> None:
         assert trained == {entry.name for entry in layout_of(module).entries}
 
 
+def test_an_adapter_of_a_tied_head_is_not_merged_into_the_embeddings(tmp_path: Path) -> None:
+    module = build(save_base(tmp_path / "base"), targets=("q_proj", "lm_head"))
+    train_a_little(module)
+    wanted, embeddings = logits(module), module.get_input_embeddings().weight.clone()
+    merged(module).save_pretrained(tmp_path / "merged")
+    reloaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert (logits(reloaded) - wanted).abs().max() < 1e-4
+    assert torch.equal(reloaded.get_input_embeddings().weight, embeddings)
+
+
 def test_the_frozen_a_follows_the_seed_alone(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base")
 
@@ -312,6 +324,29 @@ def test_a_drawn_adapter_overwrites_the_vector_it_is_drawn_into(tmp_path: Path) 
     train_a_little(module)
     draw_adapter_(module, seed=1)
     assert torch.equal(flatten(module), fresh)
+
+
+@pytest.mark.parametrize("base_precision", ["float32", "bfloat16"])
+def test_adapters_take_their_input_as_it_is_where_autocast_casts_it(base_precision: str, tmp_path: Path) -> None:
+    """The same bits without a copy in float32 of each input, which backward would keep."""
+    module = build(save_base(tmp_path / "base"), base_precision=base_precision)
+    train_a_little(module)
+    shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=True)
+    rows = Batch(input_ids=ROWS, labels=ROWS)
+    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    found = []
+    for is_cast in (False, True):
+        if is_cast:
+            for layer in module.modules():
+                if hasattr(layer, "cast_input_dtype_enabled"):
+                    layer.cast_input_dtype_enabled = True
+        shell.gradient.zero_()
+        total, losses = shell.weighted_loss(rows)
+        total.backward()
+        found.append((losses, shell.gradient.clone(), step_bytes(shell, rows, own)))
+    (losses, gradient, kept), (cast_losses, cast_gradient, cast_kept) = found
+    assert torch.equal(losses, cast_losses) and torch.equal(gradient, cast_gradient)
+    assert kept < cast_kept
 
 
 def test_without_peft_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,36 @@ def test_a_compiled_model_computes_the_same_without_a_break(
     assert not counters["graph_break"] and 0 < counters["stats"]["unique_graphs"] <= len(batches) + 1
 
 
+def test_every_form_of_rows_is_compiled(tmp_path: Path) -> None:
+    """Plain rows and rows of documents; one, a fixed number, and others; trained, evaluated and sampled. Each form is traced
+    once, and computed as traced from then on."""
+    shell = ModelShell(build(save_base(tmp_path), rank=0), device=torch.device("cpu"), is_bfloat16=False)
+    flat = torch.cat([parameter.detach().flatten() for parameter in shell.parameters])
+    shell.bind(flat)
+    ids = torch.randint(VOCAB_SIZE, (4, LENGTH), generator=torch.Generator().manual_seed(1))
+    counters.clear()
+    torch._dynamo.reset()
+    shell.compile(backend="eager")
+
+    def compute(count: int, positions: torch.Tensor | None) -> None:
+        rows = None if positions is None else positions.expand(count, -1)
+        shell.weighted_loss(Batch(input_ids=ids[:count], labels=ids[:count], positions=rows))
+
+    def life() -> int:
+        forms = list(itertools.product((1, 2, 3), (None, torch.arange(LENGTH), torch.arange(LENGTH) % 9)))
+        for form in forms:
+            compute(*form)
+        with torch.no_grad(), shell.evaluating(flat.clone()):
+            for form in forms:
+                compute(*form)
+            for length in (3, 4, 5):
+                shell.next_logits(ids[0, :length])
+        return int(counters["stats"]["unique_graphs"])
+
+    assert life() == life() > 8, "torch's own limit"
+    assert not counters["unimplemented"] and not counters["graph_break"]
+
+
 # --- without masks -----------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import torch
 from packaging.requirements import Requirement
 
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.core.ledger.proof_of_work import Puzzle
 from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
@@ -19,7 +20,7 @@ from adloco_p2p.errors import ConfigError, StorageError, brief
 from adloco_p2p.storage.workdir import Holder, holder_of, read_run
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config, has_open_port, is_free
-from adloco_p2p.training.device import gpu_problem, memory_of, select_devices
+from adloco_p2p.training.device import emulated_setting, gpu_problem, memory_of, select_devices
 from adloco_p2p.training.memory_need import PROCESS_BYTES, SHARD_PROCESS_BYTES
 from adloco_p2p.training.shards.division import shard_devices
 from adloco_p2p.views.check_report import CheckResult
@@ -52,7 +53,7 @@ def check_machine(config: PeerConfig, workdir: Path | None) -> Iterator[CheckRes
     holder = holder_of(workdir) if workdir is not None else None
     if workdir is not None:
         yield check_workdir(workdir, holder)
-        yield from check_run(workdir)
+        yield from check_run(workdir, config)
     yield check_ports(config, is_running=holder is not None)
 
 
@@ -169,15 +170,29 @@ def check_workdir(workdir: Path, holder: Holder | None) -> CheckResult:
     return CheckResult(check="workdir", outcome="ok", found=f"{who}; a node runs there (process {holder.pid}{age})")
 
 
-def check_run(workdir: Path) -> Iterator[CheckResult]:
-    """What the run of the directory asks of this machine; nothing where there is none, or one whose seats cost no computing."""
+def check_run(workdir: Path, config: PeerConfig) -> Iterator[CheckResult]:
+    """What the run of the directory asks of this machine; nothing where there is none, or one that asks for nothing special."""
     try:
         run = read_run(workdir)
     except StorageError as error:
         yield CheckResult(check="run", outcome="failed", found=str(error), code=error.code)
         return
-    if run is not None and run.admission.price:
+    if run is None:
+        return
+    if run.admission.price:
         yield check_seat_price(run.admission)
+    yield from check_arithmetic(run.model, config)
+
+
+def check_arithmetic(model: ModelConfig, config: PeerConfig) -> Iterator[CheckResult]:
+    """Nothing where the devices compute as the run prescribes, or there are none, which `check_gpu` reports."""
+    try:
+        devices = select_devices(config)
+    except ConfigError:
+        return
+    if setting := emulated_setting(model, devices.values()):
+        found = f"{setting} is bfloat16, which {', '.join(devices)} emulates, several times slower than float32"
+        yield CheckResult(check="arithmetic", outcome="warning", found=found, code="E524")
 
 
 def check_seat_price(admission: AdmissionRules) -> CheckResult:

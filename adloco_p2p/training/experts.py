@@ -1,0 +1,50 @@
+"""The experts of a mixture in bfloat16: torch's grouped products are not among what autocast casts.
+
+`transformers` hands them the weights as they are, so a mixture that is trained whole would be multiplied in float32, for which
+GPUs have no grouped kernel: a loop over the experts, that reads from the device how many tokens each has.
+"""
+
+from typing import Any
+
+import torch
+import transformers
+from transformers.integrations.moe import ExpertsInterface, grouped_mm_experts_forward
+
+_CAST, _PLAIN = "autocast_grouped_mm", "grouped_mm"
+"""The names under which `transformers` finds the products below, and its own."""
+_ALIGNED = 8
+"""Sizes of bfloat16 matrices that grouped products take are multiples of this."""
+
+
+class _Cast:
+    """A layer of experts, whose weights are in another type."""
+
+    def __init__(self, experts: Any, dtype: torch.dtype) -> None:
+        self._experts, self._dtype = experts, dtype
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._experts, name)
+        return found.to(self._dtype) if _is_stack(found) else found
+
+
+def cast_experts(module: transformers.PreTrainedModel) -> None:
+    """From now on autocast counts for the module's experts, too, where they are grouped products."""
+    if module.config._experts_implementation == _PLAIN:
+        ExpertsInterface.register(_CAST, _forward)
+        module.set_experts_implementation(_CAST)
+
+
+def _forward(experts: torch.nn.Module, hidden: torch.Tensor, *routing: torch.Tensor) -> torch.Tensor:
+    """Hidden states [T, D] -> [T, D], by experts [T, k] and their weights [T, k]."""
+    device = hidden.device.type
+    used: Any = experts
+    sizes = [size for weight in experts.parameters(recurse=False) if _is_stack(weight) for size in weight.shape[1:]]
+    if torch.is_autocast_enabled(device) and all(size % _ALIGNED == 0 for size in sizes):
+        used = _Cast(experts, torch.get_autocast_dtype(device))
+    found: torch.Tensor = grouped_mm_experts_forward(used, hidden, *routing)
+    return found
+
+
+def _is_stack(value: object) -> bool:
+    """A matrix of each expert."""
+    return isinstance(value, torch.nn.Parameter) and value.ndim == 3
