@@ -9,7 +9,7 @@ import pytest
 
 from adloco_p2p.cli import main
 from adloco_p2p.commands import inspect
-from adloco_p2p.commands.inspect import memory_need_of
+from adloco_p2p.commands.plan import memory_need_of
 from adloco_p2p.config.load import load_run
 from adloco_p2p.training.device import DeviceMemory
 from adloco_p2p.views.cost_model import Link
