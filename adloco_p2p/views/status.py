@@ -219,7 +219,7 @@ def _plan(plan: telemetry.Plan, status: Status) -> Status:
     for planned in plan.instances:
         status = _lived(status, planned.instance, plan.round, plan.round if plan.is_last else plan.round + 1)
     newest = tuple(known for _, known in sorted({**others, plan.round: plan}.items()))[-MAX_PLANS:]
-    proving = None if any(seat.peer == status.peer for seat in plan.roster) else status.proving
+    proving = None if plan.seat(status.peer) is not None else status.proving
     status = _seated(_ordered(replace(status, plans=newest, proving=proving), newest[-1]))
     words = slow_peer(plan, status.results.values(), codec=status.codec, me=status.peer)
     return _warning(telemetry.Warning(key=SLOW_PEER, message=words, active=bool(words)), status)
@@ -393,7 +393,7 @@ STATE_TOO_LATE = (
 
 def is_seated(status: Status) -> bool:
     """Whether the newest plan that is known gives this peer a seat."""
-    return bool(status.plans) and any(seat.peer == status.peer for seat in status.plans[-1].roster)
+    return bool(status.plans) and status.plans[-1].seat(status.peer) is not None
 
 
 @fold.register
