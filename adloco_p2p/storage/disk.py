@@ -116,7 +116,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def replace_file_by_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """The same for content that is made while it is written. What a full disk took of it is given back. Raises OSError."""
+    """The same for content that is made while it is written. On a full disk nothing of it stays. Raises OSError."""
     aside = path.with_name(path.name + ".tmp")
     try:
         write_synced(aside, pieces)

@@ -111,10 +111,7 @@ PledgeKind = Literal["contribution", "products", "reduction"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pledge:
-    """A host's pledge about one attempt at an average. An honest peer signs one of each kind under a key, ever.
-
-    contribution: the root of the host's encoded parts, before anything is reduced. products: the inner products that a reducer
-    computed. reduction, a receipt: from which contributions, with which coefficients, the host made which parts."""
+    """A host's pledge about one attempt at an average. An honest peer signs one of each kind under a key, ever."""
 
     kind: PledgeKind
     """contribution: the root of the host's encoded parts, before anything is reduced. products: the inner products that a
@@ -370,8 +367,8 @@ class Vote:
 
 
 def cast_payloads(certificate: Certificate, *, parent: Digest, value: Digest) -> Iterator[bytes]:
-    """What the peer of each vote of the certificate signed, if it is one for this value: `Vote.payload`. What all of them have
-    in common, among it the names of the absent, is encoded once."""
+    """The content that the peer of each vote of the certificate signed, if it is one for this value: `Vote.payload`. The common
+    part, among it the names of the absent, is encoded once."""
     common = canonical.encode((parent, certificate.ballot, certificate.absent, value))[1:-1]
     for cast in certificate.votes:
         yield b'["vote",%s,%s,%s]' % (canonical.encode(cast.peer), common, canonical.encode(cast.abstains))

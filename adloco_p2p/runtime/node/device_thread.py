@@ -418,8 +418,8 @@ class DeviceThread:
 
 
 def _ends_round_before(job: DeviceEffect, running: RunInner) -> bool:
-    """Whether the job belongs to the outer step that `running` did not wait for. Whatever else comes, waits its turn, and what
-    was asked for after it, too."""
+    """Whether the job belongs to the outer step that `running` did not wait for. Any other job waits its turn, and so do all
+    that were put after it."""
     match job:
         case (
             ApplyOuter(instance=instance, round=number)

@@ -1,7 +1,7 @@
 """The threads of a machine's devices, and the one that writes checkpoints: takes the training effects, deals the instances over
 the devices, and hands every effect to the thread of its instance's device (`device_thread.py`).
 
-These threads own the engine and the buffers; the event loop owns everything else. What concerns several instances (a merge, the
+These threads own the engine and the buffers; the event loop owns everything else. An effect on several instances (a merge, the
 end of a checkpoint) is a meeting of all devices. Checkpoints are written in order, too, and no device waits for the disk.
 """
 

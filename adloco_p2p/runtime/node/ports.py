@@ -126,7 +126,7 @@ class AveragedVector(Protocol):
 
     @property
     def finished(self) -> AverageFinished:
-        """What the core learns of it."""
+        """The event for the core."""
 
 
 class Averaging(Protocol):

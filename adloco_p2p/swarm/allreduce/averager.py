@@ -1,7 +1,7 @@
 """Averaging over the streams of hivemind's network: equal bytes on every host, or a failure that names whom to leave out.
 
-The members and their weights come from the agreed plan and never from the wire. What a failed attempt left behind is
-scratch: the caller tries again with the survivors, under another key. A topology (`topology.py`) has one attempt,
+The members and their weights come from the agreed plan and never from the wire. A failed attempt leaves only scratch
+behind: the caller tries again with the survivors, under another key. A topology (`topology.py`) has one attempt,
 `attempt_register.py` the keys, `result_exchange.py` what happens to results afterwards; here they are joined for a peer.
 """
 

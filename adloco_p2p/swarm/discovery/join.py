@@ -101,7 +101,7 @@ async def find_manifest(swarm_node: SwarmNode, discovery: Discovery, run: Digest
 
 async def check_protocol(swarm_node: SwarmNode, run: Digest) -> None:
     """Raises ProtocolOutgrown where all peers of the run that answer name a protocol that this version does not follow: before
-    anything large is fetched. What they claim is checked later, by the ledger, where one of them names another."""
+    anything large is fetched. Their claims are checked later, by the ledger, where one of them names another."""
     peers = (await swarm_node.peers_connected())[:PEERS_ASKED]
     answers = await asyncio.gather(*(ping(swarm_node.p2p, peer) for peer in peers), return_exceptions=True)
     named = {answer.protocol for answer in answers if isinstance(answer, ClockReading) and answer.run == run}

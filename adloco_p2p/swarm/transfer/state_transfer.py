@@ -103,8 +103,8 @@ class StateServer:
             del offers[older]
 
     def retire(self, instance: InstanceId) -> None:
-        """No more states of this instance will come. What is there is served until the boundaries that are offered of others
-        are two rounds further: hosts that are a little behind may still need it."""
+        """No more states of this instance will come. Those that are here are served until the boundaries that are offered of
+        others are two rounds further: hosts that are a little behind may still need it."""
         if instance in self._offers:
             self._retired[instance] = max(max(offers) for offers in self._offers.values())
 
