@@ -33,12 +33,12 @@ class Fetching:
     """`fetch_missing` and `fetch_branches` whenever something happened; `fetched` or `failed` when a transfer ended."""
 
     def __init__(
-        self, at: PeerState, *, kept_vote: Callable[[Digest, InstanceId], AverageDigest | None] = lambda *_: None
+        self, state: PeerState, *, kept_vote: Callable[[Digest, InstanceId], AverageDigest | None] = lambda *_: None
     ) -> None:
         """`kept_vote`: this peer's vote on the average of a plan and instance, if it cast one in any life."""
-        self._state = at
-        self._book = at.book
-        self._branches = at.branches
+        self._state = state
+        self._book = state.book
+        self._branches = state.branches
         self._kept_vote = kept_vote
         self._newest: Digest | None = None
         """The plan since which states are awaited."""

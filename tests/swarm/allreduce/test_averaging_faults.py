@@ -273,7 +273,7 @@ def test_a_peer_that_dies_in_the_middle_is_named_by_all_survivors(blow: object) 
             tasks[1].cancel()
             if blow is freeze:
                 survivors = [peers[index].attempt("struck") for index in (0, 2, 3)]
-                await peers.let_pass("struck", lambda: any(attempt._at.end._lost for attempt in survivors), dead=victim)
+                await peers.let_pass("struck", lambda: any(attempt._state.end._lost for attempt in survivors), dead=victim)
 
         vectors = vectors_of(4, size)
 

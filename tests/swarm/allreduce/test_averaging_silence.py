@@ -19,12 +19,12 @@ def test_a_silence_that_ended_makes_the_peer_wait_longer_for_the_next_one() -> N
             return loop.create_task(call)
 
         def silence_seconds() -> float:
-            streams = peers[0].attempt("pause")._at.watch.streams
+            streams = peers[0].attempt("pause")._state.watch.streams
             return max((loop.time() - stream.last_received for stream in streams), default=0.0)
 
         async def pause_in_the_middle() -> list[Averaged]:
             early = average(0)
-            await until(lambda: bool((attempt := peers[0].attempt("pause")) and attempt._at.watch.streams))
+            await until(lambda: bool((attempt := peers[0].attempt("pause")) and attempt._state.watch.streams))
             assert averager._around.stall_detector.limit_seconds == LIMITS.stall_seconds
             freeze(peers[1])
             try:
