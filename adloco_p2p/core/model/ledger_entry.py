@@ -130,8 +130,32 @@ class Pledge:
         return payload("pledge", self.kind, self.peer, self.plan, self.round, self.key, self.content)
 
 
+class _Ban:
+    """What evidence has in common with a signer's statement that bans."""
+
+    __slots__ = ()
+
+    @property
+    def about(self) -> Pledge:
+        """The round and the plan that the evidence is about, and the peer that it bans."""
+        raise NotImplementedError
+
+    @property
+    def action(self) -> Literal["ban"]:
+        return "ban"
+
+    @property
+    def subject(self) -> PeerId:
+        return self.about.peer
+
+    @property
+    def serial(self) -> int:
+        """Before every statement of a signer, so that an `unban` in the same plan counts as the later one."""
+        return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class Equivocation:
+class Equivocation(_Ban):
     """Evidence: two pledges of one peer that exclude each other. It bans as a signer's statement does; anybody can check it."""
 
     first: Pledge
@@ -140,21 +164,7 @@ class Equivocation:
 
     @property
     def about(self) -> Pledge:
-        """The round and the plan that the evidence is about."""
         return self.first
-
-    @property
-    def action(self) -> Literal["ban"]:
-        return "ban"
-
-    @property
-    def subject(self) -> PeerId:
-        return self.first.peer
-
-    @property
-    def serial(self) -> int:
-        """Before every statement of a signer, so that an `unban` in the same plan counts as the later one."""
-        return 0
 
     @property
     def reason(self) -> str:
@@ -177,7 +187,7 @@ class ProvenSlice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class WrongSum:
+class WrongSum(_Ban):
     """Evidence: by its own receipt a reducer made values that do not follow from the contributions and coefficients that the
     receipt names. A few values are enough, so the evidence is short and anybody can make them again."""
 
@@ -199,21 +209,7 @@ class WrongSum:
 
     @property
     def about(self) -> Pledge:
-        """The round and the plan that the evidence is about."""
         return self.receipt
-
-    @property
-    def action(self) -> Literal["ban"]:
-        return "ban"
-
-    @property
-    def subject(self) -> PeerId:
-        return self.receipt.peer
-
-    @property
-    def serial(self) -> int:
-        """As for an equivocation."""
-        return 0
 
     @property
     def reason(self) -> str:
