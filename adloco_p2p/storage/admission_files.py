@@ -15,7 +15,7 @@ from adloco_p2p import decode
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import ProofOfWork, Statement, Ticket
 from adloco_p2p.errors import RemoteProtocolError, StorageError
-from adloco_p2p.storage.disk import replace_file, reported, write_all
+from adloco_p2p.storage.disk import keep_file, replace_file, reported, write_all
 
 MAX_BYTES = 1 << 16
 """Of a ticket or a statement; both are less than two kilobytes."""
@@ -30,9 +30,7 @@ def read_address(workdir: Path) -> str:
 
 def keep_address(workdir: Path, link: str) -> None:
     """Raises StorageError."""
-    path = workdir / "address.txt"
-    with reported(path):
-        replace_file(path, f"{link}\n".encode("ascii"))
+    keep_file(workdir / "address.txt", f"{link}\n".encode("ascii"))
 
 
 def read_invitations(workdir: Path) -> list[str]:
@@ -62,9 +60,7 @@ def read_ticket(workdir: Path) -> Ticket | None:
 
 def keep_ticket(workdir: Path, ticket: Ticket) -> None:
     """Raises StorageError."""
-    path = workdir / "ticket.json"
-    with reported(path):
-        replace_file(path, canonical.encode(ticket))
+    keep_file(workdir / "ticket.json", canonical.encode(ticket))
 
 
 def read_proof(workdir: Path) -> ProofOfWork | None:
@@ -77,9 +73,7 @@ def read_proof(workdir: Path) -> ProofOfWork | None:
 
 def keep_proof(workdir: Path, proof: ProofOfWork) -> None:
     """Raises StorageError."""
-    path = workdir / "proof.json"
-    with reported(path):
-        replace_file(path, canonical.encode(proof))
+    keep_file(workdir / "proof.json", canonical.encode(proof))
 
 
 def keep_statement(workdir: Path, statement: Statement) -> None:

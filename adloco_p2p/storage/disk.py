@@ -115,6 +115,12 @@ def replace_file(path: Path, content: bytes) -> None:
     replace_file_by_pieces(path, [content])
 
 
+def keep_file(path: Path, content: bytes) -> None:
+    """The same. Raises StorageError."""
+    with reported(path):
+        replace_file(path, content)
+
+
 def replace_file_by_pieces(path: Path, pieces: Iterable[bytes]) -> None:
     """The same for content that is made while it is written. On a full disk nothing of it stays. Raises OSError."""
     aside = path.with_name(path.name + ".tmp")
