@@ -69,7 +69,7 @@ def _comparison(arguments: argparse.Namespace) -> list[Path]:
     from adloco_p2p.storage.workdir import read_run
     from adloco_p2p.views.comparison import ComparedRun, draw_comparison
     from adloco_p2p.views.run_report import FORMATS
-    from adloco_p2p.views.status import replay
+    from adloco_p2p.views.status_fold import replay
 
     labels = arguments.labels or [str(workdir) for workdir in arguments.runs]
     if len(labels) != len(arguments.runs):

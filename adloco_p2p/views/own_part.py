@@ -8,7 +8,7 @@ from adloco_p2p.core.model.telemetry import InstanceLine, Plan, Proving
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.views import units
 from adloco_p2p.views.slow_peer import link_words, waits_for_its_link
-from adloco_p2p.views.status import Status, upgrade_words
+from adloco_p2p.views.status import Status
 
 
 def keeper_words(status: Status) -> str:
@@ -62,8 +62,7 @@ def paused_by_signer(status: Status) -> str:
     mine = [planned.instance for planned in newest.instances if own_share(status, planned) is not None]
     if not all((newest.round, instance) in status.results for instance in mine):
         return ""
-    is_seated = newest.seat(status.peer) is not None
-    return "paused by a signer" if is_seated else "paused by a signer; nobody is let in until the run goes on"
+    return "paused by a signer" if status.is_seated else "paused by a signer; nobody is let in until the run goes on"
 
 
 def protocol_words(status: Status) -> str:
@@ -72,6 +71,11 @@ def protocol_words(status: Status) -> str:
         return ""
     coming = upgrade_words(status.plans[-1])
     return f"protocol {status.current_plan.protocol}{f'; {coming}' if coming else ''}"
+
+
+def upgrade_words(plan: Plan) -> str:
+    """The protocol that the run is to follow, and from when on; empty where it goes on with its own."""
+    return "" if plan.upgrade_round is None else f"protocol {plan.protocol + 1} from round {plan.upgrade_round} on"
 
 
 def bench_words(status: Status) -> str:

@@ -86,9 +86,8 @@ class CommitPhase:
             state.hosts[voter].has_voted = True
         if message.is_answer and message.is_void and not message.signature:  # unsigned: the sender only followed the void round
             state.hosts[sender].has_declined = True
-        if (
-            not state.is_contributor and state.next_deadline is not None
-        ):  # the attempt that it awaits is over, votes may be lost
+        if not state.is_contributor and state.next_deadline is not None:
+            # the attempt that it awaits is over, votes may be lost
             state.next_deadline = min(state.next_deadline, now + RESEND_SECONDS)
         effects += [*self.stand_by(now), *self._attempts.end_lost(now), *self.seek(now), *self._relay_vote(sender)]
         if state.is_past and not message.is_answer:
