@@ -66,7 +66,7 @@ from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
-from adloco_p2p.swarm.transport.log_limiter import Refusals
+from adloco_p2p.swarm.transport.log_limiter import LogLimiter
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 from adloco_p2p.swarm.transport.traffic import Meter, Traffic
 from adloco_p2p.training.device import select_devices
@@ -257,7 +257,7 @@ class NetworkPeer:
         self._journal = NetworkJournal(journal)
         self._agreement = self._new_agreement(contacts, ticket)
         self._members = Members(lambda: self._agreement.ledger.plans)
-        self._refusals = Refusals()
+        self._refusals = LogLimiter()
         self._traffic = traffic = Traffic()
         self._rate_limiter = RateLimiter(
             traffic,

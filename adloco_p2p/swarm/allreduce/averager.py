@@ -41,7 +41,7 @@ from adloco_p2p.swarm.allreduce.topology import Attempt, AttemptResult, Averagin
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
-from adloco_p2p.swarm.transport.log_limiter import Refusals
+from adloco_p2p.swarm.transport.log_limiter import LogLimiter
 from adloco_p2p.swarm.transport.stall_detector import StallDetector
 from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces, places_for_streams
 from adloco_p2p.swarm.transport.stream_pool import IDLE_SECONDS, StreamPool
@@ -87,7 +87,7 @@ class Averager:
         self._part_bytes = part_bytes
         self._limits = limits or AveragingLimits()
         self._notary = Notary(endpoint.me, sign=sign, verify=verify, on_evidence=on_evidence)
-        self._refusals, self._notes = Refusals(), Refusals()
+        self._refusals, self._noted = LogLimiter(), LogLimiter()
         self._attempts = AttemptRegister()
         self._background = BackgroundTasks()
         self._results = ResultExchange(endpoint, codec=self._codec, limits=self._limits)
@@ -433,7 +433,7 @@ class Averager:
                 async with asyncio.timeout(limits.hello_seconds):
                     reply = HelloReply.decode(await stream.receive(FrameKind.NOTE))
                 self._attempts.hear_note(stream.peer, hello, reply, is_stranger=is_stranger)
-                if count := self._notes.count(stream.peer, reply.reason, asyncio.get_running_loop().time()):
+                if count := self._noted.count(stream.peer, reply.reason, asyncio.get_running_loop().time()):
                     _LOG.info(
                         "averaging.note peer=%s key=%.12s count=%d reason=%s", stream.peer, hello.key, count, reply.reason
                     )
