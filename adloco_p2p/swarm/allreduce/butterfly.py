@@ -61,7 +61,7 @@ from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.reducer_side import ReducerSide
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult
 from adloco_p2p.swarm.allreduce.settled import Settled
-from adloco_p2p.swarm.allreduce.topology import AttemptResult, Surroundings
+from adloco_p2p.swarm.allreduce.topology import AttemptResult, Context
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 
 _LOG = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Butterfly:
         vector: torch.Tensor,
         encoded: np.ndarray,
         timeout_seconds: float,
-        surroundings: Surroundings,
+        context: Context,
         earlier: "Butterfly | None" = None,
     ) -> None:
         """See `topology.Topology`. `earlier`: the attempt that this one completes."""
@@ -85,7 +85,7 @@ class Butterfly:
         self._completion: Butterfly | None = None
         """The newest retry that completes this attempt."""
         self._state: AttemptState = AttemptState(
-            spec, vector, encoded, timeout_seconds, surroundings, earlier._state if earlier else None
+            spec, vector, encoded, timeout_seconds, context, earlier._state if earlier else None
         )
         self._reducer = ReducerSide(self._state)
         self.sent: Settled | None = None
@@ -94,7 +94,7 @@ class Butterfly:
     async def run(self) -> AttemptResult:
         """Until the whole result is here. Raises AveragingError; the caller then calls `closed`, or if there is a `decision`
         lets others complete this attempt until it calls `let_go`."""
-        state, executor = self._state, self._state.around.executor
+        state, executor = self._state, self._state.context.executor
         loop = asyncio.get_running_loop()
         state.end.spawn(state.watch.look_on(state.awaited_by_means, state.peer), member=None)
         self._member.begin()
@@ -106,7 +106,7 @@ class Butterfly:
             await state.end.wait()
             if state.me in self._left_out:
                 await loop.run_in_executor(executor, state.assembly.take_back)
-            own = state.own.all_encoded() if state.own is not None and state.around.keeps_contributions else []
+            own = state.own.all_encoded() if state.own is not None and state.context.keeps_contributions else []
             packed, lengths = await loop.run_in_executor(executor, state.assembly.packed)
             has_result = True
         except AveragingError as error:
@@ -128,7 +128,7 @@ class Butterfly:
     def let_go(self) -> None:
         """The attempt has failed and is not completed: what came is kept for a retry."""
         state = self._state
-        state.around.held.keep(self.spec, self._reducer.uploads.kept())
+        state.context.held.keep(self.spec, self._reducer.uploads.kept())
         if state.earlier is None:
             state.leave_returned()
         self._release()
@@ -167,7 +167,7 @@ class Butterfly:
         if self._completion is not None:
             await self._completion.closed()
         await self._member.cut_off({member for member, peer in enumerate(self.spec.members) if peer not in spec.members})
-        self._completion = Butterfly(spec, state.vector, state.assembly.encoded, timeout_seconds, state.around, self)
+        self._completion = Butterfly(spec, state.vector, state.assembly.encoded, timeout_seconds, state.context, self)
         return self._completion
 
     def _follow(self, earlier: "Butterfly") -> None:
@@ -175,7 +175,7 @@ class Butterfly:
         state, before = self._state, earlier._state
 
         def fail_with_it() -> None:
-            failed = [peer for peer in before.end.late if peer in self.spec.members and peer != state.around.own_peer]
+            failed = [peer for peer in before.end.late if peer in self.spec.members and peer != state.context.own_peer]
             if failed:
                 state.end.fail("; ".join(before.end.late[peer] for peer in failed), tuple(failed))
 

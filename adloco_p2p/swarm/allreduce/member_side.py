@@ -90,8 +90,8 @@ class MemberSide:
         except StreamLost:
             if is_new or stream.bytes_received:
                 raise
-            timeout_seconds = max(0.1, min(state.around.limits.connect_seconds, state.end.deadline - self._loop.time()))
-            stream = await state.around.pool.open(state.peer(member), timeout_seconds)
+            timeout_seconds = max(0.1, min(state.context.limits.connect_seconds, state.end.deadline - self._loop.time()))
+            stream = await state.context.pool.open(state.peer(member), timeout_seconds)
             await self._exchange_on(stream, member, lane, parts, is_new=True)
 
     async def _exchange_on(
@@ -151,7 +151,7 @@ class MemberSide:
             state.check_outcome()
         stream.send(FrameKind.NOTE)
         state.watch.forget(stream)
-        state.around.pool.give_back(stream)
+        state.context.pool.give_back(stream)
 
     async def _keep_returned(self, reducer: int) -> bytes:
         """In a retry, once its inputs are decided: keep the parts that came back from this reducer. Returns the report to
@@ -192,7 +192,7 @@ class MemberSide:
                 if state.spec.place_of[part.index] in held:
                     continue
                 await sink.wait_for(turn + 1 - state.spec.window)
-                encoded = await self._loop.run_in_executor(state.around.executor, own.encoded, part)
+                encoded = await self._loop.run_in_executor(state.context.executor, own.encoded, part)
                 with way.sending(len(encoded)):
                     await stream.send_data(encoded)
         self._num_uploads -= 1
@@ -200,7 +200,7 @@ class MemberSide:
     async def _commit(self, own: OwnContribution) -> None:
         """Hash the own parts, while the first of them travel, and sign their root."""
         state = self._state
-        state.commitments.commit_own(await self._loop.run_in_executor(state.around.executor, own.leaves))
+        state.commitments.commit_own(await self._loop.run_in_executor(state.context.executor, own.leaves))
 
     async def _send_commitment(self, stream: FramedStream, reducer: int) -> None:
         frame = await self._state.commitments.own_frame(reducer)
@@ -210,11 +210,11 @@ class MemberSide:
     async def _reach(self, member: int) -> FramedStream:
         """Dial until it works; a peer that has just started may need a moment."""
         state = self._state
-        limits = state.around.limits
+        limits = state.context.limits
         give_up = min(state.end.deadline, self._loop.time() + limits.connect_seconds)
         while True:
             try:
-                return await state.around.pool.take(state.peer(member), max(0.1, give_up - self._loop.time()))
+                return await state.context.pool.take(state.peer(member), max(0.1, give_up - self._loop.time()))
             except StreamLost:
                 if self._loop.time() + limits.retry_seconds >= give_up:
                     raise
@@ -254,7 +254,7 @@ class MemberSide:
                 raise BadPart(member, "an average that is not finite, or of another size")
             state.assembly.settle(part, values)
 
-        await self._loop.run_in_executor(state.around.executor, settle)
+        await self._loop.run_in_executor(state.context.executor, settle)
         state.count_settled()
 
     async def _check_own_norm(self, reducer: int, products: bytes) -> None:
@@ -266,7 +266,7 @@ class MemberSide:
             theirs = diagonal_of(products, len(state.spec.contributors))[state.spec.contributors.index(state.me)]
         except RemoteProtocolError as error:
             raise BadPart(reducer, str(error)) from None
-        ours = await self._loop.run_in_executor(state.around.executor, state.own.sqnorm, reducer)
+        ours = await self._loop.run_in_executor(state.context.executor, state.own.sqnorm, reducer)
         if theirs != ours:
             raise BadPart(reducer, f"a squared norm of {theirs!r} for this host's parts, which have {ours!r}")
 
@@ -274,7 +274,7 @@ class MemberSide:
         """Refuse here, by name, what every other member would have to refuse."""
         state = self._state
         codec = state.spec.codec
-        if not await self._loop.run_in_executor(state.around.executor, fits, codec, state.vector):
+        if not await self._loop.run_in_executor(state.context.executor, fits, codec, state.vector):
             low, high = torch.aminmax(state.vector)
             why = f"the own vector has values from {float(low)} to {float(high)}; codec {codec.name} holds {codec.largest:.6g}"
             raise AveragingError(why, suspects=(state.peer(state.me),))

@@ -27,7 +27,7 @@ class ReducerSide:
         self._loop = asyncio.get_running_loop()
         self._returned: dict[int, asyncio.Future[tuple[int, ...]]] = {}
         """By member."""
-        self.uploads = Uploads(state.spec, state.me, state.reduction, state.around.held.begin(state.spec))
+        self.uploads = Uploads(state.spec, state.me, state.reduction, state.context.held.begin(state.spec))
 
     def begin(self) -> None:
         """Reduce at once the parts to which no other member contributes."""
@@ -61,7 +61,7 @@ class ReducerSide:
         state = self._state
         refused = self._reason_to_refuse(stream.peer, hello)
         if refused:
-            state.around.on_refused(stream.peer, refused)
+            state.context.on_refused(stream.peer, refused)
             stream.send(FrameKind.HELLO_REPLY, refusal(refused).encode())
             return False
         member = state.spec.members.index(stream.peer)
@@ -139,7 +139,7 @@ class ReducerSide:
     async def _take_over(self, member: int) -> bytes:
         """In a retry: report to this contributor which of its parts are held."""
         state = self._state
-        held, whole = await self.uploads.take_over(member, state.commitments.leaf, state.around.executor)
+        held, whole = await self.uploads.take_over(member, state.commitments.leaf, state.context.executor)
         for part in whole:
             state.end.spawn(self._complete(state.reduction.index_of(part)), member=None)
         return held
@@ -182,10 +182,10 @@ class ReducerSide:
         what the decision needs."""
         state = self._state
         await state.commitments.is_complete.wait()
-        await state.reduction.check(index, state.commitments.leaf, state.around.executor)
+        await state.reduction.check(index, state.commitments.leaf, state.context.executor)
         if not state.spec.needs_gram:
             await self._reduce(index)
-        elif await state.reduction.measure(index, state.around.executor):
+        elif await state.reduction.measure(index, state.context.executor):
             state.products.sign(state.me, state.reduction.products)
             self.put_products(state.me, state.reduction.products)
 
@@ -208,7 +208,7 @@ class ReducerSide:
     async def _reduce(self, index: int) -> None:
         state = self._state
         assert state.barrier.decision is not None
-        await state.reduction.reduce(index, state.barrier.decision, state.around.executor)
+        await state.reduction.reduce(index, state.barrier.decision, state.context.executor)
         if all(is_reduced.is_set() for is_reduced in state.reduction.is_reduced):
             state.receipts.sign(state.me, state.inputs, state.roots_of(state.me), state.products.all)
         state.count_settled()

@@ -57,7 +57,7 @@ class ShownContributions:
         connect: Callable[[PeerId, float], Awaitable[FramedStream]],
         local_fault: Callable[[], Awaitable[str | None]],
     ) -> None:
-        """`local_fault`: see `Surroundings`."""
+        """`local_fault`: see `Context`."""
         self._rechecks = rechecks
         self._connect = connect
         self._local_fault = local_fault

@@ -339,7 +339,7 @@ def test_a_stream_that_was_kept_was_silent_by_right(peers: Peers) -> None:
             return asyncio.create_task(call)
 
         await peers[0].averager.settled()
-        kept = tuple(peers[0].averager._around.pool._idle)
+        kept = tuple(peers[0].averager._context.pool._idle)
         assert kept
         for stream in kept:
             stream.last_received -= 10 * LIMITS.longest_stall_seconds
