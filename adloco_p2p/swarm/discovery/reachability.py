@@ -193,6 +193,19 @@ async def ping(p2p: P2P, peer: PeerId, *, wall_clock: Callable[[], float] = time
     )
 
 
+async def ping_all(p2p: P2P, peers: Sequence[PeerId]) -> dict[PeerId, ClockReading]:
+    """Those of the peers that answer; all are asked at once."""
+
+    async def ask(peer: PeerId) -> ClockReading | None:
+        try:
+            return await ping(p2p, peer)
+        except SwarmError:
+            return None
+
+    answers = await asyncio.gather(*map(ask, peers))
+    return {peer: answer for peer, answer in zip(peers, answers, strict=True) if answer is not None}
+
+
 async def ask_to_dial_back(p2p: P2P, peer: PeerId, addresses: Sequence[str]) -> Mapping[str, str | None]:
     """The result of dialling us from `peer`: per address that it tried, the problem or none. Raises SwarmError."""
     request = gossip_pb2.DialBackRequest(addresses=addresses[:MAX_ADDRESSES])
