@@ -46,7 +46,7 @@ from adloco_p2p.swarm.transport.stall_detector import StallDetector
 from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces, places_for_streams
 from adloco_p2p.swarm.transport.stream_pool import IDLE_SECONDS, StreamPool
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _STOP_SECONDS = 2.0  # for what is under way when this peer stops
 _NOTES_AT_ONCE = 16
@@ -342,7 +342,7 @@ class Averager:
         if earlier is not None:
             self._background.begin(self._serve_stragglers(earlier))
         for peer, why in result.left_out.items():
-            _LOG.info("averaging.left_out round=%d peer=%s reason=%s", spec.round, peer, why)
+            logger.info("averaging.left_out round=%d peer=%s reason=%s", spec.round, peer, why)
 
     async def settled(self) -> None:
         """Until slower members are served, notes are sent and drawn parts are made again; bounded."""
@@ -374,14 +374,14 @@ class Averager:
                     await stream.until_closed(limit_seconds)  # bytes on their way are lost with a stream
                     stream.close()
                 except StreamLost as error:
-                    _LOG.debug("averaging.note_lost peer=%s error=%s", peer, error)
+                    logger.debug("averaging.note_lost peer=%s error=%s", peer, error)
 
         others = [peer for peer in spec.members if peer != self._context.own_peer]
         try:
             async with asyncio.timeout(limit_seconds):
                 await asyncio.gather(*(notify(peer) for peer in others))
         except TimeoutError:
-            _LOG.debug("averaging.notes_lost key=%.12s", spec.key)
+            logger.debug("averaging.notes_lost key=%.12s", spec.key)
         finally:
             if closes is not None:
                 await self._close(closes)
@@ -434,7 +434,7 @@ class Averager:
                     reply = HelloReply.decode(await stream.receive(FrameKind.NOTE))
                 self._attempts.hear_note(stream.peer, hello, reply, is_stranger=is_stranger)
                 if count := self._noted.count(stream.peer, reply.reason, asyncio.get_running_loop().time()):
-                    _LOG.info(
+                    logger.info(
                         "averaging.note peer=%s key=%.12s count=%d reason=%s", stream.peer, hello.key, count, reply.reason
                     )
         return False
@@ -442,7 +442,7 @@ class Averager:
     def _note_refusal(self, peer: PeerId, reason: str) -> None:
         count = self._refusals.count(peer, reason, asyncio.get_running_loop().time())
         if count:
-            _LOG.warning("averaging.refused peer=%s count=%d reason=%s", peer, count, reason)
+            logger.warning("averaging.refused peer=%s count=%d reason=%s", peer, count, reason)
 
     async def _local_fault(self) -> str | None:
         """The fault of this peer's own network daemon, if there is one. A slow daemon, on a busy machine, is in order; one that

@@ -64,7 +64,7 @@ from adloco_p2p.swarm.allreduce.settled import Settled
 from adloco_p2p.swarm.allreduce.topology import AttemptResult, Context
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Butterfly:
@@ -251,7 +251,7 @@ class Butterfly:
                     await watch.has_ended.wait()
         except TimeoutError:
             served = uploads.num_streams
-            _LOG.info("averaging.serve_stragglers key=%.12s members=%d served=%d", self.spec.key, expected, served)
+            logger.info("averaging.serve_stragglers key=%.12s members=%d served=%d", self.spec.key, expected, served)
         finally:
             self.close()
 
