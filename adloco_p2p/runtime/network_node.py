@@ -46,7 +46,7 @@ from adloco_p2p.runtime.adapters.swarm_ports import (
 from adloco_p2p.runtime.node.background import in_background
 from adloco_p2p.runtime.node.event_sink import CountingSink
 from adloco_p2p.runtime.node.loop import Node, Ports
-from adloco_p2p.runtime.services import LocalPeer, control_server, live_figures, open_local, shown
+from adloco_p2p.runtime.services import LocalPeer, Service, control_server, live_figures, open_local, shown
 from adloco_p2p.storage.admission_files import keep_address, read_address
 from adloco_p2p.storage.attempt_keys import AttemptKeys
 from adloco_p2p.storage.journal import Journal
@@ -310,7 +310,15 @@ class NetworkPeer:
         )
         control = control_server(node, local, self._rate_limiter)
         metrics = node_endpoint(embedding.config, local.view)
-        services = (self._averager, self._server, self._wire, self._reachability, control, metrics, *self._base)
+        services: tuple[Service, ...] = (
+            self._averager,
+            self._server,
+            self._wire,
+            self._reachability,
+            control,
+            metrics,
+            *self._base,
+        )
         async with shown(local, node, services):
             local.sink.write(Listening(join_link=link, may_invite=self._may_invite()))
             with in_background(node, self._connecting()):

@@ -207,10 +207,10 @@ class PlanBook:
         """
         plan, states = self.plans.get(number), self._states.get((number, instance), {})
         planned = self.planned(instance, number)
-        planned = [peer for peer in planned if peer not in gone] or [*planned]
+        planned = tuple(peer for peer in planned if peer not in gone) or planned
         is_unreported = not any(peer in states for peer in planned)
         if plan is not None and is_unreported and self._have_none(planned, instance, number, gone):
-            planned = [peer for peer in self._may_have(plan, instance) if peer in states and peer not in gone]
+            planned = tuple(peer for peer in self._may_have(plan, instance) if peer in states and peer not in gone)
         if plan is None or not planned:
             return None
         joined = {roster_entry.peer: (roster_entry.joined_round, roster_entry.peer) for roster_entry in plan.roster}
