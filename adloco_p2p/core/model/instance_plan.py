@@ -149,7 +149,7 @@ class InstancePlan:
         return tuple(share.peer for share in self.hosts)
 
     def share(self, peer: PeerId) -> HostShare:
-        """Of a host."""
+        """The share of a host."""
         return next(share for share in self.hosts if share.peer == peer)
 
     def contributors(self, round: int) -> tuple[PeerId, ...]:
