@@ -37,12 +37,13 @@ from adloco_p2p.core.model.telemetry import Resumed, Stamped, Stopped, to_line
 from adloco_p2p.errors import StorageError, SwarmError
 from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.runtime.node.event_sink import stamp
+from adloco_p2p.sim.identities import signed_by
 from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
 from tests.core.core_values import peer
-from tests.core.ledger.test_admission import AUTHOR, KEY, agree, invited, ticketed_ledger
+from tests.core.ledger.test_admission import AUTHOR, KEY, agree, invited, statement, ticketed_ledger
 from tests.views.synthetic import OTHERS, START, THIS, events, stamped
 
 POOLS = """
@@ -648,11 +649,32 @@ def test_an_invitation_ends_with_the_signer_that_made_it_and_is_listed_so(
         assert main(["members", "--workdir", str(tmp_path), *more]) == 0
         return capsys.readouterr().out
 
-    assert f"invitation {KEY}: 1 seat taken\n" in listed()
+    assert f"invitation {KEY}: 1 of 2 seats taken\n" in listed()
     ledger.plans[-1] = replace(ledger.plans[-1], signers=(peer(1),))
-    assert f"invitation {KEY}: 1 seat taken, ended: its signer was removed\n" in listed()
+    assert f"invitation {KEY}: 1 of 2 seats taken, ended: its signer was removed\n" in listed()
     (shown,) = json.loads(listed("--json"))["invitations"]
-    assert shown == {"key": KEY, "seats_taken": 1, "is_revoked": False, "signer": AUTHOR}
+    assert shown == {"key": KEY, "seats": 2, "seats_taken": 1, "is_revoked": False, "signer": AUTHOR}
+
+
+def test_a_round_is_explained_with_the_orders_that_its_plan_carries_and_those_that_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = ticketed_ledger()
+    first = ledger.plans[-1]
+    ban = signed_by(AUTHOR, replace(statement("ban", peer(1)), reason="sends noise"))
+    entries = [agree(ledger, joined=[invited(peer(1))])]
+    entries.append(agree(ledger, departed=[peer(1)], statements=[ban]))
+    entries.append(agree(ledger, statements=[statement("pause", PeerId(""))]))
+    journal = Namespace(genesis=first, entries=entries)
+    monkeypatch.setattr(audit, "read_journal", lambda workdir: journal)
+
+    def explained(round: int) -> str:
+        assert main(["explain", str(round), "--workdir", str(tmp_path)]) == 0
+        return capsys.readouterr().out
+
+    assert "signed by" not in explained(1)
+    assert f"signed by {AUTHOR[-8:]}: ban {peer(1)}: sends noise\n" in explained(2) and "pauses" not in explained(2)
+    assert f"signed by {AUTHOR[-8:]}: pause\n  a signer pauses the run before round 4\n" in explained(3)
 
 
 def test_an_open_run_prints_its_link_to_every_peer_and_another_only_to_a_signer(

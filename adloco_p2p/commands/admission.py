@@ -81,7 +81,7 @@ def members(arguments: argparse.Namespace) -> int:
     run, ledger = read_ledger(arguments.workdir)
     plan = ledger.plans[-1]
     admissions = ledger.admissions
-    taken, revoked, inviters = admissions.seats_taken(), admissions.revoked(), admissions.inviters()
+    taken, revoked, used = admissions.seats_taken(), admissions.revoked(), admissions.invitations()
     invitations = sorted({*taken, *revoked})
     if arguments.json:
         seats = [
@@ -105,7 +105,13 @@ def members(arguments: argparse.Namespace) -> int:
             "course": canonical.to_plain(plan.course),
             "members": seats,
             "invitations": [
-                {"key": key, "seats_taken": taken[key], "is_revoked": key in revoked, "signer": inviters.get(key)}
+                {
+                    "key": key,
+                    "seats": used[key].seats if key in used else None,
+                    "seats_taken": taken[key],
+                    "is_revoked": key in revoked,
+                    "signer": used[key].signer if key in used else None,
+                }
                 for key in invitations
             ],
             "bans": [ban_fields(ruling) for ruling in admissions.bans().values()],
@@ -120,9 +126,10 @@ def members(arguments: argparse.Namespace) -> int:
     for seat in plan.roster:
         say("  " + "  ".join(_seat_words(seat, plan, ledger)))
     for key in invitations:
-        has_no_signer = key in inviters and inviters[key] not in plan.signers
+        has_no_signer = key in used and used[key].signer not in plan.signers
         end = ", revoked" if key in revoked else ", ended: its signer was removed" if has_no_signer else ""
-        say(f"invitation {key}: {plural(taken[key], 'seat')} taken{end}")
+        given = f"{taken[key]} of {plural(used[key].seats, 'seat')}" if key in used else plural(taken[key], "seat")
+        say(f"invitation {key}: {given} taken{end}")
     for line in ban_lines(list(admissions.bans().values())):
         say(line)
     return 0

@@ -16,6 +16,7 @@ from adloco_p2p.core.ledger.admission import Ruling
 from adloco_p2p.core.ledger.ledger import Ledger, chain, unconnected
 from adloco_p2p.core.ledger.validation import num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.course import in_words
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.ledger_entry import Decree, Evidence, LedgerEntry
 from adloco_p2p.core.model.plan import RoundPlan
@@ -134,6 +135,10 @@ def explain(arguments: argparse.Namespace) -> int:
             say(f"  joined: {request.peer}")
         for peer in entry.value.departed:
             say(f"  departed: {peer}")
+        for made in entry.value.statements:
+            say(f"  {_decree_words(made)}")
+    if ordered := in_words(plan.course, plan.round):
+        say(f"  {ordered}")
     for fork in plan.forks:
         say(f"  instance {fork.source} was copied to {', '.join(map(str, fork.targets))}: the warm-up is over")
     for merge in plan.merges:
@@ -278,6 +283,14 @@ def _document(plan: RoundPlan, entry: LedgerEntry | None) -> dict[str, object]:
         "votes": [] if entry is None else [vote.peer for vote in entry.certificate.votes],
         "is_last": plan.is_last,
     }
+
+
+def _decree_words(made: Decree) -> str:
+    """What a plan carries of a signer or of evidence."""
+    if isinstance(made, Evidence):
+        return f"evidence bans {made.subject}, which {made.reason}"
+    about = [made.action.replace("_", " "), *([made.subject] if made.subject else [])]
+    return f"signed by {made.signer[-8:]}: {' '.join(about)}{f': {one_line(made.reason)}' if made.reason else ''}"
 
 
 def _explain_instance(item: InstancePlan, entry: LedgerEntry | None) -> None:

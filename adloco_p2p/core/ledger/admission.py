@@ -89,9 +89,9 @@ class Admissions:
         """Peers that each invitation let in, by its key."""
         return Counter(invitation.key for invitation, _ in self._seats.values())
 
-    def inviters(self) -> Mapping[PeerId, PeerId]:
-        """Key of each invitation that let a peer in -> the signer that made it."""
-        return {invitation.key: invitation.signer for invitation, _ in self._seats.values()}
+    def invitations(self) -> Mapping[PeerId, Invitation]:
+        """Those that let a peer in, by their keys."""
+        return {invitation.key: invitation for invitation, _ in self._seats.values()}
 
     def invited_by(self, peer: PeerId) -> PeerId | None:
         """The key of the invitation that let the peer in."""

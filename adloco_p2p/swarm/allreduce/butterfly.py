@@ -4,20 +4,21 @@
 
 A member opens a few streams to each reducer, or takes those that the last average left open, and deals the parts to them in
 turn (`AllReduceSpec.lanes`): the daemon's flow control lets one stream alone fill only half of a long link. It does not wait
-for the reply: the first parts are on their way behind the hello. A reducer sums part i as soon as all contributors' part i is
-here, encodes the mean ONCE, and all members, the reducer too, decode those bytes: one result, byte for byte. At the end the
-member sends NOTE: it has all, and the stream is free for the next average.
+for the reply. A reducer sums part i as soon as all contributors' part i is here, encodes the mean ONCE, and all members, the
+reducer too, decode those bytes: one result, byte for byte. At the end the member sends NOTE: it has all, and the stream is free
+for the next average.
 
 In a retry a contributor first learns what a reducer holds of earlier attempts, and sends the rest; see `uploads.py`.
 
-On the first lane a contributor sends its COMMITMENT beside its parts, a reducer those of all (PLEDGES) before its first
-averaged part, and its RECEIPT after the last; see `pledges.py`. Parts are reduced when the commitments of all are
-here.
+On the first lane a contributor sends its COMMITMENT, a reducer those of all (PLEDGES) before its first averaged part, and its
+RECEIPT after the last; see `pledges.py`. Parts are reduced when the commitments of all are here, so they follow the commitment:
+ahead of it they would fill the link, and nothing would come back meanwhile.
 
-Under an aggregation rule that needs the Gram matrix (`gram_barrier.py`) uploads start at once as well; a reducer that has all
-contributions sends the inner products of its parts on the first lane (GRAM), and forms its parts when those of all reducers
-are here and the rule has decided. Every contributor computes the norm of its own parts as the reducer must have computed it:
-equal to the bit, or the reducer is a suspect.
+Under an aggregation rule that needs the Gram matrix (`gram_barrier.py`) parts do not wait for the commitment, which is hashed
+beside them: nothing comes back before all uploads are there. A reducer that has all contributions sends the inner products of
+its parts on the first lane (GRAM), and forms its parts when those of all reducers are here and the rule has decided. Every
+contributor computes the norm of its own parts as the reducer must have computed it: equal to the bit, or the reducer is a
+suspect.
 
 Flow control is end to end: on each lane a member sends part i only after it got averaged part i - `AllReduceSpec.window`, so a
 reducer takes no more than WINDOW parts of anyone ahead of the means, under a rule with a barrier all of its shard, and never

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Collection
 
 import torch
@@ -40,6 +41,8 @@ class MemberSide:
         """By reducer and lane: of averaged parts."""
         self._num_uploads = 0
         """Streams on which own parts go out now."""
+        self._sending_since = math.inf
+        """When the first own parts could go out; as `loop.time()`."""
         self._held_there: dict[int, asyncio.Future[frozenset[int]]] = {}
         """By reducer: places of the own parts that it holds of an earlier attempt, once it has reported them."""
         self._settling: dict[int, set[asyncio.Task[None]]] = {}
@@ -120,12 +123,12 @@ class MemberSide:
         stream.sink = sink
         stream.send(FrameKind.HELLO, self._hello(lane))
         begun = self._loop.time()
-        if state.own is not None:
-            state.end.spawn(self._send_own(state.own, stream, sink, member, parts), member=member)
         if state.own is not None and lane == 0:
             state.end.spawn(self._send_commitment(stream, member), member=member)
+        if state.own is not None:
+            state.end.spawn(self._send_own(state.own, stream, sink, member, parts), member=member)
         reply = HelloReply.decode(await stream.receive(FrameKind.HELLO_REPLY))
-        waited = 0.0 if state.spec.is_retry else self._loop.time() - begun  # own parts followed the hello at once
+        waited = 0.0 if state.spec.is_retry else max(0.0, self._loop.time() - max(begun, self._sending_since))
         if reply.status == "refused":
             raise AveragingError(f"{state.peer(member)} refused: {reply.reason}", suspects=(state.peer(member),))
         if reply.status == "failed":
@@ -184,6 +187,9 @@ class MemberSide:
         self, own: OwnContribution, stream: FramedStream, sink: PartSink, reducer: int, parts: tuple[Part, ...]
     ) -> None:
         state = self._state
+        if not state.spec.needs_gram:  # parts are reduced as they come, with the commitment: behind them it would come late
+            await state.commitments.wait_for(state.me)
+        self._sending_since = min(self._sending_since, self._loop.time())
         held = await self._held_by(reducer)
         self._num_uploads += 1
         way = self.uplink.new_way()
@@ -198,7 +204,7 @@ class MemberSide:
         self._num_uploads -= 1
 
     async def _commit(self, own: OwnContribution) -> None:
-        """Hash the own parts, while the first of them travel, and sign their root."""
+        """Hash the own parts and sign their root."""
         state = self._state
         state.commitments.commit_own(await self._loop.run_in_executor(state.context.executor, own.leaves))
 

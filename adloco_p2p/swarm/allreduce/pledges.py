@@ -145,6 +145,7 @@ class CommitmentBook:
         """The roots of all contributors are here and, on a reducer, the hashes of all its parts."""
         self._spec, self._me = spec, me
         self._notary = notary
+        self._is_here = {member: asyncio.Event() for member in spec.contributors}
         self._pledges: dict[int, Pledge] = {}
         self._leaves: dict[int, tuple[bytes, ...]] = {}
         """By contributor: roots of its parts for this reducer."""
@@ -152,7 +153,6 @@ class CommitmentBook:
         """And of its shards, by reducer."""
         self.own_leaves: tuple[tuple[bytes, ...], ...] = ()
         """Roots of the own parts, by reducer; none of a member that only receives."""
-        self._has_own = asyncio.Event()
 
     @property
     def roots(self) -> list[Digest]:
@@ -164,6 +164,10 @@ class CommitmentBook:
         """Contributors that have not committed themselves here."""
         return tuple(member for member in self._spec.contributors if member not in self._leaves)
 
+    async def wait_for(self, member: int) -> None:
+        """Until this contributor has committed itself here, or, if it is this member, has hashed its parts."""
+        await self._is_here[member].wait()
+
     def leaf(self, member: int, part: Part) -> bytes:
         """Root that a contribution to one of this reducer's parts must have; only when complete."""
         return self._leaves[member][self._spec.place_of[part.index]]
@@ -173,11 +177,10 @@ class CommitmentBook:
         self.own_leaves = leaves
         root = root_of(self._spec, [tree_root(shard) for shard in leaves])
         self._put(self._me, self._notary.pledge(self._spec, "contribution", root), leaves[self._me])
-        self._has_own.set()
 
     async def own_frame(self, reducer: int) -> bytes:
         """The own commitment as this reducer gets it, once it is made."""
-        await self._has_own.wait()
+        await self.wait_for(self._me)
         commitment = Commitment(
             pledge=self._pledges[self._me],
             shards=tuple(Digest(tree_root(shard).hex()) for shard in self.own_leaves),
@@ -232,6 +235,7 @@ class CommitmentBook:
             raise AveragingError(f"{pledge.peer} committed itself to two contributions", suspects=(pledge.peer,))
         if leaves is not None:
             self._leaves[member] = leaves
+            self._is_here[member].set()
         is_reducer = bool(self._spec.shards[self._me])
         if len(self._pledges) == len(self._spec.contributors) and not (is_reducer and self.missing):
             self.is_complete.set()

@@ -88,7 +88,7 @@ class ReducerSide:
                 stream.send(FrameKind.HELD, await self._take_over(member))
             if contributes:
                 first = await self.uploads.first_parts(member, lane)
-                throughput = state.end.spawn(self._send_throughput(stream, sink, first), member=member)
+                throughput = state.end.spawn(self._send_throughput(stream, member, sink, first), member=member)
             if contributes and lane == 0:
                 if not state.spec.is_retry:
                     await self._take_commitment(stream, member)
@@ -144,8 +144,10 @@ class ReducerSide:
             state.end.spawn(self._complete(state.reduction.index_of(part)), member=None)
         return held
 
-    async def _send_throughput(self, stream: FramedStream, sink: PartSink, first: Sequence[Part]) -> None:
+    async def _send_throughput(self, stream: FramedStream, member: int, sink: PartSink, first: Sequence[Part]) -> None:
         """Report to the member how fast its first parts came: those that it sends without waiting for others."""
+        if not self._state.spec.needs_gram:  # they follow the commitment
+            await self._state.commitments.wait_for(member)
         begun = self._loop.time()
         await sink.wait_for(len(first))
         seconds = self._loop.time() - begun

@@ -263,7 +263,7 @@ def test_a_part_that_its_sender_did_not_commit_itself_to_is_not_reduced(
         return made
 
     async def after_hashing(self: member_side.MemberSide, own: OwnContribution, *arguments: object) -> None:
-        await self._state.commitments._has_own.wait()
+        await self._state.commitments.wait_for(self._state.me)
         await send_own(self, own, *arguments)  # type: ignore[arg-type]
 
     send_own = member_side.MemberSide._send_own
