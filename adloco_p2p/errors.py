@@ -6,7 +6,8 @@ AdlocoError
     LocalProtocolError        ours: a bug; crash, the supervisor restarts
     RemoteProtocolError       theirs: drop the message, count it against the peer
   SwarmError                  the network's: retried until a deadline, then an event
-    AveragingError             an averaging attempt ended without a result
+    AveragingError            an averaging attempt ended without a result
+      ContributionNotShown    a contributor did not show what it had committed itself to
     ProtocolOutgrown          the run needs a newer version: the user's to upgrade
     StateTransferFailed       no donor could serve the requested state
     NoNodeError               no node runs where a verb looks for one: the user's; exit 2

@@ -149,7 +149,7 @@ def shape() -> None:
 def weight() -> None:
     def make_average(average: Any) -> Any:
         async def averaged(self: Averager, asked: Average, vector: torch.Tensor, **details: Any) -> Any:
-            mine = tuple((peer, HUGE if peer == self._around.own_peer else n) for peer, n in asked.weights)
+            mine = tuple((peer, HUGE if peer == self._context.own_peer else n) for peer, n in asked.weights)
             return await average(self, replace(asked, weights=mine), vector, **details)
 
         return averaged

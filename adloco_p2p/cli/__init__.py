@@ -89,7 +89,7 @@ FIRST_STEPS = {
     "import_weights:import_weights": "reading the weights",
     "trained_model:generate": "loading the model",
     "inspect:report": "drawing the run",
-    "inspect:plan": "computing the need",
+    "plan:plan": "computing the need",
     "observe:dashboard": "importing libraries",
     "observe:leaderboard": "checking the ledger",
     "audit:show": "reading the ledger",

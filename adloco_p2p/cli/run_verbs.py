@@ -133,7 +133,7 @@ def planning(verbs: Verbs) -> None:
         "--workdir", type=Path, metavar="DIR", help="compare with what happened in this directory; its run, without CONFIG"
     )
     json_output(plan)
-    plan.set_defaults(verb="inspect:plan")
+    plan.set_defaults(verb="plan:plan")
 
 
 def ledger(verbs: Verbs) -> None:

@@ -20,7 +20,8 @@ from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_command, read_run
 from adloco_p2p.views import own_part, progress, units
 from adloco_p2p.views.node_status import lines, summary, traffic_words
-from adloco_p2p.views.status import Status, replay
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import replay
 
 ENDED = "the node has ended; waiting for it to come back"
 RETRY_SECONDS = 1.0

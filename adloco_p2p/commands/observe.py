@@ -70,9 +70,9 @@ def _count_parameters(run: RunConfig) -> int | None:
     """Of the run's model, for the bytes that it moves; none where a tokenizer or weights would have to be fetched first."""
     if run.tokenizer.source != "bytes" or run.model.pretrained is not None or run.model.program or run.packages:
         return None
-    from adloco_p2p.commands.inspect import count_parameters
+    from adloco_p2p.commands.plan import memory_need_of
 
-    return count_parameters(run)
+    return memory_need_of(run).num_parameters
 
 
 def leaderboard(arguments: argparse.Namespace) -> int:

@@ -21,7 +21,8 @@ from adloco_p2p.runtime.node.event_sink import View, stamp
 from adloco_p2p.storage.disk import reported
 from adloco_p2p.storage.workdir import ENDING, READY, holder_of
 from adloco_p2p.views.members import MemberRow, member_row
-from adloco_p2p.views.status import Status, apply, replay
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import apply, replay
 
 LOOK_SECONDS = 0.2
 STOP_SECONDS = 120.0

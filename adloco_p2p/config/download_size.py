@@ -11,7 +11,7 @@ MOST_OF_DISK = 0.9
 MOST_OF_MEMORY = 0.9
 """Part of the machine's memory that the weights of a model may have."""
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def check_download(
@@ -23,7 +23,7 @@ def check_download(
         return
     place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free
-    _LOG.warning("hub.download %s=%s size=%s free=%s directory=%s", setting, name, _size(num_bytes), _size(free), place)
+    logger.warning("hub.download %s=%s size=%s free=%s directory=%s", setting, name, _size(num_bytes), _size(free), place)
     if num_bytes > MOST_OF_DISK * free and num_bytes > MOST_OF_DISK * (free + _held(directory)):
         raise ConfigError(
             f"{setting}: {name!r} is {_size(num_bytes)} to be downloaded; {_size(free)} are free in {place}, of which at most"

@@ -15,9 +15,10 @@ from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from adloco_p2p.config.combinations import combinations, peer_combinations
+from adloco_p2p.config.combinations import combinations
 from adloco_p2p.config.documents import is_shipped, parse_override, read_document, read_run_document, shortened
 from adloco_p2p.config.fields import accepted, differences, flatten, flatten_fully, sections_of, setting_of, settings_of, shown
+from adloco_p2p.config.machine_combinations import peer_combinations
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.presets import preset_of
 from adloco_p2p.config.run_config import RunConfig

@@ -18,7 +18,7 @@ from adloco_p2p.data.source import columns_of, text_of
 from adloco_p2p.data.tokenizer import Tokenizer
 from adloco_p2p.errors import ConfigError
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ExampleReader:
@@ -85,7 +85,7 @@ def examples_of(dataset: Any, reader: ExampleReader) -> Iterator[tuple[str, Exam
         else:
             num_skipped += 1
     if num_skipped:
-        _LOG.warning("%d of %d rows have nothing to learn within %d tokens", num_skipped, num_rows, reader.sequence_length)
+        logger.warning("%d of %d rows have nothing to learn within %d tokens", num_skipped, num_rows, reader.sequence_length)
 
 
 def pack_examples(examples: Iterable[Example], *, sequence_length: int, vocab_size: int, padding: int) -> ExampleRows:

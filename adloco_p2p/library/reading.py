@@ -23,7 +23,7 @@ from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_
 from adloco_p2p.storage.event_log import read_events
 from adloco_p2p.storage.workdir import EVENTS, meant_workdir, read_run
 from adloco_p2p.views.ledger_events import LedgerEvents
-from adloco_p2p.views.status import apply, replay
+from adloco_p2p.views.status_fold import apply, replay
 
 if TYPE_CHECKING:
     import pandas

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
 from adloco_p2p.storage.workdir import HELPING, Workdir
@@ -33,15 +32,13 @@ async def serve(*, workdir: Workdir, config: PeerConfig, initial_peers: Sequence
         workdir.enter(HELPING)
         say(await swarm_node.describe_reachability())
         say(f"initial peers: {' '.join(await swarm_node.addresses())}")
-        ended = asyncio.create_task(swarm_node.wait_until_dead())
-        tasks = [ended, asyncio.create_task(stopped.wait()), asyncio.create_task(visitors.watch(swarm_node))]
+        works = (swarm_node.watch_daemon(), stopped.wait(), visitors.watch(swarm_node))
+        tasks = [asyncio.ensure_future(work) for work in works]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
         for task in done:
             task.result()
-        if ended in done:
-            raise SwarmError("the p2p daemon ended; start again", code="E306")
         await reachability.stop()
     finally:
         await metrics.stop()

@@ -22,7 +22,7 @@ from adloco_p2p.storage.workdir import EVENTS, JOURNAL, read_run
 from adloco_p2p.views.comparison import ComparedRun
 from adloco_p2p.views.page import Document, ShownRun, document, plans_of, side_by_side
 from adloco_p2p.views.peer_page import PeerDocuments, peer_documents
-from adloco_p2p.views.status import replay
+from adloco_p2p.views.status_fold import replay
 from adloco_p2p.web.server import Address, Page, Server
 
 PERIOD_SECONDS = 1.0

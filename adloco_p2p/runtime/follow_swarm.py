@@ -21,7 +21,7 @@ from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.protocol import unfollowed
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import PeerCard
-from adloco_p2p.errors import ProtocolOutgrown, SwarmError
+from adloco_p2p.errors import ProtocolOutgrown
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
 from adloco_p2p.runtime.adapters.run_history import ledger_events_of
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
@@ -50,7 +50,7 @@ async def follow_swarm(*, target: JoinTarget, address: Address, count_parameters
     """Serve the page of a run that others train, until the user stops it. Raises ConfigError and SwarmError."""
     linked, addresses = split_initial_peers(target.initial_peers)
     config = PeerConfig(client_mode=True, use_auto_relay=False)  # others need not reach an observer
-    initial_peers = [f"{a.transport}/p2p/{a.peer}" for a in addresses]
+    initial_peers = [str(known) for known in addresses]
     with tempfile.TemporaryDirectory(prefix="adloco-dashboard-") as folder:
         async with served(address, say) as page:
             swarm_node = await SwarmNode.start(workdir=Path(folder), config=config, initial_peers=initial_peers)
@@ -83,7 +83,7 @@ async def _follow(
             node.failure(),
             node.refresh_connections(discovery),
             _show_swarm(page, node, run, parameters),
-            _watch_daemon(swarm_node),
+            swarm_node.watch_daemon(),
         )
 
 
@@ -189,8 +189,3 @@ async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameter
             shown = (ledger.head, alive, known, cards)
             page.show(*await asyncio.to_thread(drawn, tuple(ledger.entries), alive, known, cards))
         await rest(begun)
-
-
-async def _watch_daemon(swarm_node: SwarmNode) -> None:
-    await swarm_node.wait_until_dead()
-    raise SwarmError("the p2p daemon ended; start again", code="E306")

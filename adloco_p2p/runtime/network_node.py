@@ -26,7 +26,6 @@ from adloco_p2p.core.model.scalars import InstanceId, PeerId, as_label
 from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.peer.peer import Peer
-from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.runtime.adapters.embedding import Embedding
@@ -47,7 +46,7 @@ from adloco_p2p.runtime.adapters.swarm_ports import (
 from adloco_p2p.runtime.node.background import in_background
 from adloco_p2p.runtime.node.event_sink import CountingSink
 from adloco_p2p.runtime.node.loop import Node, Ports
-from adloco_p2p.runtime.services import LocalPeer, control_server, live_figures, open_local
+from adloco_p2p.runtime.services import LocalPeer, Service, control_server, live_figures, open_local, shown
 from adloco_p2p.storage.admission_files import keep_address, read_address
 from adloco_p2p.storage.attempt_keys import AttemptKeys
 from adloco_p2p.storage.journal import Journal
@@ -67,7 +66,7 @@ from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import GossipWire
-from adloco_p2p.swarm.transport.log_limiter import Refusals
+from adloco_p2p.swarm.transport.log_limiter import LogLimiter
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 from adloco_p2p.swarm.transport.traffic import Meter, Traffic
 from adloco_p2p.training.device import select_devices
@@ -140,7 +139,7 @@ async def _on_the_network(
     swarm_node = await SwarmNode.start(
         workdir=embedding.workdir.path,
         config=embedding.config,
-        initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in initial_peers],
+        initial_peers=[str(address) for address in initial_peers],
         may_begin_alone=may_begin_alone,
         say=embedding.say,
     )
@@ -256,16 +255,16 @@ class NetworkPeer:
         self._local = local
         self._manifest = manifest
         self._journal = NetworkJournal(journal)
-        self._agreement = self._agree(contacts, ticket)
+        self._agreement = self._new_agreement(contacts, ticket)
         self._members = Members(lambda: self._agreement.ledger.plans)
-        self._refusals = Refusals()
+        self._refusals = LogLimiter()
         self._traffic = traffic = Traffic()
         self._rate_limiter = RateLimiter(
             traffic,
             up_bytes_per_second=config.upload_bytes_per_second,
             down_bytes_per_second=config.download_bytes_per_second,
         )
-        self._wire = self._gossip()
+        self._wire = self._new_wire()
         self._averager = Averager(
             self._endpoint(traffic.averaging),
             codec=run.averaging.codec,
@@ -291,10 +290,10 @@ class NetworkPeer:
         self._states = NetworkStates(
             self._server, fetcher, num_parameters=engine.num_parameters, dtypes=engine.state_dtypes, write=write
         )
-        self._reachability = self._reached()
+        self._reachability = self._new_reachability()
         self._maintenance = PeerMaintenance(swarm_node, discovery, run=run.digest, roster=self._roster, write=local.sink.write)
         self._messenger = NetworkMessenger(self._wire, roster=self._roster, fail=self._fail)
-        self._node = self._loop()
+        self._node = self._new_node()
 
     async def run(self, link: str) -> Stop:
         """Train to the end of the run, or until the user stops it. `link`: for others to join by."""
@@ -311,31 +310,26 @@ class NetworkPeer:
         )
         control = control_server(node, local, self._rate_limiter)
         metrics = node_endpoint(embedding.config, local.view)
-        embedding.steer(node, embedding.config)
-        embedding.workdir.on_phase(None)  # from here on the view shows what happens
-        local.view.start()
-        try:
-            local.sink.write(local.started)
+        services: tuple[Service, ...] = (
+            self._averager,
+            self._server,
+            self._wire,
+            self._reachability,
+            control,
+            metrics,
+            *self._base,
+        )
+        async with shown(local, node, services):
             local.sink.write(Listening(join_link=link, may_invite=self._may_invite()))
-            node.attach(asyncio.get_running_loop())
-            async with contextlib.AsyncExitStack() as services:
-                for service in (self._averager, self._server, self._wire, self._reachability, control, metrics):
-                    await service.start()
-                    services.push_async_callback(service.stop)
-                for donor in self._base:
-                    await donor.start()
-                    services.push_async_callback(donor.stop)
-                with in_background(node, self._connecting()):
-                    if embedding.should_gather or local.durable is None:
-                        await self._gather()
-                    embedding.workdir.enter(None)
-                    with in_background(node, [schedule.run(), *self._background()]):
-                        try:
-                            return await node.run(Started(durable=durable, capacity=local.capacity))
-                        finally:
-                            await self._messenger.drain()
-        finally:
-            local.view.stop()
+            with in_background(node, self._connecting()):
+                if embedding.should_gather or local.durable is None:
+                    await self._gather()
+                embedding.workdir.enter(None)
+                with in_background(node, [schedule.run(), *self._background()]):
+                    try:
+                        return await node.run(Started(durable=durable, capacity=local.capacity))
+                    finally:
+                        await self._messenger.drain()
 
     def _may_invite(self) -> bool:
         is_signer = self._swarm_node.identity.peer_id in self._agreement.ledger.plans[-1].signers
@@ -346,7 +340,7 @@ class NetworkPeer:
     def _endpoint(self, meter: Meter) -> Endpoint:
         return Endpoint(self._swarm_node.p2p, pace=self._rate_limiter, meter=meter, members=self._members)
 
-    def _agree(self, contacts: Sequence[PeerId], ticket: Ticket | None) -> GossipAgreement:
+    def _new_agreement(self, contacts: Sequence[PeerId], ticket: Ticket | None) -> GossipAgreement:
         run, identity = self._local.run, self._swarm_node.identity
         return GossipAgreement(
             self._local.me,
@@ -363,7 +357,7 @@ class NetworkPeer:
             ticket=ticket,
         )
 
-    def _reached(self) -> AdlocoReachability:
+    def _new_reachability(self) -> AdlocoReachability:
         return AdlocoReachability(
             self._swarm_node.p2p,
             run=self._local.run.digest,
@@ -371,7 +365,7 @@ class NetworkPeer:
             protocol=lambda: self._agreement.ledger.plans[-1].protocol,
         )
 
-    def _gossip(self) -> GossipWire:
+    def _new_wire(self) -> GossipWire:
         return GossipWire(
             self._endpoint(self._traffic.gossip),
             run=self._local.run.digest,
@@ -384,7 +378,7 @@ class NetworkPeer:
             protocol=self._local.run.protocol,
         )
 
-    def _loop(self) -> Node:
+    def _new_node(self) -> Node:
         local = self._local
         size, out_of_reach = local.engine.num_averaged, self._maintenance.out_of_reach
         attempts = AttemptKeys(local.embedding.workdir.attempts_path)
@@ -421,7 +415,7 @@ class NetworkPeer:
             self._wire.pump(),
             self._maintenance.announce(name=self._local.run.name, author=self._manifest.author),
             self._maintenance.refresh_connections(),
-            self._watch_daemon(),
+            self._swarm_node.watch_daemon(remedy="start again, the checkpoint stands"),
         ]
 
     def _background(self) -> list[Coroutine[Any, Any, None]]:
@@ -458,7 +452,3 @@ class NetworkPeer:
 
     def _fail(self, error: BaseException) -> None:
         self._node.post(error)
-
-    async def _watch_daemon(self) -> None:
-        await self._swarm_node.wait_until_dead()
-        raise SwarmError("the p2p daemon ended; start again, the checkpoint stands", code="E306")

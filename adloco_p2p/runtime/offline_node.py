@@ -1,6 +1,5 @@
 """A peer alone: the same loop and the same plans as in a swarm, without a network."""
 
-import asyncio
 from collections.abc import Sequence
 
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
@@ -12,7 +11,7 @@ from adloco_p2p.core.planning.round_plan import next_plan
 from adloco_p2p.runtime.adapters.metrics_endpoint import node_endpoint
 from adloco_p2p.runtime.node.background import in_background
 from adloco_p2p.runtime.node.loop import Node, Ports
-from adloco_p2p.runtime.services import LocalPeer, control_server, live_figures
+from adloco_p2p.runtime.services import LocalPeer, control_server, live_figures, shown
 from adloco_p2p.swarm.in_memory import MemorySwarm
 
 
@@ -47,20 +46,8 @@ async def train_alone(local: LocalPeer) -> Stop:
             scorer=local.scorer,
         ),
     )
-    embedding, control = local.embedding, control_server(node, local, None)
-    metrics = node_endpoint(embedding.config, local.view)
-    embedding.steer(node, embedding.config)
-    embedding.workdir.on_phase(None)  # from here on the view shows what happens
-    local.view.start()
-    try:
-        local.sink.write(local.started)
-        node.attach(asyncio.get_running_loop())
-        await control.start()
-        embedding.workdir.enter(None)
-        await metrics.start()
+    services = (control_server(node, local, None), node_endpoint(local.embedding.config, local.view))
+    async with shown(local, node, services):
+        local.embedding.workdir.enter(None)
         with in_background(node, live_figures(local, None)):
             return await node.run(Started(durable=durable, capacity=local.capacity))
-    finally:
-        await metrics.stop()
-        await control.stop()
-        local.view.stop()

@@ -4,10 +4,11 @@ Nothing here decides anything about training.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from adloco_p2p.config.fields import flatten_fully
 from adloco_p2p.config.run_config import RunConfig
@@ -29,11 +30,11 @@ from adloco_p2p.runtime.adapters.task_child import TaskChild, can_score
 from adloco_p2p.runtime.adapters.tracking import TrackedSink
 from adloco_p2p.runtime.node.event_sink import Sink
 from adloco_p2p.runtime.node.loop import Node
-from adloco_p2p.runtime.node.ports import RateLimiter
 from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.disk import check_room
 from adloco_p2p.storage.event_log import EventLog, read_events
 from adloco_p2p.swarm.p2p.identity import Identity
+from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 from adloco_p2p.trackers import Tracker, open_tracker
 from adloco_p2p.training.device import select_devices
 from adloco_p2p.training.gpu_use import gpu_use
@@ -195,6 +196,33 @@ def control_server(node: Node, local: LocalPeer, rate_limiter: RateLimiter | Non
         workdir=local.embedding.workdir.path,
         listen=parse_listen(local.embedding.config.control_address),
     )
+
+
+class Service(Protocol):
+    """What a node offers beside its loop."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+@asynccontextmanager
+async def shown(local: LocalPeer, node: Node, services: Iterable[Service]) -> AsyncIterator[None]:
+    """From here on the view shows what happens, the user can end the node, and events wait for its loop. `services` start in
+    order, and stop in reverse."""
+    local.embedding.steer(node, local.embedding.config)
+    local.embedding.workdir.on_phase(None)
+    local.view.start()
+    try:
+        local.sink.write(local.started)
+        node.attach(asyncio.get_running_loop())
+        async with AsyncExitStack() as running:
+            for service in services:
+                await service.start()
+                running.push_async_callback(service.stop)
+            yield
+    finally:
+        local.view.stop()
 
 
 def live_figures(local: LocalPeer, rate_limiter: RateLimiter | None) -> list[Coroutine[Any, Any, None]]:

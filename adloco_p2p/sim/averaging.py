@@ -263,7 +263,7 @@ class Averaging:
         self._machines[peer].feed(finished, process)
 
     def _handed_out(self, attempt: _Attempt, peer: PeerId) -> dict[PeerId, object]:
-        """What this member gets in place of the average from each reducer that lies; of several the last one's words count."""
+        """In place of the average, by each reducer that lies; of several the last one counts."""
         reducers = _reducers(attempt.joined[peer].effect)
         liars = {other: self._machines[other].liar for other in attempt.joined if other in reducers - {peer}}
         return {other: liar.hands_out(peer, attempt.average) for other, liar in liars.items() if liar and liar.hands_out}

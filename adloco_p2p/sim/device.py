@@ -102,14 +102,14 @@ class Device(Protocol):
     def adopt(self, instance: InstanceId, state: object) -> None: ...
 
     def discard(self, instance: InstanceId) -> None:
-        """What the round under way has trained counts for nothing."""
+        """The inner steps of the round under way count for nothing."""
 
     def drop(self, instance: InstanceId) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTraits:
-    """What differs from machine to machine."""
+    """The differences between machines."""
 
     peer: PeerId
     life: int

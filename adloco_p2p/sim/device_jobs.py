@@ -116,7 +116,7 @@ class DeviceJobs:
     # --- inner steps -------------------------------------------------------------------------------------------------
 
     def _stop_inner(self, instance: InstanceId) -> None:
-        """After the present step. What else was asked of the device comes no sooner for that."""
+        """After the present step. Other jobs of the device come no sooner for that."""
         now, process, inner = self._around.queue.now, self._process, self._inner.pop(instance, None)
         if inner is None or now >= inner.begin + inner.seconds:
             return

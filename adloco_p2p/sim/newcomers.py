@@ -22,7 +22,7 @@ WORK_PLANS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newcomer:
-    """What the world knows of one. World times, seconds."""
+    """The world's record of one. World times, seconds."""
 
     peer: PeerId
     steady_since: float
@@ -33,8 +33,8 @@ class Newcomer:
 
 
 def broken(newcomer: Newcomer, plans: Sequence[tuple[float, LedgerEntry]]) -> str:
-    """What a newcomer was promised and did not get; empty where nothing. `plans`: of the run, and when the first peer had each.
-    World time, seconds."""
+    """The promise to a newcomer that was not kept; empty where there is none. `plans`: of the run, and when the first peer had
+    each. World time, seconds."""
     peer, state_since = newcomer.peer, newcomer.state_since
     since = [(at, entry) for at, entry in plans if at >= newcomer.steady_since]
     seated = [(at, entry) for at, entry in since if peer in roster_of(entry.plan)]

@@ -1,6 +1,6 @@
 """Averages of simulated machines as small vectors, so that what a reducer signed for one can be shown to be wrong.
 
-Every member reduces one slice of two values. What the machines hold as an average (`sim/device.py`) is opaque; a reducer that
+Every member reduces one slice of two values. The average that the machines hold (`sim/device.py`) is opaque; a reducer that
 hands out another one than follows from the contributions has a sum that follows from that other one.
 """
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from adloco_p2p import decode
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import ProofOfWork, Statement, Ticket
-from adloco_p2p.errors import RemoteProtocolError, StorageError
-from adloco_p2p.storage.disk import replace_file, reported, write_all
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.storage.disk import keep_file, read_value, replace_file, reported, write_all
 
 MAX_BYTES = 1 << 16
 """Of a ticket or a statement; both are less than two kilobytes."""
@@ -30,9 +30,7 @@ def read_address(workdir: Path) -> str:
 
 def keep_address(workdir: Path, link: str) -> None:
     """Raises StorageError."""
-    path = workdir / "address.txt"
-    with reported(path):
-        replace_file(path, f"{link}\n".encode("ascii"))
+    keep_file(workdir / "address.txt", f"{link}\n".encode("ascii"))
 
 
 def read_invitations(workdir: Path) -> list[str]:
@@ -52,19 +50,12 @@ def keep_invitations(workdir: Path, tokens: list[str]) -> None:
 
 def read_ticket(workdir: Path) -> Ticket | None:
     """Raises StorageError."""
-    path = workdir / "ticket.json"
-    try:
-        with reported(path):
-            return decode.decode(Ticket, path.read_bytes(), max_bytes=MAX_BYTES) if path.exists() else None
-    except RemoteProtocolError as error:
-        raise StorageError(f"{path}: damaged ({error}); remove it and join with a link", code="E405") from None
+    return read_value(Ticket, workdir / "ticket.json", max_bytes=MAX_BYTES, remedy="remove it and join with a link")
 
 
 def keep_ticket(workdir: Path, ticket: Ticket) -> None:
     """Raises StorageError."""
-    path = workdir / "ticket.json"
-    with reported(path):
-        replace_file(path, canonical.encode(ticket))
+    keep_file(workdir / "ticket.json", canonical.encode(ticket))
 
 
 def read_proof(workdir: Path) -> ProofOfWork | None:
@@ -77,9 +68,7 @@ def read_proof(workdir: Path) -> ProofOfWork | None:
 
 def keep_proof(workdir: Path, proof: ProofOfWork) -> None:
     """Raises StorageError."""
-    path = workdir / "proof.json"
-    with reported(path):
-        replace_file(path, canonical.encode(proof))
+    keep_file(workdir / "proof.json", canonical.encode(proof))
 
 
 def keep_statement(workdir: Path, statement: Statement) -> None:
@@ -93,11 +82,7 @@ def keep_statement(workdir: Path, statement: Statement) -> None:
 def read_statements(workdir: Path) -> dict[Path, Statement]:
     """Those that no plan carries yet, as far as the node has noticed. Raises StorageError."""
     folder = workdir / "statements"
-    found = {}
     with reported(folder):
-        for path in sorted(folder.glob("*.json")):
-            try:
-                found[path] = decode.decode(Statement, path.read_bytes(), max_bytes=MAX_BYTES)
-            except RemoteProtocolError as error:
-                raise StorageError(f"{path}: damaged ({error}); remove it and state it again", code="E405") from None
-    return found
+        paths = sorted(folder.glob("*.json"))
+    read = {path: read_value(Statement, path, max_bytes=MAX_BYTES, remedy="remove it and state it again") for path in paths}
+    return {path: statement for path, statement in read.items() if statement is not None}

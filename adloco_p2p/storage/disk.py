@@ -8,10 +8,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
+from typing import TypeVar
 
 from safetensors import SafetensorError
 
-from adloco_p2p.errors import StorageError
+from adloco_p2p import decode
+from adloco_p2p.errors import RemoteProtocolError, StorageError
+
+T = TypeVar("T")
 
 _WHAT_TO_DO = {
     errno.ENOSPC: "the disk is full; free some space and start again, nothing was overwritten",
@@ -47,6 +51,16 @@ def reported(path: Path) -> Iterator[None]:
 
 def _problem(path: Path, number: int, words: str) -> StorageError:
     return StorageError(f"{path}: {_WHAT_TO_DO.get(number, words)}", code=_CODES.get(number))
+
+
+def read_value(kind: type[T], path: Path, *, max_bytes: int, remedy: str) -> T | None:
+    """The value of this kind in a file, none where there is no file. Raises StorageError, with the remedy where the file holds
+    anything else."""
+    try:
+        with reported(path):
+            return decode.decode(kind, path.read_bytes(), max_bytes=max_bytes) if path.exists() else None
+    except RemoteProtocolError as error:
+        raise StorageError(f"{path}: damaged, or written by another version ({error}); {remedy}", code="E405") from None
 
 
 @contextmanager
@@ -115,8 +129,14 @@ def replace_file(path: Path, content: bytes) -> None:
     replace_file_by_pieces(path, [content])
 
 
+def keep_file(path: Path, content: bytes) -> None:
+    """The same. Raises StorageError."""
+    with reported(path):
+        replace_file(path, content)
+
+
 def replace_file_by_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """The same for content that is made while it is written. What a full disk took of it is given back. Raises OSError."""
+    """The same for content that is made while it is written. On a full disk nothing of it stays. Raises OSError."""
     aside = path.with_name(path.name + ".tmp")
     try:
         write_synced(aside, pieces)

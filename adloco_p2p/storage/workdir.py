@@ -23,12 +23,11 @@ from io import FileIO
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from adloco_p2p import decode
 from adloco_p2p.config.fields import differences
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.errors import ConfigError, RemoteProtocolError, StorageError
-from adloco_p2p.storage.disk import replace_file, reported
+from adloco_p2p.errors import ConfigError, StorageError
+from adloco_p2p.storage.disk import keep_file, read_value, replace_file, reported
 
 LOCK_BYTES = 128
 """The content of the lock is padded to this, so that one write replaces it."""
@@ -109,8 +108,7 @@ class Workdir:
         A run of which nothing happened yet, because its settings could not be used, gives way to the next try.
         """
         if self.run is None or (self.run.digest != run.digest and not self._has_history):
-            with reported(self.run_path):
-                replace_file(self.run_path, canonical.encode(run))
+            keep_file(self.run_path, canonical.encode(run))
             self.run = run
         elif self.run.digest != run.digest:
             listed = "\n".join(f"  {line}" for line in differences(self.run, run))
@@ -127,9 +125,7 @@ class Workdir:
 
     def keep_command(self, command: str) -> None:
         """For `read_command`. Raises StorageError."""
-        path = self.path / COMMAND
-        with reported(path):
-            replace_file(path, f"{command}\n".encode())
+        keep_file(self.path / COMMAND, f"{command}\n".encode())
 
     def keep_to(self, *, is_offline: bool) -> None:
         """Training alone leaves no ledger that others could verify, and agreed rounds would be missing in a ledger that is
@@ -274,18 +270,8 @@ def read_command(workdir: Path) -> str:
 
 def read_run(workdir: Path) -> RunConfig | None:
     """The run that lies in a working directory, none where there is none. Takes no lock. Raises StorageError."""
-    path = workdir / "run.json"
-    try:
-        with reported(path):
-            if not path.exists():
-                return None
-            content = path.read_bytes()
-        return decode.decode(RunConfig, content, max_bytes=MAX_RUN_BYTES)
-    except RemoteProtocolError as error:
-        raise StorageError(
-            f"{path}: damaged, or written by another version ({error}); restore it, or choose another working directory",
-            code="E405",
-        ) from None
+    remedy = "restore it, or choose another working directory"
+    return read_value(RunConfig, workdir / "run.json", max_bytes=MAX_RUN_BYTES, remedy=remedy)
 
 
 def check_output(output: Path, *, option: str = "--output") -> None:

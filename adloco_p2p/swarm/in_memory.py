@@ -34,7 +34,7 @@ AVERAGES_KEPT = 64
 
 @dataclass(slots=True)
 class _Rendezvous:
-    """One averaging under way: who has brought a vector."""
+    """One average under way, and the members that have brought a vector."""
 
     weights: tuple[tuple[PeerId, int], ...]
     vectors: dict[PeerId, torch.Tensor] = field(default_factory=dict)

@@ -106,6 +106,10 @@ def prices_of(run: RunConfig) -> dict[int, Price]:
     return {} if run.model.pretrained is not None else MEASURED_PRICES.get(averaging.preset or averaging.codec, {})
 
 
+PRICED = "held-out loss beside float32, as measured"
+"""What `in_words` gives."""
+
+
 def in_words(price: Price, *, hosts: int) -> str:
     """`+0.064 +- 0.026 nats with 4 hosts`."""
     nats, half_width = price

@@ -1,6 +1,6 @@
 """The health of a node, as a supervisor asks for it."""
 
-from adloco_p2p.views.own_part import bench_words
+from adloco_p2p.views.own_part import bench_words, is_keeper
 from adloco_p2p.views.status import Status
 
 MAX_ROUNDS_BEHIND = 2
@@ -14,7 +14,7 @@ def readiness(status: Status) -> tuple[bool, str]:
     if status.state != "running":
         return False, f"the node is {status.state}" + (f": {status.stopping}" if status.stopping else "")
     plan = status.current_plan
-    if plan is not None and any(seat.is_keeper for seat in plan.roster if seat.peer == status.peer):
+    if plan is not None and is_keeper(plan, status.peer):
         return True, "the node keeps the states of the run"
     if words := bench_words(status):
         return True, words

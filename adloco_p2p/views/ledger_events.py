@@ -18,7 +18,8 @@ from adloco_p2p.core.model.plan_telemetry import fork_line, merge_line, plan_lin
 from adloco_p2p.core.model.report_form import named_by
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log, Plan, Round, Stamped, Started
-from adloco_p2p.views.status import Status, apply
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import apply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

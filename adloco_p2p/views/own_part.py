@@ -8,21 +8,25 @@ from adloco_p2p.core.model.telemetry import InstanceLine, Plan, Proving
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.views import units
 from adloco_p2p.views.slow_peer import link_words, waits_for_its_link
-from adloco_p2p.views.status import Status, upgrade_words
+from adloco_p2p.views.status import Status
 
 
 def keeper_words(status: Status) -> str:
     """The part of a keeper in the run; empty for any other peer."""
     plan = status.current_plan
-    if plan is None or status.state != "running":
-        return ""
-    if not any(seat.is_keeper for seat in plan.roster if seat.peer == status.peer):
+    if plan is None or status.state != "running" or not is_keeper(plan, status.peer):
         return ""
     others = [seat.peer for seat in plan.roster if not seat.is_keeper and status.peer_states.get(seat.peer) not in _ABSENT]
     return "keeps the states, trains nothing" if others else "keeps the states; nobody trains until a peer joins"
 
 
 _ABSENT = frozenset({"left", "suspected"})
+
+
+def is_keeper(plan: Plan, peer: str) -> bool:
+    """It holds states and trains nothing."""
+    seat = plan.seat(peer)
+    return seat is not None and seat.is_keeper
 
 
 def waiting_kind(status: Status) -> str:
@@ -58,8 +62,7 @@ def paused_by_signer(status: Status) -> str:
     mine = [planned.instance for planned in newest.instances if own_share(status, planned) is not None]
     if not all((newest.round, instance) in status.results for instance in mine):
         return ""
-    is_seated = any(seat.peer == status.peer for seat in newest.roster)
-    return "paused by a signer" if is_seated else "paused by a signer; nobody is let in until the run goes on"
+    return "paused by a signer" if status.is_seated else "paused by a signer; nobody is let in until the run goes on"
 
 
 def protocol_words(status: Status) -> str:
@@ -70,6 +73,11 @@ def protocol_words(status: Status) -> str:
     return f"protocol {status.current_plan.protocol}{f'; {coming}' if coming else ''}"
 
 
+def upgrade_words(plan: Plan) -> str:
+    """The protocol that the run is to follow, and from when on; empty where it goes on with its own."""
+    return "" if plan.upgrade_round is None else f"protocol {plan.protocol + 1} from round {plan.upgrade_round} on"
+
+
 def bench_words(status: Status) -> str:
     """Why this peer is on the bench, and since when where it waits for its turn; empty where it is not there."""
     plan = status.current_plan
@@ -77,8 +85,8 @@ def bench_words(status: Status) -> str:
         return ""
     if waits_for_its_link(plan, status.peer):
         return f"on the bench: {link_words(plan, status.peer)}"
-    since = next((seat.waits_from for seat in plan.roster if seat.peer == status.peer), None)
-    if since is None:
+    seat = plan.seat(status.peer)
+    if seat is None or (since := seat.waits_from) is None:
         return ""
     if since > plan.round:
         return f"on the bench, without work until round {since}"
@@ -86,7 +94,7 @@ def bench_words(status: Status) -> str:
     num_hosts = len({share.peer for item in plan.instances for share in item.hosts if share.batch_samples})
     hosts = plural(num_hosts, "host")
     why = f"{plural(requested, 'sample')} per step feed {hosts}" if requested <= num_hosts else f"the run allows {hosts}"
-    ahead = sum(seat.waits_from is not None and seat.waits_from < since for seat in plan.roster)
+    ahead = sum(other.waits_from is not None and other.waits_from < since for other in plan.roster)
     return f"on the bench since round {since}: {why}, {plural(ahead, 'peer')} waited longer"
 
 
@@ -98,8 +106,9 @@ def joining(status: Status) -> str:
     if words := ban_words(status).get(status.peer):
         return words
     ahead = [known for known in status.plans if known.round >= plan.round]
-    if all(roster_entry.peer != status.peer for roster_entry in plan.roster):
-        admitted = [known.round for known in ahead if any(roster_entry.peer == status.peer for roster_entry in known.roster)]
+    seat = plan.seat(status.peer)
+    if seat is None:
+        admitted = [known.round for known in ahead if known.seat(status.peer) is not None]
         if admitted:
             return f"joins in round {admitted[0]}"
         others = {*(roster_entry.peer for roster_entry in ahead[-1].roster), *status.peer_states} - {status.peer}
@@ -112,7 +121,7 @@ def joining(status: Status) -> str:
         return words
     working = [known.round for known in ahead if _has_work(status, known)]
     until = f"; training from round {working[0]} on" if working else ""
-    if working[:1] != [plan.round] and any(seat.is_leaving for seat in plan.roster if seat.peer == status.peer):
+    if working[:1] != [plan.round] and seat.is_leaving:
         return f"back after a leave: no work in this round{until}"
     shares = {item.instance: share for item in plan.instances if (share := own_share(status, item)) is not None}
     if not shares or status.results or any(share.inner_steps for share in shares.values()):

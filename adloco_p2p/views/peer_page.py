@@ -45,7 +45,7 @@ def peer_documents(lines: Sequence[LedgerLine], credited: Sequence[CreditedSampl
 def _document(
     peer: str, lines: Sequence[LedgerLine], credited: Sequence[CreditedSamples], own: Status | None
 ) -> Document | None:
-    if not any(entry.peer == peer for line in lines for entry in line.plan.roster):
+    if all(line.plan.seat(peer) is None for line in lines):
         return None
     work = _claimed(peer, credited, {line.plan.round: line.plan for line in lines})
     if own is not None and own.peer == peer:
@@ -66,11 +66,9 @@ def _document(
 
 
 def _shares(plan: Plan, peer: str) -> Iterator[tuple[RosterLine, InstanceLine, HostShare]]:
-    entry = next((entry for entry in plan.roster if entry.peer == peer), None)
-    for planned in plan.instances if entry is not None else ():
-        for share in planned.hosts:
-            if entry is not None and share.peer == peer:
-                yield entry, planned, share
+    if (entry := plan.seat(peer)) is not None:
+        for planned in plan.instances:
+            yield from ((entry, planned, share) for share in planned.hosts if share.peer == peer)
 
 
 def _claimed(peer: str, credited: Sequence[CreditedSamples], plans: Mapping[int, Plan]) -> dict[tuple[int, int], Work]:

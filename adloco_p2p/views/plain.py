@@ -10,7 +10,8 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import AS_CONFIGURED, in_words
 from adloco_p2p.core.model.telemetry import Log, Stamped
 from adloco_p2p.views import own_part, progress, run_losses, units
-from adloco_p2p.views.status import SLOW_PEER, STATE_TOO_LATE, Status, apply, is_seated, replay, upgrade_words
+from adloco_p2p.views.status import SLOW_PEER, Status
+from adloco_p2p.views.status_fold import STATE_TOO_LATE, apply, replay
 
 _LABEL_WIDTH = 8
 """The first word of a line is padded to this, so that the rest lines up."""
@@ -138,7 +139,8 @@ def _plan(event: telemetry.Plan, status: Status) -> str | None:
         return _joined("signers", _at(status, event.round), words)
     if before is None or (event.protocol, event.upgrade_round) == (before.protocol, before.upgrade_round):
         return None
-    return _joined("protocol", _at(status, event.round), upgrade_words(event) or f"the run follows protocol {event.protocol}")
+    words = own_part.upgrade_words(event) or f"the run follows protocol {event.protocol}"
+    return _joined("protocol", _at(status, event.round), words)
 
 
 @line.register
@@ -193,7 +195,7 @@ def _round_void(event: telemetry.RoundVoid, status: Status) -> str:
 @line.register
 def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> str | None:
     if not status.results:  # a newcomer begins with the state of others
-        is_late = status.counts[event.event] > 1 and is_seated(status)
+        is_late = status.counts[event.event] > 1 and status.is_seated
         return _joined("too late", _at(status, event.to_round), STATE_TOO_LATE) if is_late else None
     return _joined("behind", _at(status, event.to_round), f"goes on here instead of at {event.from_round}, with others' state")
 

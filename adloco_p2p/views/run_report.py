@@ -12,7 +12,8 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.views import own_part, progress, run_losses, table_rows, traffic, units
 from adloco_p2p.views.html_report import Rows, Section, html_page
 from adloco_p2p.views.markdown import escaped
-from adloco_p2p.views.status import Status, replay
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import replay
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

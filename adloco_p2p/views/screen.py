@@ -310,6 +310,3 @@ def _notes(status: Status, width: int) -> list[list[Text]]:
 def _past(incident: Incident, width: int) -> list[Text]:
     where = "" if incident.instance is None else f"instance {incident.instance}, "
     return wrapped(f"round {incident.round:<4}  ", where + units.short_peers(incident.message), width, "dim")
-
-
-# --- pieces ----------------------------------------------------------------------------------------------------------

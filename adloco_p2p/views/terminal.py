@@ -15,7 +15,8 @@ from adloco_p2p.views.keyboard import Keyboard
 from adloco_p2p.views.machine import machine_words
 from adloco_p2p.views.members import MemberRow
 from adloco_p2p.views.screen import Around, render
-from adloco_p2p.views.status import Status, apply, replay
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import apply, replay
 
 REFRESHES_PER_SECOND = 3
 """A screen costs some milliseconds of processor time that training could use."""

@@ -47,7 +47,7 @@ from adloco_p2p.sim.world import Parts, World, rules_of_one, small_rules
 from adloco_p2p.swarm.p2p.identity import Identity, is_signed, signature
 from adloco_p2p.swarm.transfer.chunk_server import MAX_DOWNLOADS, TURN_SECONDS, Blob, ChunkServer
 from adloco_p2p.swarm.transport.endpoint import Endpoint
-from adloco_p2p.swarm.transport.log_limiter import PERIOD_SECONDS, Refusals
+from adloco_p2p.swarm.transport.log_limiter import PERIOD_SECONDS, LogLimiter
 from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES
 from benchmarks.adversary import members
 from benchmarks.adversary.arena import ROUND_SECONDS, Arena, Result, Setting
@@ -161,7 +161,7 @@ def long_heads(_: int) -> Outcome:
 
 def refusing_names(_: int) -> Outcome:
     """A stranger makes a name for each heartbeat, and refuses the answer in words of its own: each refusal may be logged."""
-    refusals, seconds = Refusals(), 3600
+    refusals, seconds = LogLimiter(), 3600
     names = range(seconds * HEARTBEATS_PER_SECOND)
     lines = sum(
         refusals.count(PeerId(f"stranger{number}"), f"{number} " * 50, number / HEARTBEATS_PER_SECOND) > 0 for number in names

@@ -21,7 +21,7 @@ from adloco_p2p.core.model.telemetry import Round
 from adloco_p2p.runtime.follow_run import LocalRun
 from adloco_p2p.storage.event_log import read_events
 from adloco_p2p.views.screen import Around, render
-from adloco_p2p.views.status import replay
+from adloco_p2p.views.status_fold import replay
 from adloco_p2p.web.server import Address, Page, Server
 from tests.web.browser import tab
 

@@ -34,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Average, torch.Tensor]]
 
 def average_as_a_node_does() -> None:
     averager = Averager.__new__(Averager)
-    averager._around = type("Around", (), {"own_peer": ME})()
+    averager._context = type("Context", (), {"own_peer": ME})()
 
     async def out_of_reach(_: object) -> tuple[PeerId, ...]:
         return ()

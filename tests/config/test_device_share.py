@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from adloco_p2p.cli import main
-from adloco_p2p.commands import inspect
-from adloco_p2p.commands.inspect import memory_need_of
+from adloco_p2p.commands.plan import memory_need_of
 from adloco_p2p.config.load import load_run
 from adloco_p2p.training.device import DeviceMemory
 from adloco_p2p.views.cost_model import Link
@@ -100,10 +99,10 @@ def test_the_plan_of_a_divided_model_shows_the_memory_of_each_device(
     need = memory_need_of(load_run(None, []).value)
     assert need.whole is not None
     card = DeviceMemory(name="cuda:0", model="small card", free_bytes=need.divided(3), total_bytes=need.device)
-    monkeypatch.setattr(inspect, "_devices", lambda: (card,))
+    monkeypatch.setattr("adloco_p2p.commands.plan._devices", lambda: (card,))
     assert main(plan) == 0
     assert "no GPU here holds it; 3 such ones hold it divided (--peer-set shards=3 max_instances=1)" in capsys.readouterr().out
-    monkeypatch.setattr(inspect, "_devices", lambda: (replace(card, free_bytes=need.whole),))
+    monkeypatch.setattr("adloco_p2p.commands.plan._devices", lambda: (replace(card, free_bytes=need.whole),))
     assert main(plan) == 0
     assert "cannot be divided" in capsys.readouterr().out
     with pytest.raises(SystemExit):
@@ -113,6 +112,6 @@ def test_the_plan_of_a_divided_model_shows_the_memory_of_each_device(
     assert main([*plan, "--shards", "2", *streamed]) == 0
     said = capsys.readouterr().out
     assert "cannot be divided over devices: this run has outer.overlap streaming" in said and "leave shards at 1" in said
-    monkeypatch.setattr(inspect, "_devices", lambda: (replace(card, free_bytes=need.device),))
+    monkeypatch.setattr("adloco_p2p.commands.plan._devices", lambda: (replace(card, free_bytes=need.device),))
     assert main(plan) == 0
     assert "divided" not in capsys.readouterr().out

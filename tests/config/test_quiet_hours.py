@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adloco_p2p.config.combinations import peer_combinations
 from adloco_p2p.config.load import load_peer
+from adloco_p2p.config.machine_combinations import peer_combinations
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.quiet_hours import parse_range, quiet_until
 from adloco_p2p.errors import ConfigError

@@ -24,6 +24,7 @@ PRELOADED = (
     "adloco_p2p.commands.control",
     "adloco_p2p.commands.doctor",
     "adloco_p2p.commands.inspect",
+    "adloco_p2p.commands.plan",
     "adloco_p2p.commands.audit",
     "adloco_p2p.commands.trained_model",
     "adloco_p2p.commands.observe",

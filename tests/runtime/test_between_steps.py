@@ -10,6 +10,7 @@ import pytest
 
 from adloco_p2p.core.model.events import (
     ApplyOuter,
+    DeviceEffect,
     DeviceEnd,
     DiscardRound,
     Durable,
@@ -31,7 +32,6 @@ from adloco_p2p.core.model.lineage import Merge, ProbeVerdict
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import Log, SampleText
 from adloco_p2p.core.planning.round_plan import genesis
-from adloco_p2p.runtime.node.device_thread import DeviceEffect
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeAverage, FakeCheckpoints, FakeEngine, FakeNetwork, rules
 
@@ -77,7 +77,6 @@ def performed(
         states=network,
         post=events.put,
         progress=progress,
-        fail=events.put,
     )
     if handed is not None:
         handed.put(worker)
@@ -198,7 +197,6 @@ def test_an_average_of_an_earlier_round_that_comes_late_is_not_applied_to_a_late
         states=FakeNetwork(Calls()),
         post=lambda event: None,
         progress=lambda fields: None,
-        fail=lambda error: None,
     )
     of_round_3, late, of_another = (FakeAverage(words) for words in ("of round 3", "of round 1", "of another"))
     worker.put_average(ONE, 3, of_round_3)

@@ -136,7 +136,6 @@ class Machine:
             states=FakeNetwork(self.calls),
             post=self.posted.put,
             progress=lambda fields: None,
-            fail=self.posted.put,
         )
         self.worker.start()
 

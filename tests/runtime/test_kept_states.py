@@ -10,6 +10,7 @@ import torch
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.events import (
     ApplyOuter,
+    DeviceEffect,
     Event,
     FetchState,
     ReleaseState,
@@ -21,7 +22,6 @@ from adloco_p2p.core.model.events import (
 from adloco_p2p.core.model.lineage import Merge
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import StateTransferFailed
-from adloco_p2p.runtime.node.device_thread import DeviceEffect
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.swarm.in_memory import MemoryPort, MemorySwarm
 from adloco_p2p.training.hosting import Hosting
@@ -52,7 +52,6 @@ class Device:
             states=self.port,
             post=self.events.put,
             progress=lambda fields: None,
-            fail=self.events.put,
         )
         self.worker.start()
 

@@ -38,7 +38,6 @@ def worker_with(*, calls: Calls, events: "queue.Queue[Event | BaseException]", e
         states=FakeNetwork(calls),
         post=events.put,
         progress=lambda _: None,
-        fail=events.put,
     )
 
 

@@ -23,7 +23,8 @@ from adloco_p2p.runtime.adapters.tracking import TrackedSink, flat
 from adloco_p2p.trackers import Tracker, check_installed, open_tracker
 from adloco_p2p.views import traffic
 from adloco_p2p.views.metrics import Measure, measures
-from adloco_p2p.views.status import Status, apply
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import apply
 from tests.views.synthetic import events, stamped
 
 INNER_STEPS = 16

@@ -317,7 +317,7 @@ class Peers:
                 stream.last_received
                 for peer in self.list
                 if peer is not dead and (attempt := peer.attempt(name)) is not None
-                for stream in attempt._at.watch.streams
+                for stream in attempt._state.watch.streams
                 if dead is None or stream.peer != dead.peer_id
             ]
             if loop.time() - min(heard, default=loop.time()) < 3.0:

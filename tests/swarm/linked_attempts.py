@@ -22,7 +22,7 @@ from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.handshake import Hello, failure
 from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads
 from adloco_p2p.swarm.allreduce.pledges import Notary
-from adloco_p2p.swarm.allreduce.topology import AttemptResult, AveragingLimits, Surroundings
+from adloco_p2p.swarm.allreduce.topology import AttemptResult, AveragingLimits, Context
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
 from adloco_p2p.swarm.transport.stall_detector import StallDetector
 from adloco_p2p.swarm.transport.stream_pool import StreamPool
@@ -176,7 +176,7 @@ class LinkedPeers:
                     attempts[me] = await _completed(first[me], spec)
                 else:
                     vector, room = vectors[self.names.index(me)], np.empty(spec.num_result_bytes, dtype=np.uint8)
-                    attempts[me] = Butterfly(spec, vector, room, TIMEOUT_SECONDS, self._surroundings(me, pools[me]))
+                    attempts[me] = Butterfly(spec, vector, room, TIMEOUT_SECONDS, self._context(me, pools[me]))
                 begun[spec.key, me] = attempts[me]
             first, strike.attempts = first or attempts, attempts
             results = await asyncio.gather(*(_end_of(me, strike, failed) for me in attempts), return_exceptions=True)
@@ -190,11 +190,11 @@ class LinkedPeers:
         await serving.settled()
         return list(results)
 
-    def _surroundings(self, me: PeerId, pool: StreamPool) -> Surroundings:
+    def _context(self, me: PeerId, pool: StreamPool) -> Context:
         async def no_fault() -> None:
             return None
 
-        return Surroundings(
+        return Context(
             own_peer=me,
             limits=self._limits,
             executor=Inline(),

@@ -57,7 +57,6 @@ class Machine:
             states=FakeNetwork(calls),
             post=self.posted.put,
             progress=lambda fields: None,
-            fail=self.posted.put,
         )
         self.worker.start()
 

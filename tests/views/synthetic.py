@@ -10,7 +10,7 @@ from typing import Any
 
 from adloco_p2p.core.model.telemetry import Stamped, Started
 from adloco_p2p.decode import decode_event
-from adloco_p2p.views import status as status_view
+from adloco_p2p.views import status_fold
 from adloco_p2p.views.ledger_events import LedgerLine
 from adloco_p2p.views.page import ShownRun
 from adloco_p2p.views.status import Status
@@ -43,11 +43,11 @@ def started() -> Started:
 
 
 def apply(status: Status, made: Made) -> Status:
-    return status_view.apply(status, stamped(made))
+    return status_fold.apply(status, stamped(made))
 
 
 def replay(made: Iterable[Made]) -> Status:
-    return status_view.replay(map(stamped, made))
+    return status_fold.replay(map(stamped, made))
 
 
 def shown_run(status: Status, plans: Sequence[LedgerLine], **changes: Any) -> ShownRun:

@@ -5,7 +5,8 @@ from dataclasses import replace
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import HeldOut, Log, Round, Stamped
 from adloco_p2p.runtime.adapters.run_history import with_newest_rounds
-from adloco_p2p.views.status import Status, apply, fold
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import apply, fold
 from tests.views.synthetic import Made, events, stamped
 
 

@@ -11,7 +11,8 @@ from adloco_p2p.runtime.adapters.control_adapter import describe
 from adloco_p2p.views import node_status, own_part
 from adloco_p2p.views.page import document
 from adloco_p2p.views.plain import PlainView
-from adloco_p2p.views.status import UPGRADE, Status, apply
+from adloco_p2p.views.status import UPGRADE, Status
+from adloco_p2p.views.status_fold import apply
 from tests.views.synthetic import Made, events, replay, shown_run, stamped
 
 OLD, NEW = FIRST_UPGRADABLE, FIRST_UPGRADABLE + 1

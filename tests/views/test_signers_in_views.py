@@ -18,7 +18,8 @@ from adloco_p2p.views import node_status, own_part, progress
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document
 from adloco_p2p.views.plain import PlainView
-from adloco_p2p.views.status import ORDERS, Status, apply
+from adloco_p2p.views.status import ORDERS, Status
+from adloco_p2p.views.status_fold import apply
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, invited, statement, ticketed_ledger
 from tests.views.golden import screen

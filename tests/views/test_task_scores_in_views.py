@@ -10,7 +10,8 @@ from adloco_p2p.views import node_status, plain, run_report
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.page import document, plans_of
 from adloco_p2p.views.run_losses import task_words
-from adloco_p2p.views.status import MAX_SCORERS, Status, fold
+from adloco_p2p.views.status import MAX_SCORERS, Status
+from adloco_p2p.views.status_fold import fold
 from tests.views.synthetic import events, replay, shown_run, stamped
 
 PEER = PeerId("QmScorer")

@@ -15,8 +15,7 @@ import adloco_p2p
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.telemetry import EVENTS, Finished, Log, Round, Stamped, to_line
 from adloco_p2p.decode import decode_event, decode_events
-from adloco_p2p.views import plain
-from adloco_p2p.views import status as status_view
+from adloco_p2p.views import plain, status_fold
 from tests.views.synthetic import events, stamped
 
 PACKAGE = Path(adloco_p2p.__file__).parent
@@ -65,7 +64,7 @@ def emitted() -> set[str]:
 
 def handled() -> set[str]:
     """Kinds for which a view has a handler of their own."""
-    kinds = {*status_view.fold.registry, *plain.line.registry} - {object, Log}
+    kinds = {*status_fold.fold.registry, *plain.line.registry} - {object, Log}
     return {kind.__name__ for kind in kinds}
 
 

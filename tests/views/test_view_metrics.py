@@ -13,7 +13,8 @@ import yaml
 from adloco_p2p.core.model.telemetry import Gpu, Machine, Stamped
 from adloco_p2p.views import metrics, node_status, page, table_rows, traffic
 from adloco_p2p.views.metrics import Measure, measures
-from adloco_p2p.views.status import Status, apply
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import apply
 from adloco_p2p.web.exposition import exposition
 from tests.views.golden import DASHBOARD, dashboard, screen
 from tests.views.synthetic import THIS, Made, events, replay

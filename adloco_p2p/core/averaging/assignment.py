@@ -36,16 +36,15 @@ class Assignment:
 
     @property
     def share(self) -> HostShare:
-        return next(share for share in self.instance_plan.hosts if share.peer == self.me)
+        return self.instance_plan.share(self.me)
 
     @property
     def hosts(self) -> tuple[PeerId, ...]:
-        return tuple(share.peer for share in self.instance_plan.hosts)
+        return self.instance_plan.peers
 
     @property
     def contributors(self) -> tuple[PeerId, ...]:
-        """Hosts whose pseudo-gradients belong in the average of this round."""
-        return tuple(share.peer for share in self.instance_plan.hosts if share.contributes(self.plan.round))
+        return self.instance_plan.contributors(self.plan.round)
 
     @property
     def clients(self) -> frozenset[PeerId]:

@@ -315,7 +315,7 @@ class Attempts:
 
     def is_partial(self, peer: PeerId, steps: int) -> bool:
         """Whether the contributor may take part with so many inner steps instead of the planned ones."""
-        share = next(share for share in self._instance_plan.hosts if share.peer == peer)
+        share = self._instance_plan.share(peer)
         return share.averages_every == 1 and self._instance_plan.least_steps <= steps < share.inner_steps
 
     @property

@@ -30,8 +30,8 @@ MAX_REPAIRS = 5
 class CommitPhase:
     """Methods return effects; `now` is in seconds."""
 
-    def __init__(self, at: RoundState, *, attempts: AttemptPhase) -> None:
-        self._at = at
+    def __init__(self, state: RoundState, *, attempts: AttemptPhase) -> None:
+        self._state = state
         self._attempts = attempts
         self._num_repairs_failed = 0
         self._lost_since: float | None = None
@@ -39,11 +39,13 @@ class CommitPhase:
 
     def give_nothing(self, now: float) -> list[Effect]:
         """There is no pseudo-gradient. The others make the average without this host, and it takes theirs, if there is one."""
-        return self.wait(now) if self._at.votes.have_own else self.vote_void(now)  # it voted before it was restarted
+        return self.wait(now) if self._state.votes.have_own else self.vote_void(now)  # it voted before it was restarted
 
     def vote(self, now: float, *, attempt: int, contributors: tuple[PeerId, ...], digest: Digest) -> list[Effect]:
-        at = self._at
-        made = AverageDigest(instance=at.instance, round=at.round, attempt=attempt, contributors=contributors, digest=digest)
+        state = self._state
+        made = AverageDigest(
+            instance=state.instance, round=state.round, attempt=attempt, contributors=contributors, digest=digest
+        )
         return [*self._enter(now), *self._cast(made), *self.seek(now)]
 
     def vote_void(self, now: float) -> list[Effect]:
@@ -55,97 +57,100 @@ class CommitPhase:
         return [*self._enter(now), *self.seek(now)]
 
     def _enter(self, now: float) -> list[Effect]:
-        effects = self._at.enter(Phase.COMMITTING, now)
-        self._at.next_deadline = now + RESEND_SECONDS
+        effects = self._state.enter(Phase.COMMITTING, now)
+        self._state.next_deadline = now + RESEND_SECONDS
         return effects
 
     def _cast(self, vote: AverageDigest) -> list[Effect]:
         """This host's one vote of the round, written down before it is sent."""
-        return [*self._at.votes.cast(vote), *self._at.send_all(self._at.votes.own)]
+        return [*self._state.votes.cast(vote), *self._state.send_all(self._state.votes.own)]
 
     def _cast_void(self) -> list[Effect]:
-        return self._cast(AverageDigest.void(self._at.instance, self._at.round))
+        return self._cast(AverageDigest.void(self._state.instance, self._state.round))
 
     def resend(self, now: float) -> list[Effect]:
         """No commit yet: every donor may be asked again, and the others get this host's vote again."""
-        at = self._at
-        at.hosts.rest_is_over()
-        at.next_deadline = now + RESEND_SECONDS
-        again = at.send_all(at.votes.own) if at.votes.have_own else []
+        state = self._state
+        state.hosts.rest_is_over()
+        state.next_deadline = now + RESEND_SECONDS
+        again = state.send_all(state.votes.own) if state.votes.have_own else []
         return [*again, *self.seek(now)]
 
     def digest_received(self, sender: PeerId, message: AverageDigest, now: float) -> list[Effect]:
-        at = self._at
+        state = self._state
         distinct = set(message.contributors)
-        if len(distinct) < len(message.contributors) or not distinct.issubset(at.contributors):
+        if len(distinct) < len(message.contributors) or not distinct.issubset(state.contributors):
             return []
-        effects: list[Effect] = [self._equivocation_log(peer) for peer in at.votes.received(sender, message)]
-        for voter in at.votes.voters:
-            at.hosts[voter].has_voted = True
+        effects: list[Effect] = [self._equivocation_log(peer) for peer in state.votes.received(sender, message)]
+        for voter in state.votes.voters:
+            state.hosts[voter].has_voted = True
         if message.is_answer and message.is_void and not message.signature:  # unsigned: the sender only followed the void round
-            at.hosts[sender].has_declined = True
-        if not at.is_contributor and at.next_deadline is not None:  # the attempt that it awaits is over, votes may be lost
-            at.next_deadline = min(at.next_deadline, now + RESEND_SECONDS)
+            state.hosts[sender].has_declined = True
+        if not state.is_contributor and state.next_deadline is not None:
+            # the attempt that it awaits is over, votes may be lost
+            state.next_deadline = min(state.next_deadline, now + RESEND_SECONDS)
         effects += [*self.stand_by(now), *self._attempts.end_lost(now), *self.seek(now), *self._relay_vote(sender)]
-        if at.is_past and not message.is_answer:
+        if state.is_past and not message.is_answer:
             effects += self.answer(sender)  # it may have missed this host's vote, which is not sent again by itself
         return effects
 
     def stand_by(self, now: float) -> list[Effect]:
         """This host voted before it was restarted, as its journal or others prove: it makes no other average."""
-        at = self._at
-        if not at.votes.have_own or not at.is_contributor or at.phase not in (Phase.AVERAGING, Phase.RETRYING):
+        state = self._state
+        if not state.votes.have_own or not state.is_contributor or state.phase not in (Phase.AVERAGING, Phase.RETRYING):
             return []
-        return [*at.abandon(), *self._enter(now)]
+        return [*state.abandon(), *self._enter(now)]
 
     def go_on(self, now: float) -> list[Effect]:
         """This host begins a round in which it voted before it was restarted: its inner steps would be for nothing."""
-        self._at.phase = Phase.RETRYING
+        self._state.phase = Phase.RETRYING
         return [*self.stand_by(now), *self.resend(now)]
 
     def answer(self, receiver: PeerId) -> list[Effect]:
-        at = self._at
-        answer = at.votes.answer(at.votes.held if at.is_past and not at.is_void else None)
+        state = self._state
+        answer = state.votes.answer(state.votes.held if state.is_past and not state.is_void else None)
         if answer is None:  # a void round that this host only followed: it will not vote, which others may wait for
-            answer = replace(AverageDigest.void(at.instance, at.round), is_answer=True)
+            answer = replace(AverageDigest.void(state.instance, state.round), is_answer=True)
         return [Send(peer=receiver, message=answer)]
 
     def _relay_vote(self, voter: PeerId) -> list[Effect]:
-        others = self._at.votes.to_relay(voter)
-        return [effect for share in self._at.instance_plan.hosts if share.peer in others for effect in self.answer(share.peer)]
+        others = self._state.votes.to_relay(voter)
+        return [
+            effect for share in self._state.instance_plan.hosts if share.peer in others for effect in self.answer(share.peer)
+        ]
 
     def seek(self, now: float) -> list[Effect]:
         """Apply this host's average if a majority voted for it; fetch the one to have if it is another; end the round without
         an outer step where no average can get a majority."""
-        at = self._at
-        if at.phase not in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING):
+        state = self._state
+        if state.phase not in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING):
             return []
-        absent = at.hosts.absent
-        tally = at.votes.tally(absent if at.is_contributor else {*absent, at.me})
+        absent = state.hosts.absent
+        tally = state.votes.tally(absent if state.is_contributor else {*absent, state.me})
         choice = tally.majority
         if choice is None and self._is_void_for_sure(tally, now):
             return self._carry_over(now)
         if choice is None:
             return self._attempts.end_overdue(now)
-        if at.phase is Phase.COMMITTING and choice == at.votes.held:
+        if state.phase is Phase.COMMITTING and choice == state.votes.held:
             return self._apply(now)
         if self._num_repairs_failed >= MAX_REPAIRS:
             return self._carry_over(now)
-        if at.phase is Phase.AVERAGING and choice[0] == at.attempts.current.number and not self._attempts.is_overdue(now):
+        if state.phase is Phase.AVERAGING and choice[0] == state.attempts.current.number and not self._attempts.is_overdue(now):
             return []
         if self._is_lost(choice, now):
             return self._carry_over(now)
-        resting = at.hosts.resting_donors
-        donors = tuple(peer for peer in at.votes.donors(choice) if peer not in resting)
+        resting = state.hosts.resting_donors
+        donors = tuple(peer for peer in state.votes.donors(choice) if peer not in resting)
         if donors:
             return self._repair(choice, donors, now)
-        if at.next_deadline is None or self._lost_since is None:  # else the others are asked first
-            at.next_deadline = now + max(RESEND_SECONDS, pause_seconds(self._num_repairs_failed))
+        if state.next_deadline is None or self._lost_since is None:  # else the others are asked first
+            state.next_deadline = now + max(RESEND_SECONDS, pause_seconds(self._num_repairs_failed))
         return []
 
     def _is_lost(self, choice: Choice, now: float) -> bool:
         """No host has held the committed average for a while: all of them were killed before they had passed it on."""
-        if not self._at.votes.is_lost(choice, self._at.hosts.absent):
+        if not self._state.votes.is_lost(choice, self._state.hosts.absent):
             self._lost_since = None
         elif self._lost_since is None:
             self._lost_since = now
@@ -155,61 +160,60 @@ class CommitPhase:
         """No average can get a majority by the votes received here; or this host has waited for the others' votes long enough.
         A host that only receives waits for the answers of all that live, which may hold more votes, unless no vote that it
         lacks, of a host that has not declined to contribute, can change it."""
-        at = self._at
-        timeout = at.assignment.adaptive_timeout.timeout_seconds(expected_seconds=at.plan.expected_seconds)
-        if not at.is_contributor:
-            is_certain = at.votes.tally({at.me, *at.hosts.declined}).is_hopeless
+        state = self._state
+        timeout = state.assignment.adaptive_timeout.timeout_seconds(expected_seconds=state.plan.expected_seconds)
+        if not state.is_contributor:
+            is_certain = state.votes.tally({state.me, *state.hosts.declined}).is_hopeless
             is_certain = is_certain or (bool(tally.votes) and not tally.num_open and tally.is_hopeless)
-            return is_certain or now - at.phase_since >= LATE_TIMEOUTS * timeout
-        is_over = at.phase is Phase.COMMITTING and now - at.phase_since >= COMMIT_TIMEOUTS * timeout
+            return is_certain or now - state.phase_since >= LATE_TIMEOUTS * timeout
+        is_over = state.phase is Phase.COMMITTING and now - state.phase_since >= COMMIT_TIMEOUTS * timeout
         return tally.is_hopeless or is_over
 
     def _apply(self, now: float) -> list[Effect]:
-        at = self._at
-        at.next_deadline = None
+        state = self._state
+        state.next_deadline = None
         return [
-            *at.enter(Phase.APPLYING, now),
-            ApplyOuter(instance=at.instance, round=at.round, keeps_own=at.keeps_own and not at.has_diverged),
+            *state.enter(Phase.APPLYING, now),
+            ApplyOuter(instance=state.instance, round=state.round, keeps_own=state.keeps_own and not state.has_diverged),
         ]
 
     def _carry_over(self, now: float) -> list[Effect]:
         """The round is void. A host that has not voted reports that to those that ask."""
-        at = self._at
-        effects: list[Effect] = list(at.abandon())
-        at.is_void, at.next_deadline = True, None
-        if at.is_contributor and not at.votes.have_own:
+        state = self._state
+        effects: list[Effect] = list(state.abandon())
+        state.is_void, state.next_deadline = True, None
+        if state.is_contributor and not state.votes.have_own:
             effects += self._cast_void()
-        log = telemetry.RoundVoid(round=at.round, instance=at.instance, voters=at.votes.voters)
-        return [*effects, log, *at.enter(Phase.APPLYING, now), CarryOver(instance=at.instance, round=at.round)]
+        log = telemetry.RoundVoid(round=state.round, instance=state.instance, voters=state.votes.voters)
+        return [*effects, log, *state.enter(Phase.APPLYING, now), CarryOver(instance=state.instance, round=state.round)]
 
     def _repair(self, choice: Choice, donors: tuple[PeerId, ...], now: float) -> list[Effect]:
-        at = self._at
+        state = self._state
         attempt, digest, contributors = choice
-        effects = [*at.abandon(), *at.enter(Phase.REPAIRING, now)]
-        at.next_deadline = None
-        at.repaired = attempt
+        effects = [*state.abandon(), *state.enter(Phase.REPAIRING, now)]
+        state.next_deadline = None
+        state.repaired = attempt
         repair = RepairAverage(
-            instance=at.instance,
-            round=at.round,
+            instance=state.instance,
+            round=state.round,
             attempt=attempt,
-            key=at.attempts.key(attempt, contributors),
+            key=state.attempts.key(attempt, contributors),
             digest=digest,
             contributors=contributors,
             from_peers=donors,
-            timeout_seconds=max(REPAIR_SECONDS, at.assignment.adaptive_timeout.timeout_seconds(expected_seconds=0.0)),
+            timeout_seconds=max(REPAIR_SECONDS, state.assignment.adaptive_timeout.timeout_seconds(expected_seconds=0.0)),
         )
         return [*effects, repair]
 
     def repair_failed(self, event: AverageFailed, now: float) -> list[Effect]:
-        at = self._at
-        at.hosts.repair_failed(event.suspects)
-        effects = at.enter(Phase.COMMITTING if at.votes.have_own else Phase.RETRYING, now)
-        at.next_deadline = now + pause_seconds(self._num_repairs_failed)
+        state = self._state
+        state.hosts.repair_failed(event.suspects)
+        effects = state.enter(Phase.COMMITTING if state.votes.have_own else Phase.RETRYING, now)
+        state.next_deadline = now + pause_seconds(self._num_repairs_failed)
         self._num_repairs_failed += 1
         return effects
 
     def _equivocation_log(self, peer: PeerId) -> telemetry.Warning:
-        message = (
-            f"{peer} signed two votes about one average of instance {self._at.instance} in round {self._at.round}; none counts"
-        )
+        about = f"instance {self._state.instance} in round {self._state.round}"
+        message = f"{peer} signed two votes about one average of {about}; none counts"
         return telemetry.Warning(key=f"votes of {peer}", message=message, active=True)

@@ -172,7 +172,7 @@ class RoundState:
         result = self.result if counts else None
         present = self._present if self.is_void else self.averaged_hosts
         left_out = self.average.left_out if self.average is not None and not self.is_void else ()
-        hosts = [share.peer for share in self.instance_plan.hosts]
+        hosts = self.instance_plan.peers
         has_statistics = self.is_averaged and not (self.is_void or self.is_carried or self.has_diverged)
         return InstanceReport(
             instance=self.instance,
@@ -236,7 +236,7 @@ class RoundState:
         return [CancelAverage(instance=self.instance, round=self.round, attempt=attempt)]
 
     def send_all(self, message: AveragingMessage) -> list[Effect]:
-        return [Send(peer=share.peer, message=message) for share in self.instance_plan.hosts if share.peer != self.me]
+        return [Send(peer=peer, message=message) for peer in self.instance_plan.peers if peer != self.me]
 
     def note_failure(
         self, member: PeerId, suspects: Collection[PeerId], because: PeerId | None, *, is_partial: bool = False

@@ -19,7 +19,7 @@ from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
 from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
-from adloco_p2p.core.model.run_progress import given_after, moved, trained_samples
+from adloco_p2p.core.model.run_progress import given_after, merged_into, trained_samples
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, InstanceId, PeerId
 
 MAX_ROUNDS_APART = 256
@@ -169,6 +169,6 @@ def _given_before(branch_state: BranchState, fork: RoundPlan, entries: Sequence[
 def _successor_instance(instance: InstanceId, entries: Sequence[LedgerEntry], parent: RoundPlan) -> InstanceId:
     """The instance that it was merged into since the fork. One that never was here goes into the first that lives."""
     for entry in entries:
-        instance = moved(instance, entry.plan.merges)
+        instance = merged_into(instance, entry.plan.merges)
     living = [item.instance for item in parent.instances]
     return instance if instance in living else living[0]

@@ -1,9 +1,10 @@
 """How much each peer contributed, by the signed reports in the ledger. Pure.
 
 Every holder of the ledger computes the same numbers: entries carry the reports that their plan was made from, each signed
-by its peer. A claim counts up to what the plan gave that peer to do, once, as in `ledger.proven_samples`: the rows add up to
-the samples that the ledger's head proves. A plan is made from the reports of two rounds before, so the last two rounds have
-no credited samples yet; the last round of a run, and reports that came too late for their plan, never get one.
+by its peer. A claim counts up to what the plan gave that peer to do, once, as in `proven_samples` of
+`core/model/run_progress.py`: the rows add up to the samples that the ledger's head proves. A plan is made from the reports of
+two rounds before, so the last two rounds have no credited samples yet; the last round of a run, and reports that came too late
+for their plan, never get any.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,5 @@
-"""The chain of final plans: what makes an entry valid, how two histories compare, and the check that anybody can repeat.
-
-Pure functions of values. An entry is valid after its parent when its reports and join requests are signed by their authors
-and belong to the right round, the rule makes exactly this plan of them, and more than half of those who counted voted for it.
-"""
+"""The chain of final plans: in memory, and as a journal holds it. `validation.py` has what makes an entry a valid next one,
+`fork_choice.py` the choice between two chains."""
 
 from collections.abc import Callable, Iterator, Sequence
 

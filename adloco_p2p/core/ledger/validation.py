@@ -1,4 +1,8 @@
-"""Whether a ledger entry is valid: its reports, roster change, plan and certificate; and the check of a whole ledger."""
+"""Whether a ledger entry is valid, and the check of a whole ledger, which anybody can repeat. Pure functions of values.
+
+An entry is valid after its parent when its reports and join requests are signed by their authors and belong to the right round,
+the rule makes exactly this plan of them, and more than half of those who counted voted for it.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -49,7 +53,7 @@ def may_have_ended(genesis: RoundPlan, entries: Iterable[LedgerEntry], lone: Col
     return any(is_alone or roster <= before for _, _, before in losses)
 
 
-def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger", verify: Verify) -> RosterChange:
+def change_of(value: Value, reports: Sequence[Report], ledger: Ledger, verify: Verify) -> RosterChange:
     """The rule's input beside the reports; the ledger ends with the value's parent."""
     joined = tuple((join.peer, join.capacity) for join in value.joined)
     parent = ledger.plans[-1]
@@ -64,7 +68,7 @@ def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger", verify:
 
 
 def door_of(
-    ledger: "Ledger", verify: Verify, *, statements: Sequence[Decree] = (), may_check: Callable[[], bool] = lambda: True
+    ledger: Ledger, verify: Verify, *, statements: Sequence[Decree] = (), may_check: Callable[[], bool] = lambda: True
 ) -> Door:
     """Of the plan after the end of the ledger."""
     return Door(
@@ -82,7 +86,7 @@ def check_value(
     value: Value,
     reports: Sequence[SignedReport],
     *,
-    ledger: "Ledger",
+    ledger: Ledger,
     decide: Decide,
     verify: Verify,
     are_verified: bool = False,
@@ -104,7 +108,7 @@ def check_value(
     return made
 
 
-def _check_reports(value: Value, reports: Sequence[SignedReport], ledger: "Ledger", verify: Verify | None) -> str:
+def _check_reports(value: Value, reports: Sequence[SignedReport], ledger: Ledger, verify: Verify | None) -> str:
     reported, peers = ledger.reported, [signed.report.peer for signed in reports]
     if peers != sorted(set(peers)):
         return "reports are not sorted by peer, one each"
@@ -124,7 +128,7 @@ def _check_reports(value: Value, reports: Sequence[SignedReport], ledger: "Ledge
     return ""
 
 
-def _check_statements(value: Value, ledger: "Ledger", verify: Verify) -> str:
+def _check_statements(value: Value, ledger: Ledger, verify: Verify) -> str:
     if list(value.statements) != in_order(set(value.statements)):
         return "statements are not in order, one each"
     desk = Desk(ledger, verify=verify)
@@ -141,7 +145,7 @@ def is_trained_after(parent: RoundPlan, gone: Collection[PeerId], joined: Iterab
     return stays or any(not capacity.is_keeper for capacity in joined)
 
 
-def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
+def _check_change(value: Value, ledger: Ledger, verify: Verify) -> str:
     parent = ledger.plans[-1]
     roster = roster_of(parent)
     joined = [join.peer for join in value.joined]
@@ -162,7 +166,7 @@ def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
 
 
 def check_entry(
-    entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify: Verify, is_old: bool = False, newest: int = NEWEST
+    entry: LedgerEntry, *, ledger: Ledger, decide: Decide, verify: Verify, is_old: bool = False, newest: int = NEWEST
 ) -> str:
     """Empty where the entry is a valid next one of the ledger; otherwise what is wrong. `newest`: the protocol whose rule
     `decide` knows.

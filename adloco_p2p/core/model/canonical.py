@@ -84,7 +84,7 @@ _PLAIN: dict[type, Callable[[Any], str]] = {
 
 
 def _of_fields(kind: type) -> Callable[[Any], str]:
-    """For one kind of dataclass. What a peer reads of a large swarm is mostly written once more, for its hash."""
+    """For one kind of dataclass. In a large swarm a peer writes most of its input once more, for its hash."""
     if not _added(kind):
         return _of_names(_names(kind))
     return lambda value: _of_names_but(kind, _unused(kind, value))(value)

@@ -310,11 +310,10 @@ RoundEvent = InnerFinished | AverageDecided | AverageFinished | AverageFailed | 
 
 Event = (
     RoundEvent
+    | DeviceEnd
     | Started
     | Received
     | Ticked
-    | TransitionApplied
-    | Probed
     | StateFetched
     | StateKept
     | FetchFailed
@@ -519,28 +518,19 @@ class Stop:
 DeviceJob = Transition | RunInner | ApplyOuter | CarryOver | MeasureStep | Evaluate | Probe
 """Jobs whose end comes back as a `DeviceEnd`, with their epoch."""
 
+DeviceEffect = DeviceJob | DropInstance | DiscardRound | SnapshotState | ReleaseState | SaveInstance | SaveCheckpoint
+"""Performed by the thread of an instance's device, or by that of the last device that comes to it."""
+
 Effect = (
-    Send
+    DeviceEffect
+    | Send
     | Broadcast
     | Persist
-    | Transition
-    | DropInstance
-    | DiscardRound
     | EndInner
-    | RunInner
     | Average
     | CancelAverage
     | RepairAverage
-    | ApplyOuter
-    | CarryOver
-    | MeasureStep
-    | Evaluate
-    | SaveInstance
-    | Probe
     | FetchState
-    | SnapshotState
-    | ReleaseState
-    | SaveCheckpoint
     | ScoreTasks
     | AssessContribution
     | ShowContribution

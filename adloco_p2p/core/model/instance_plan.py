@@ -144,6 +144,19 @@ class InstancePlan:
     """The instances whose data of their own (`instances.data`) it trains on, sorted; empty: all data of the run."""
 
     @property
+    def peers(self) -> tuple[PeerId, ...]:
+        """The hosts by their names."""
+        return tuple(share.peer for share in self.hosts)
+
+    def share(self, peer: PeerId) -> HostShare:
+        """The share of a host."""
+        return next(share for share in self.hosts if share.peer == peer)
+
+    def contributors(self, round: int) -> tuple[PeerId, ...]:
+        """Hosts whose pseudo-gradients belong in the average of this round, which is that of the plan."""
+        return tuple(share.peer for share in self.hosts if share.contributes(round))
+
+    @property
     def least_steps(self) -> int:
         """A host contributes at least so many inner steps, or nothing: fewer would void the statistic of the batch test."""
         return -(-max(share.inner_steps for share in self.hosts) // MOST_STEP_SPREAD)

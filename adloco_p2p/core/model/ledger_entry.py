@@ -111,10 +111,7 @@ PledgeKind = Literal["contribution", "products", "reduction"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pledge:
-    """A host's pledge about one attempt at an average. An honest peer signs one of each kind under a key, ever.
-
-    contribution: the root of the host's encoded parts, before anything is reduced. products: the inner products that a reducer
-    computed. reduction, a receipt: from which contributions, with which coefficients, the host made which parts."""
+    """A host's pledge about one attempt at an average. An honest peer signs one of each kind under a key, ever."""
 
     kind: PledgeKind
     """contribution: the root of the host's encoded parts, before anything is reduced. products: the inner products that a
@@ -133,8 +130,32 @@ class Pledge:
         return payload("pledge", self.kind, self.peer, self.plan, self.round, self.key, self.content)
 
 
+class _Ban:
+    """What evidence has in common with a signer's statement that bans."""
+
+    __slots__ = ()
+
+    @property
+    def about(self) -> Pledge:
+        """The round and the plan that the evidence is about, and the peer that it bans."""
+        raise NotImplementedError
+
+    @property
+    def action(self) -> Literal["ban"]:
+        return "ban"
+
+    @property
+    def subject(self) -> PeerId:
+        return self.about.peer
+
+    @property
+    def serial(self) -> int:
+        """Before every statement of a signer, so that an `unban` in the same plan counts as the later one."""
+        return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class Equivocation:
+class Equivocation(_Ban):
     """Evidence: two pledges of one peer that exclude each other. It bans as a signer's statement does; anybody can check it."""
 
     first: Pledge
@@ -143,21 +164,7 @@ class Equivocation:
 
     @property
     def about(self) -> Pledge:
-        """The round and the plan that the evidence is about."""
         return self.first
-
-    @property
-    def action(self) -> Literal["ban"]:
-        return "ban"
-
-    @property
-    def subject(self) -> PeerId:
-        return self.first.peer
-
-    @property
-    def serial(self) -> int:
-        """Before every statement of a signer, so that an `unban` in the same plan counts as the later one."""
-        return 0
 
     @property
     def reason(self) -> str:
@@ -180,7 +187,7 @@ class ProvenSlice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class WrongSum:
+class WrongSum(_Ban):
     """Evidence: by its own receipt a reducer made values that do not follow from the contributions and coefficients that the
     receipt names. A few values are enough, so the evidence is short and anybody can make them again."""
 
@@ -202,21 +209,7 @@ class WrongSum:
 
     @property
     def about(self) -> Pledge:
-        """The round and the plan that the evidence is about."""
         return self.receipt
-
-    @property
-    def action(self) -> Literal["ban"]:
-        return "ban"
-
-    @property
-    def subject(self) -> PeerId:
-        return self.receipt.peer
-
-    @property
-    def serial(self) -> int:
-        """As for an equivocation."""
-        return 0
 
     @property
     def reason(self) -> str:
@@ -370,8 +363,8 @@ class Vote:
 
 
 def cast_payloads(certificate: Certificate, *, parent: Digest, value: Digest) -> Iterator[bytes]:
-    """What the peer of each vote of the certificate signed, if it is one for this value: `Vote.payload`. What all of them have
-    in common, among it the names of the absent, is encoded once."""
+    """The content that the peer of each vote of the certificate signed, if it is one for this value: `Vote.payload`. The common
+    part, among it the names of the absent, is encoded once."""
     common = canonical.encode((parent, certificate.ballot, certificate.absent, value))[1:-1]
     for cast in certificate.votes:
         yield b'["vote",%s,%s,%s]' % (canonical.encode(cast.peer), common, canonical.encode(cast.abstains))

@@ -1,5 +1,5 @@
-"""What is known of single objects that nothing can change. It is found by identity: to hash a plan of a thousand peers, as a
-dict would, takes longer than to compute most of what is asked of it."""
+"""Results about single objects that nothing can change, found by identity: to hash a plan of a thousand peers, as a dict would,
+takes longer than to compute most of them."""
 
 import weakref
 from collections.abc import Callable

@@ -84,7 +84,12 @@ class RoundPlan:
     """The first round of the next protocol, as long as all electors announce that they can follow it; none: not all do."""
 
     def instance(self, instance: InstanceId) -> InstancePlan:
+        """Of an instance that lives in this round."""
         return next(plan for plan in self.instances if plan.instance == instance)
+
+    def find(self, instance: InstanceId) -> InstancePlan | None:
+        """None where the instance does not live in this round."""
+        return next((plan for plan in self.instances if plan.instance == instance), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,7 @@ def trained_samples(fork: RoundPlan, entries: Sequence[LedgerEntry], instance: I
     return total
 
 
-def moved(instance: InstanceId, merges: Sequence[Merge]) -> InstanceId:
+def merged_into(instance: InstanceId, merges: Sequence[Merge]) -> InstanceId:
     """The instance that it is part of after the merges of one plan."""
     for merge in merges:
         if instance in merge.sources:
@@ -131,7 +131,7 @@ def given_after(
     given = [replace(item, instance=copy) for item in given for copy in copies.get(item.instance, (item.instance,))]
     if not merges:
         return tuple(given)
-    totals = [(moved(item.instance, merges), item.branch_weight, item.fork_weight) for item in given]
+    totals = [(merged_into(item.instance, merges), item.branch_weight, item.fork_weight) for item in given]
     for (instance, about), weight in merged_weights(merges, states).items():
         totals.append((instance, weight * (about == state.branch), weight * (about == state.fork)))
     return tuple(

@@ -199,6 +199,10 @@ class Plan(Log):
     upgrade_round: int | None = None
     """The first round of the next protocol, where one is agreed."""
 
+    def seat(self, peer: str) -> RosterLine | None:
+        """None where the peer has none."""
+        return next((line for line in self.roster if line.peer == peer), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge(Log):

@@ -25,13 +25,15 @@ def looks_due(state: PeerState) -> list[Effect]:
 def _look(outer: OuterRound, following: RoundPlan, me: PeerId) -> list[Effect]:
     if following.is_last:
         return []  # no plan would follow from the scores
-    plan = next((item for item in following.instances if item.instance == outer.instance and item.is_assessed), None)
-    if plan is None or outer.is_void or outer.average is None or outer.applied is None or outer.applied.is_refused:
+    plan = following.find(outer.instance)
+    if plan is None or not plan.is_assessed:
+        return []
+    if outer.is_void or outer.average is None or outer.applied is None or outer.applied.is_refused:
         return []
     look = drawn_look(outer.applied.state_digest, plan, following.roster, round=outer.round)
     if look is None or look.subject not in outer.average.contributors:
         return []
-    share = next(share for share in outer.instance_plan.hosts if share.peer == look.subject)
+    share = outer.instance_plan.share(look.subject)
     if share.every_before > 1:  # it may hold steps of the round before, too
         return []
     if look.subject == me:

@@ -20,10 +20,10 @@ older state, from which the others then go on. At full speed such rounds would u
 class Boundary:
     """`open` it as soon as it can be; the device answers when the transition is `applied`."""
 
-    def __init__(self, at: PeerState, *, fetching: Fetching) -> None:
-        self._state = at
-        self._book = at.book
-        self._branches = at.branches
+    def __init__(self, state: PeerState, *, fetching: Fetching) -> None:
+        self._state = state
+        self._book = state.book
+        self._branches = state.branches
         self._fetching = fetching
         self._opened_at = -inf
         """When a round began here last."""

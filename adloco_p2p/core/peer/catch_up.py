@@ -21,15 +21,15 @@ class CatchingUp:
 
     def __init__(
         self,
-        at: PeerState,
+        state: PeerState,
         *,
         fetching: Fetching,
         checkpoints: Checkpoints,
         adaptive_timeout: AdaptiveTimeout,
     ) -> None:
-        self._state = at
-        self._book = at.book
-        self._branches = at.branches
+        self._state = state
+        self._book = state.book
+        self._branches = state.branches
         self._fetching = fetching
         self._checkpoints = checkpoints
         self._adaptive_timeout = adaptive_timeout

@@ -6,7 +6,7 @@ from dataclasses import replace
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.events import DiscardRound, Effect, FetchFailed, FetchState, Send, StateFetched
-from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest
+from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.completion import PENDING_SECONDS
@@ -33,12 +33,12 @@ class Fetching:
     """`fetch_missing` and `fetch_branches` whenever something happened; `fetched` or `failed` when a transfer ended."""
 
     def __init__(
-        self, at: PeerState, *, kept_vote: Callable[[Digest, InstanceId], AverageDigest | None] = lambda *_: None
+        self, state: PeerState, *, kept_vote: Callable[[Digest, InstanceId], AverageDigest | None] = lambda *_: None
     ) -> None:
         """`kept_vote`: this peer's vote on the average of a plan and instance, if it cast one in any life."""
-        self._state = at
-        self._book = at.book
-        self._branches = at.branches
+        self._state = state
+        self._book = state.book
+        self._branches = state.branches
         self._kept_vote = kept_vote
         self._newest: Digest | None = None
         """The plan since which states are awaited."""
@@ -303,7 +303,7 @@ class Fetching:
         refusal = AttemptFailed(instance=instance, round=number, attempt=0, suspects=(self._state.me,))
         return [Send(peer=peer, message=refusal) for peer in shares if peer != self._state.me]
 
-    def decline(self, sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart) -> list[Effect]:
+    def decline(self, sender: PeerId, message: AveragingMessage) -> list[Effect]:
         """Answer a host that waits for this peer, which cannot contribute: it lacks the state, is rounds behind, or came back
         with a state of a later boundary and will not vote on this round any more."""
         plan = self._book.get(message.round)
@@ -314,7 +314,7 @@ class Fetching:
         lacks_state = is_late and message.instance not in self._state.held
         if plan is None or not (is_behind or lacks_state):
             return []
-        item = next((item for item in plan.instances if item.instance == message.instance), None)
+        item = plan.find(message.instance)
         shares = {share.peer: share.contributes(plan.round) for share in item.hosts} if item is not None else {}
         if _asks_nothing(sender, message) or sender not in shares or not shares.get(self._state.me, False):
             return []
@@ -330,12 +330,11 @@ class Fetching:
         fetch = self._fetch(instance)
         return fetch is not None and fetch.boundary < number
 
-    def _answer_from_later(
-        self, sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart, plan: RoundPlan
-    ) -> list[Effect]:
+    def _answer_from_later(self, sender: PeerId, message: AveragingMessage, plan: RoundPlan) -> list[Effect]:
         """This peer went through the round in an earlier life: a host that only receives the round waits for the votes of all
         that live, so it needs this one's, or the answer that none comes from here."""
-        hosts = [share.peer for item in plan.instances if item.instance == message.instance for share in item.hosts]
+        item = plan.find(message.instance)
+        hosts = item.peers if item is not None else ()
         if (isinstance(message, AverageDigest) and message.is_answer) or sender not in hosts or self._state.me not in hosts:
             return []
         kept = self._kept_vote(self._book.digests[message.round], message.instance)
@@ -343,7 +342,7 @@ class Fetching:
         return [Send(peer=sender, message=replace(vote, is_answer=True, is_held=vote.is_void))]
 
 
-def _asks_nothing(sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart) -> bool:
+def _asks_nothing(sender: PeerId, message: AveragingMessage) -> bool:
     """An answer, or a bare refusal: to answer it would send refusals to and fro."""
     match message:
         case AverageDigest():
@@ -354,7 +353,7 @@ def _asks_nothing(sender: PeerId, message: AverageDigest | AttemptFailed | Attem
             return False
 
 
-def _only_begins(sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart) -> bool:
+def _only_begins(sender: PeerId, message: AveragingMessage) -> bool:
     """The question of a contributor that begins its inner steps, or of a host without a part in the average."""
     return isinstance(message, AttemptFailed) and message.is_question and sender not in message.suspects
 

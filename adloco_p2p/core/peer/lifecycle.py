@@ -99,7 +99,7 @@ class Lifecycle:
 
     def __init__(
         self,
-        at: PeerState,
+        state: PeerState,
         *,
         agreement: Agreement,
         fetching: Fetching,
@@ -113,8 +113,8 @@ class Lifecycle:
         self.stage = Stage.TRAINING
         self.last_round: int | None = None
         """This peer begins no round after it."""
-        self._state = at
-        self._book = at.book
+        self._state = state
+        self._book = state.book
         self._agreement = agreement
         self._fetching = fetching
         self._reporting = reporting
@@ -122,7 +122,7 @@ class Lifecycle:
         self._checkpoints = checkpoints
         self._outcomes = outcomes
         self._completion = CompletionBarrier(
-            at.me, sign=agreement.sign, verify=agreement.verify, transfer_seconds=transfer_seconds
+            state.me, sign=agreement.sign, verify=agreement.verify, transfer_seconds=transfer_seconds
         )
         self._handover_seconds = HANDOVER_SECONDS + transfer_seconds
         self._before_waiting = self.stage

@@ -138,9 +138,7 @@ class PlanBook:
 
     def successors(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> list[PeerId]:
         """Living peers that the plan of round `number` makes hosts of the instance, this one left out."""
-        plan = self.plans.get(number)
-        hosts = [share.peer for item in (plan.instances if plan else ()) if item.instance == instance for share in item.hosts]
-        return [peer for peer in hosts if peer != self.me and peer not in gone]
+        return [peer for peer in self._hosts_of(instance, number) if peer != self.me and peer not in gone]
 
     def heirs(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> list[PeerId]:
         """Living peers to which the plan of round `number` gives the instance, or one that it is merged into; this one left
@@ -150,7 +148,7 @@ class PlanBook:
             return []
         weighed = [(merge.target, dict(zip(merge.sources, merge.weights, strict=True))) for merge in plan.merges]
         targets = {instance, *(target for target, weights in weighed if weights.get(instance))}
-        hosts = {share.peer for item in plan.instances if item.instance in targets for share in item.hosts}
+        hosts = {peer for item in plan.instances if item.instance in targets for peer in item.peers}
         return sorted(hosts - self.leaving - {self.me, *gone})
 
     @property
@@ -209,10 +207,10 @@ class PlanBook:
         """
         plan, states = self.plans.get(number), self._states.get((number, instance), {})
         planned = self.planned(instance, number)
-        planned = [peer for peer in planned if peer not in gone] or planned
+        planned = tuple(peer for peer in planned if peer not in gone) or planned
         is_unreported = not any(peer in states for peer in planned)
         if plan is not None and is_unreported and self._have_none(planned, instance, number, gone):
-            planned = [peer for peer in self._may_have(plan, instance) if peer in states and peer not in gone]
+            planned = tuple(peer for peer in self._may_have(plan, instance) if peer in states and peer not in gone)
         if plan is None or not planned:
             return None
         joined = {roster_entry.peer: (roster_entry.joined_round, roster_entry.peer) for roster_entry in plan.roster}
@@ -237,17 +235,15 @@ class PlanBook:
     @staticmethod
     def _may_have(plan: RoundPlan, instance: InstanceId) -> list[PeerId]:
         """Members to which the plan gives the instance, with or without work: no other's word counts."""
-        hosts = {share.peer for item in plan.instances if item.instance == instance for share in item.hosts}
-        return sorted(hosts | keepers_of(plan))
+        item = plan.find(instance)
+        return sorted(keepers_of(plan).union(item.peers if item is not None else ()))
 
     def _had_agreed_state(self, peer: PeerId, instance: InstanceId, number: int) -> bool:
         """Before this round, where a plan names one: it reported it, or it had no work in the round before and fetched it."""
-        naming, before = self.plans.get(number + 1), self.plans.get(number - 1)
-        named = {item.instance: item.state_digest for item in naming.instances} if naming is not None else {}
-        agreed = named.get(instance)
-        items = before.instances if before is not None else ()
-        worked = any(item.instance == instance and peer in _contributors(item, number - 1) for item in items)
-        return agreed is None or not worked or self._states.get((number - 1, instance), {}).get(peer) == agreed
+        naming = self._plan_of(instance, number + 1)
+        if naming is None or naming.state_digest is None or peer not in self.planned(instance, number - 1):
+            return True
+        return self._states.get((number - 1, instance), {}).get(peer) == naming.state_digest
 
     def _have_none(self, planned: Collection[PeerId], instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
         """Each of these is gone, or goes without."""
@@ -267,15 +263,11 @@ class PlanBook:
         states = self._states.get((boundary - 1, instance), {})
         digest = self.reported_state(instance, boundary - 1, gone, passes_over=passes_over)
         is_agreed = digest is not None and self.is_of_majority(instance, boundary - 1, digest)
-        rewind = self._rewind(instance, boundary)
-        hosts: list[PeerId] = []
-        for number in (boundary - 1, boundary, boundary + 1):
-            plan = self.plans.get(number)
-            for item in plan.instances if plan is not None else ():
-                if item.instance == instance:
-                    hosts += _contributors(item, number)
-                    if number == boundary + 1 and item.state_digest is not None:
-                        digest, is_agreed = item.state_digest, True
+        present, naming = self._plan_of(instance, boundary), self._plan_of(instance, boundary + 1)
+        rewind = present.rewind if present is not None else None
+        if naming is not None and naming.state_digest is not None:
+            digest, is_agreed = naming.state_digest, True
+        hosts = [peer for number in range(boundary - 1, boundary + 2) for peer in self.planned(instance, number)]
         having = self.plans.get(boundary - 1)
         hosts += [peer for peer in self._may_have(having, instance) if peer in states] if having is not None else []
         if rewind is not None:  # the reports on the boundary are of the state that the hosts go back from
@@ -314,22 +306,16 @@ class PlanBook:
             if number >= since
         )
 
-    def planned(self, instance: InstanceId, number: int) -> list[PeerId]:
+    def planned(self, instance: InstanceId, number: int) -> tuple[PeerId, ...]:
         """Hosts that were to contribute to the average of that round."""
+        item = self._plan_of(instance, number)
+        return item.contributors(number) if item is not None else ()
+
+    def _hosts_of(self, instance: InstanceId, number: int) -> tuple[PeerId, ...]:
+        item = self._plan_of(instance, number)
+        return item.peers if item is not None else ()
+
+    def _plan_of(self, instance: InstanceId, number: int) -> InstancePlan | None:
+        """By the plan of that round, where it is known and has the instance."""
         plan = self.plans.get(number)
-        items = plan.instances if plan is not None else ()
-        return [peer for item in items if item.instance == instance for peer in _contributors(item, number)]
-
-    def _hosts_of(self, instance: InstanceId, number: int) -> list[PeerId]:
-        """By the plan of that round, where it is known."""
-        plan = self.plans.get(number)
-        return [share.peer for item in plan.instances if item.instance == instance for share in item.hosts] if plan else []
-
-    def _rewind(self, instance: InstanceId, boundary: int) -> Digest | None:
-        plan = self.plans.get(boundary)
-        return next((item.rewind for item in plan.instances if item.instance == instance), None) if plan is not None else None
-
-
-def _contributors(item: InstancePlan, round: int) -> list[PeerId]:
-    """Of the plan of this round."""
-    return [share.peer for share in item.hosts if share.contributes(round)]
+        return plan.find(instance) if plan is not None else None

@@ -21,17 +21,17 @@ from adloco_p2p.core.peer.task_scoring import TaskScoring
 class Reporting:
     """`report_rounds` whenever something happened. `submit` hands a report to the agreement."""
 
-    def __init__(self, at: PeerState, *, submit: Callable[[Report, float], list[Effect]], task_period: int) -> None:
+    def __init__(self, state: PeerState, *, submit: Callable[[Report, float], list[Effect]], task_period: int) -> None:
         """`task_period`: see `Cadence`."""
         self.capacity: Capacity | None = None
         """As measured in the last rounds."""
         self._device_limit: int | None = None
         """Samples of one pass that each device held in the last round."""
-        self._state = at
-        self._book = at.book
-        self._branches = at.branches
+        self._state = state
+        self._book = state.book
+        self._branches = state.branches
         self._submit = submit
-        self._task_scoring = TaskScoring(at.me, period_rounds=task_period)
+        self._task_scoring = TaskScoring(state.me, period_rounds=task_period)
 
     @property
     def is_leaving(self) -> bool:

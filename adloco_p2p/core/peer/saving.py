@@ -13,13 +13,13 @@ from adloco_p2p.core.peer.state import PeerState
 class Checkpoints:
     """`save` each instance at a boundary, then `complete` the boundary."""
 
-    def __init__(self, at: PeerState, *, is_on_schedule: Callable[[int], bool], least_seconds: float) -> None:
+    def __init__(self, state: PeerState, *, is_on_schedule: Callable[[int], bool], least_seconds: float) -> None:
         """`is_on_schedule`: whether a checkpoint is due at a boundary, whatever the user asks and whenever the run ends; but
         not before the last one is `least_seconds` old."""
         self.newest = -1
         """The last boundary whose checkpoint is complete."""
-        self._state = at
-        self._book = at.book
+        self._state = state
+        self._book = state.book
         self._is_on_schedule = is_on_schedule
         self._least_seconds = least_seconds
         self._next_at = 0.0

@@ -25,7 +25,7 @@ from adloco_p2p.core.model.lineage import Fork, Merge, normalized
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import MergeRules
-from adloco_p2p.core.model.run_progress import given_after, given_samples, merged_weights, moved
+from adloco_p2p.core.model.run_progress import given_after, given_samples, merged_into, merged_weights
 from adloco_p2p.core.model.scalars import MAX_INSTANCES, Digest, InstanceId, PeerId, shortened
 from adloco_p2p.core.planning.branch_verdict import BranchVerdict, verdict_on_branches
 
@@ -236,10 +236,10 @@ class _Change:
 
 def _changed(item: PendingBranch, change: _Change) -> PendingBranch:
     """After the change. An instance that ends otherwise takes along what it was given."""
-    merges, living = change.merges, {moved(instance, change.merges) for instance in change.instances}
+    merges, living = change.merges, {merged_into(instance, change.merges) for instance in change.instances}
     given = given_after(item.given, item.branch_state, forks=change.forks, merges=merges, states=change.states)
     return replace(
-        item, target=moved(item.target, merges), given=tuple(weight for weight in given if weight.instance in living)
+        item, target=merged_into(item.target, merges), given=tuple(weight for weight in given if weight.instance in living)
     )
 
 

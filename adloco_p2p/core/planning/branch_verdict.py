@@ -41,7 +41,8 @@ def verdict_on_branches(previous: RoundPlan, received: Mapping[PeerId, Report], 
     probe = previous.pending
     if probe is None or not is_of_branches(probe):
         return None
-    hosts = {share.peer for item in previous.instances if item.instance == probe.target for share in item.hosts}
+    planned = previous.find(probe.target)
+    hosts = planned.peers if planned is not None else ()
     reporting = [report for peer, report in received.items() if peer in hosts]
     wanted = probe.sources, probe.target, len(probe.sources)
     verdicts = [report.verdict for report in reporting if report.verdict is not None]

@@ -13,8 +13,8 @@ from adloco_p2p.core.planning.merge_policy import final_merge, keep_only
 
 
 def reported_on(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> list[InstancePlan]:
-    """The instances of which a host reported the state; all where there is no such report. What only seats hold that never
-    report is in no merge: nobody may have it, and as the target of a merge it would take the others with it."""
+    """The instances of which a host reported the state; all where there is no such report. An instance that only
+    seats hold which never report is in no merge: perhaps nobody has it, and as a target it would take the others with it."""
     return [plan for plan in plans if claims.get(plan.instance)] or list(plans)
 
 

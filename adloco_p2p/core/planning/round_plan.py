@@ -263,7 +263,7 @@ def _carried(
     basis += f"; round {previous.round - 1} led nowhere on {num_diverged} of {claimed}" if num_diverged else ""
     requested, shrink_streak, why = _request(plan, previous, claims, sample, history, rules)
     having = {peer for peer, report in received.items() if any(item.instance == plan.instance for item in report.instances)}
-    is_lost = not claims and having.isdisjoint({*keepers_of(previous), *(share.peer for share in plan.hosts)})
+    is_lost = not claims and having.isdisjoint({*keepers_of(previous), *plan.peers})
     settled = {*received, *_never_reported(previous)}
     is_orphaned = previous.round > 0 and is_lost and all(share.peer in settled for share in plan.hosts)
     moved = replace(
@@ -286,7 +286,7 @@ def _carried(
             next_round=previous.round + 1,
         ),
     )
-    hosts = tuple(share.peer for share in plan.hosts)
+    hosts = plan.peers
     roster, reported = previous.roster, previous.round - 1
     moved = with_complaints(plan, moved, claims, roster, places, round=reported)
     moved = with_scores(plan, moved, claims, roster, places, round=reported, every=rules.assess_every)
@@ -383,7 +383,7 @@ def _judged_merges(previous: RoundPlan, received: Mapping[PeerId, Report], rules
     if previous.pending is None or is_of_branches(previous.pending):
         return (), []
     probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
-    hosts = {share.peer for plan in probed for share in plan.hosts}
+    hosts = {peer for plan in probed for peer in plan.peers}
     verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
     merge = judge(previous.pending, verdicts, rules=rules.merge)
     if merge is None:

@@ -8,7 +8,7 @@ from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.protocol import unfollowed
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.runtime.node.loop import Node
-from adloco_p2p.runtime.node.ports import RateLimiter
+from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 from adloco_p2p.views.node_status import summary
 from adloco_p2p.views.status import Status
 

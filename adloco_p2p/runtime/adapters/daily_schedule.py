@@ -14,7 +14,7 @@ from pathlib import Path
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.quiet_hours import quiet_until
 from adloco_p2p.core.model.commands import Command
-from adloco_p2p.storage.disk import replace_file, reported
+from adloco_p2p.storage.disk import keep_file
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 
 LOOK_SECONDS = 5.0
@@ -63,8 +63,7 @@ class DayBook:
         if total != self._last_total:
             self._bytes += total - self._last_total
             self._last_total = total
-            with reported(self._path):
-                replace_file(self._path, json.dumps({"day": self._day, "bytes": self._bytes}).encode())
+            keep_file(self._path, json.dumps({"day": self._day, "bytes": self._bytes}).encode())
         return self._bytes
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from adloco_p2p.core.model.telemetry import LIVE_ONLY, Stamped, Started, Stopped, to_line
 from adloco_p2p.runtime.node.event_sink import View
-from adloco_p2p.views.status import Status, apply, replay
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import apply, replay
 
 MAX_HISTORY_BYTES = 8 << 20
 """The end of the event file that a watcher gets."""

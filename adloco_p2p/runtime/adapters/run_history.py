@@ -14,7 +14,8 @@ from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.storage.workdir import JOURNAL
 from adloco_p2p.views.ledger_events import LedgerEvents
-from adloco_p2p.views.status import Status, apply
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import apply
 
 
 def ledger_events_of(run: RunConfig) -> LedgerEvents:

@@ -140,10 +140,7 @@ def check_memory(available_bytes: int | None, shards: int = 1) -> CheckResult:
         processes, each = processes + shards * SHARD_PROCESS_BYTES, each + LOCAL_BYTES_PER_PARAMETER
     trained = max(0, available_bytes - processes) / each / 1e6
     found = f"{_gib(available_bytes)} available: for some {trained:,.0f}M trained parameters on the CPU, activations aside"
-    if available_bytes < GOOD_MEMORY_BYTES:
-        outcome = "failed" if available_bytes < LEAST_MEMORY_BYTES else "warning"
-        return CheckResult(check="memory", outcome=outcome, found=found, code="E523")  # type: ignore[arg-type]
-    return CheckResult(check="memory", outcome="ok", found=found)
+    return _graded("memory", found, available_bytes, least=LEAST_MEMORY_BYTES, good=GOOD_MEMORY_BYTES, code="E523")
 
 
 def check_disk(folder: Path) -> CheckResult:
@@ -151,10 +148,14 @@ def check_disk(folder: Path) -> CheckResult:
         folder = folder.absolute().parent
     free = shutil.disk_usage(folder).free
     found = f"{_gib(free)} free at {folder}"
-    if free < GOOD_DISK_BYTES:
-        outcome = "failed" if free < LEAST_DISK_BYTES else "warning"
-        return CheckResult(check="disk", outcome=outcome, found=found, code="E420")  # type: ignore[arg-type]
-    return CheckResult(check="disk", outcome="ok", found=found)
+    return _graded("disk", found, free, least=LEAST_DISK_BYTES, good=GOOD_DISK_BYTES, code="E420")
+
+
+def _graded(check: str, found: str, num_bytes: int, *, least: int, good: int, code: str) -> CheckResult:
+    """Failed below the least, a warning below a good amount."""
+    if num_bytes >= good:
+        return CheckResult(check=check, outcome="ok", found=found)
+    return CheckResult(check=check, outcome="failed" if num_bytes < least else "warning", found=found, code=code)
 
 
 def check_workdir(workdir: Path, holder: Holder | None) -> CheckResult:

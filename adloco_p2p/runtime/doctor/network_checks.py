@@ -1,6 +1,5 @@
 """The doctor's checks of the network: as a stranger with a throwaway identity, so that a running node is not disturbed."""
 
-import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.clock_survey import survey
 from adloco_p2p.swarm.discovery.join import connect_to_run
 from adloco_p2p.swarm.discovery.join_link import split_initial_peers
-from adloco_p2p.swarm.discovery.reachability import ClockReading, Speed, ask_to_dial_back, measure_speed, ping
+from adloco_p2p.swarm.discovery.reachability import ClockReading, Speed, ask_to_dial_back, measure_speed, ping_all
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.daemon import outgoing_address
 from adloco_p2p.swarm.p2p.listening import has_open_port, is_free
@@ -50,7 +49,7 @@ async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> Asy
             for run in [linked] if linked else runs[:1]:
                 await connect_to_run(swarm_node, discovery, run, should_retry=False)
             yield CheckResult(check="runs", outcome="ok", found=f"{len(runs)} announced" if runs else "none announced yet")
-            readings = await _pinged(swarm_node)
+            readings = await ping_all(swarm_node.p2p, (await swarm_node.peers_connected())[:MAX_PINGED])
             yield _protocol(readings)
             yield _clock(readings)
             yield await _dial_back(swarm_node, readings)
@@ -82,16 +81,6 @@ def _initial_peers(swarm_node: SwarmNode, num_given: int) -> CheckResult:
         found = f"{num_given - len(swarm_node.unreached)} of {num_given} answer; {missing}"
         return CheckResult(check="initial peers", outcome="warning", found=found, code="E320")
     return CheckResult(check="initial peers", outcome="ok", found=f"{num_given} of {num_given} answer")
-
-
-async def _pinged(swarm_node: SwarmNode) -> Mapping[PeerId, ClockReading]:
-    """Those of the connected peers that speak our protocol of reachability."""
-    peers = (await swarm_node.peers_connected())[:MAX_PINGED]
-    answers = await asyncio.gather(*(ping(swarm_node.p2p, peer) for peer in peers), return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException) and not isinstance(answer, SwarmError):
-            raise answer
-    return {peer: answer for peer, answer in zip(peers, answers, strict=True) if isinstance(answer, ClockReading)}
 
 
 def _protocol(readings: Mapping[PeerId, ClockReading]) -> CheckResult:

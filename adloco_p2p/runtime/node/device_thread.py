@@ -17,6 +17,7 @@ from typing import SupportsFloat
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     CarryOver,
+    DeviceEffect,
     DiscardRound,
     DropInstance,
     EndInner,
@@ -43,21 +44,6 @@ from adloco_p2p.core.model.telemetry import MAX_SAMPLE_TEXT, Log, Progress, Samp
 from adloco_p2p.runtime.node.looks import Looks
 from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector
 
-DeviceEffect = (
-    RunInner
-    | ApplyOuter
-    | CarryOver
-    | Transition
-    | DropInstance
-    | DiscardRound
-    | Probe
-    | MeasureStep
-    | Evaluate
-    | SnapshotState
-    | ReleaseState
-    | SaveInstance
-    | SaveCheckpoint
-)
 PROGRESS_SECONDS = 0.5
 """Least time between two progress events."""
 WRITES_WAITING = 1
@@ -99,9 +85,9 @@ class Shared:
     engine: Engine
     checkpoints: CheckpointStore
     states: StateExchange
-    post: Callable[[Event], None]
+    post: Callable[[Event | BaseException], None]
+    """Takes the end of a job, or an exception that ends the node."""
     progress: Callable[[Log], None]
-    fail: Callable[[BaseException], None]
     is_interrupted: threading.Event = field(default_factory=threading.Event)
     is_aborted: threading.Event = field(default_factory=threading.Event)
     num_discards_asked: Counter[InstanceId] = field(default_factory=Counter)
@@ -192,7 +178,7 @@ class DeviceThread:
                 self._num_done += 1
             self._await_outer_step()
         except BaseException as error:  # handed to the event loop, which ends the process
-            self._shared.fail(error)
+            self._shared.post(error)
         finally:
             self._beside.shutdown()
             self._shared.writes.put(None)
@@ -432,8 +418,8 @@ class DeviceThread:
 
 
 def _ends_round_before(job: DeviceEffect, running: RunInner) -> bool:
-    """Whether the job belongs to the outer step that `running` did not wait for. Whatever else comes, waits its turn, and what
-    was asked for after it, too."""
+    """Whether the job belongs to the outer step that `running` did not wait for. Any other job waits its turn, and so do all
+    that were put after it."""
     match job:
         case (
             ApplyOuter(instance=instance, round=number)

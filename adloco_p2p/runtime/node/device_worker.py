@@ -1,7 +1,7 @@
 """The threads of a machine's devices, and the one that writes checkpoints: takes the training effects, deals the instances over
 the devices, and hands every effect to the thread of its instance's device (`device_thread.py`).
 
-These threads own the engine and the buffers; the event loop owns everything else. What concerns several instances (a merge, the
+These threads own the engine and the buffers; the event loop owns everything else. An effect on several instances (a merge, the
 end of a checkpoint) is a meeting of all devices. Checkpoints are written in order, too, and no device waits for the disk.
 """
 
@@ -12,6 +12,7 @@ from functools import partial
 
 from adloco_p2p.core.model.assessments import AssessContribution
 from adloco_p2p.core.model.events import (
+    DeviceEffect,
     DiscardRound,
     DropInstance,
     EndInner,
@@ -26,12 +27,12 @@ from adloco_p2p.core.model.events import (
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.runtime.node.device_map import DeviceMap
-from adloco_p2p.runtime.node.device_thread import MEETING_SECONDS, DeviceEffect, DeviceThread, Job, Meeting, Shared
+from adloco_p2p.runtime.node.device_thread import MEETING_SECONDS, DeviceThread, Job, Meeting, Shared
 from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector
 
 
 class DeviceWorker:
-    """All methods are called from the event loop; `post`, `progress` and `fail` from the worker's threads."""
+    """All methods are called from the event loop; `post` and `progress` from the worker's threads."""
 
     def __init__(
         self,
@@ -39,11 +40,10 @@ class DeviceWorker:
         engine: Engine,
         checkpoints: CheckpointStore,
         states: StateExchange,
-        post: Callable[[Event], None],
+        post: Callable[[Event | BaseException], None],
         progress: Callable[[Log], None],
-        fail: Callable[[BaseException], None],
     ) -> None:
-        self._shared = Shared(engine=engine, checkpoints=checkpoints, states=states, post=post, progress=progress, fail=fail)
+        self._shared = Shared(engine=engine, checkpoints=checkpoints, states=states, post=post, progress=progress)
         names = engine.device_names
         self._map = DeviceMap(len(names))
         self._devices = [DeviceThread(self._shared, name=f"device {name}") for name in names]
@@ -165,7 +165,7 @@ class DeviceWorker:
                     write()
             except BaseException as error:  # handed to the event loop, which ends the process
                 is_failed = True
-                self._shared.fail(error)
+                self._shared.post(error)
             finally:
                 del write  # its tensors go before the device is notified
                 self._shared.writes.task_done()

@@ -128,7 +128,6 @@ class Node:
             states=ports.states,
             post=self.post,
             progress=lambda event: self._call_soon(ports.events.write, event),
-            fail=self.post,
         )
 
     def post(self, event: Event | BaseException) -> None:

@@ -15,7 +15,7 @@ from adloco_p2p.core.model.messages import JournalRecord, WireMessage
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.task_scores import TaskClaim
-from adloco_p2p.core.model.telemetry import Bandwidth, Log
+from adloco_p2p.core.model.telemetry import Log
 
 Vector = Any
 """torch.Tensor [P], CPU."""
@@ -126,7 +126,7 @@ class AveragedVector(Protocol):
 
     @property
     def finished(self) -> AverageFinished:
-        """What the core learns of it."""
+        """The event for the core."""
 
 
 class Averaging(Protocol):
@@ -196,16 +196,6 @@ class Journal(Protocol):
     """Append and sync before returning. Called from the event loop; records are small."""
 
     def append(self, record: JournalRecord) -> None: ...
-
-
-class RateLimiter(Protocol):
-    """Holds all traffic of the peer under its caps. Called from the event loop, never blocks."""
-
-    def set_caps(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> None:
-        """Set the caps; None keeps a cap as it is, 0 removes it."""
-
-    def traffic(self) -> Bandwidth:
-        """Totals, measured rates, caps, and the day's budget."""
 
 
 class EventSink(Protocol):

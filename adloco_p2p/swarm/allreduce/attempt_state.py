@@ -20,7 +20,7 @@ from adloco_p2p.swarm.allreduce.pledges import CommitmentBook, ProductsBook, Rec
 from adloco_p2p.swarm.allreduce.settled import Settled
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.stream_watch import StreamWatch
-from adloco_p2p.swarm.allreduce.topology import Surroundings
+from adloco_p2p.swarm.allreduce.topology import Context
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 
 
@@ -33,15 +33,15 @@ class AttemptState:
         vector: torch.Tensor,
         encoded: np.ndarray,
         timeout_seconds: float,
-        surroundings: Surroundings,
+        context: Context,
         earlier: "AttemptState | None" = None,
     ) -> None:
         """See `topology.Topology`. `earlier`: of the attempt that this one completes; what has come in it is the result's."""
         self.spec = spec
         self.earlier = earlier
         self._begun = asyncio.get_running_loop().time()
-        self.me = spec.members.index(surroundings.own_peer)
-        self.around = surroundings
+        self.me = spec.members.index(context.own_peer)
+        self.context = context
         self.vector = vector
         self.own = OwnContribution(spec, vector) if self.me in spec.contributors else None
         if earlier is not None and earlier.own is not None:
@@ -55,22 +55,22 @@ class AttemptState:
         """And the reducers among them whose parts and receipts are here."""
         self.on_checked: Callable[[], None] | None = None
         """Called when `checked` has grown, or may have; set by that retry."""
-        held_bytes = surroundings.limits.held_bytes
-        self.returned = surroundings.held.returned(spec)
+        held_bytes = context.limits.held_bytes
+        self.returned = context.held.returned(spec)
         """Averaged parts that came back in the attempt before."""
         self.reduction = ShardReduction(spec, self.me, self.assembly, self.own, held_bytes=held_bytes)
         self.barrier = GramBarrier(spec)
-        self.commitments = CommitmentBook(spec, self.me, surroundings.notary)
-        self.products = ProductsBook(spec, surroundings.notary)
-        self.receipts = ReceiptBook(spec, surroundings.notary)
-        self.watch = StreamWatch(surroundings.stall_detector, least_stall_seconds=surroundings.limits.stall_seconds)
+        self.commitments = CommitmentBook(spec, self.me, context.notary)
+        self.products = ProductsBook(spec, context.notary)
+        self.receipts = ReceiptBook(spec, context.notary)
+        self.watch = StreamWatch(context.stall_detector, least_stall_seconds=context.limits.stall_seconds)
         self.reducers: dict[tuple[int, int], tuple[FramedStream, PartSink]] = {}
         """By member and lane: streams on which a reducer answered."""
         self.end = AttemptEnd(
             spec,
             timeout_seconds=timeout_seconds,
-            grace_seconds=surroundings.limits.grace_seconds,
-            local_fault=surroundings.local_fault,
+            grace_seconds=context.limits.grace_seconds,
+            local_fault=context.local_fault,
             awaited=self._awaited_in_all,
         )
 
@@ -198,7 +198,7 @@ class AttemptState:
         assert self.barrier.decision is not None
         spec = self.spec
         gone = [member for member in spec.contributors if member not in self.left]
-        is_shown = self.around.keeps_contributions and self.reduction.parts
+        is_shown = self.context.keeps_contributions and self.reduction.parts
         return Settled(
             spec=spec,
             me=self.me,
@@ -217,7 +217,7 @@ class AttemptState:
     def sent(self) -> Settled | None:
         """The attempt has failed here, and may have given others their result: what this member has sent, to be shown."""
         own_leaves = self.commitments.own_leaves
-        if self.own is None or not own_leaves or not self.around.keeps_contributions:
+        if self.own is None or not own_leaves or not self.context.keeps_contributions:
             return None
         return Settled(
             spec=self.spec,
@@ -235,7 +235,7 @@ class AttemptState:
         if self.barrier.decision is not None and self.commitments.is_complete.is_set():
             has_come = tuple(digest != b"" for digest in self.assembly.digests)
             parts = ReturnedParts(self.inputs, self.assembly.encoded, has_come)
-            self.around.held.keep_returned(self.spec, parts)
+            self.context.held.keep_returned(self.spec, parts)
 
     def release(self) -> None:
         """Let go of the buffers, which are as large as the model."""

@@ -1,7 +1,7 @@
 """Averaging over the streams of hivemind's network: equal bytes on every host, or a failure that names whom to leave out.
 
-The members and their weights come from the agreed plan and never from the wire. What a failed attempt left behind is
-scratch: the caller tries again with the survivors, under another key. A topology (`topology.py`) has one attempt,
+The members and their weights come from the agreed plan and never from the wire. A failed attempt leaves only scratch
+behind: the caller tries again with the survivors, under another key. A topology (`topology.py`) has one attempt,
 `attempt_register.py` the keys, `result_exchange.py` what happens to results afterwards; here they are joined for a peer.
 """
 
@@ -37,16 +37,16 @@ from adloco_p2p.swarm.allreduce.receipt_exchange import ReceiptExchange
 from adloco_p2p.swarm.allreduce.recheck import Rechecks
 from adloco_p2p.swarm.allreduce.result_exchange import ResultExchange
 from adloco_p2p.swarm.allreduce.shown_contributions import ShownContributions
-from adloco_p2p.swarm.allreduce.topology import Attempt, AttemptResult, AveragingLimits, Surroundings, Topology
+from adloco_p2p.swarm.allreduce.topology import Attempt, AttemptResult, AveragingLimits, Context, Topology
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
-from adloco_p2p.swarm.transport.log_limiter import Refusals
+from adloco_p2p.swarm.transport.log_limiter import LogLimiter
 from adloco_p2p.swarm.transport.stall_detector import StallDetector
 from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces, places_for_streams
 from adloco_p2p.swarm.transport.stream_pool import IDLE_SECONDS, StreamPool
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _STOP_SECONDS = 2.0  # for what is under way when this peer stops
 _NOTES_AT_ONCE = 16
@@ -87,7 +87,7 @@ class Averager:
         self._part_bytes = part_bytes
         self._limits = limits or AveragingLimits()
         self._notary = Notary(endpoint.me, sign=sign, verify=verify, on_evidence=on_evidence)
-        self._refusals, self._notes = Refusals(), Refusals()
+        self._refusals, self._noted = LogLimiter(), LogLimiter()
         self._attempts = AttemptRegister()
         self._background = BackgroundTasks()
         self._results = ResultExchange(endpoint, codec=self._codec, limits=self._limits)
@@ -113,7 +113,7 @@ class Averager:
             per_stranger=self._limits.max_streams_per_stranger,
         )
         self._places = StreamPlaces(stream_limits, is_stranger=self._endpoint.is_stranger)
-        self._around = Surroundings(
+        self._context = Context(
             own_peer=self._endpoint.me,
             limits=self._limits,
             executor=ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="averaging"),
@@ -136,7 +136,7 @@ class Averager:
         await self._results.stop()
         running = self._attempts.running
         for attempt in tuple(running.values()):
-            attempt.fail("this peer stops", (self._around.own_peer,))
+            attempt.fail("this peer stops", (self._context.own_peer,))
         await asyncio.sleep(0)  # those who await these attempts run now, and leave notes for the other members
         await self._background.settled(timeout_seconds=_STOP_SECONDS)
         self._background.cancel()
@@ -145,10 +145,10 @@ class Averager:
             attempt.close()
         self._receipts.tasks.cancel()
         self._rechecks.tasks.cancel()
-        self._around.pool.close()
+        self._context.pool.close()
         self._attempts.wake()
         await self._acceptor.abort(timeout_seconds=_STOP_SECONDS)
-        self._around.executor.shutdown(wait=False)
+        self._context.executor.shutdown(wait=False)
 
     # --- what the node asks ---
 
@@ -212,7 +212,7 @@ class Averager:
             completes=asked.completes,
             quorum=asked.quorum,
         )
-        if self._around.own_peer not in spec.members:
+        if self._context.own_peer not in spec.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")
         if self._attempts.is_used(asked.key):
             raise AveragingError("this attempt was begun here before, and given up")  # the round was begun anew
@@ -223,7 +223,7 @@ class Averager:
         if spec.completes is None:
             self._decided.let_go(spec.round, spec.instance)
             encoded = self._results.new_buffer(spec.num_result_bytes)
-            return self._topology(spec, vector, encoded, timeout_seconds, self._around)
+            return self._topology(spec, vector, encoded, timeout_seconds, self._context)
         earlier = self._decided.to_complete(spec)
         rest = replace(spec, rule=earlier.rule_of_rest(spec.members))
         try:
@@ -269,7 +269,7 @@ class Averager:
                 asked.from_peers,
                 size=size,
                 timeout_seconds=asked.timeout_seconds,
-                silence_seconds=self._around.stall_detector.limit_seconds,
+                silence_seconds=self._context.stall_detector.limit_seconds,
             )
         self._results.hold(asked.key, result, round=asked.round, busy=self._attempts.running, is_fetched=True)
         self._decided.let_go(asked.round, asked.instance)
@@ -277,8 +277,8 @@ class Averager:
         self._rechecks.wake()
         left_out = left_out_by(result.binding, asked.contributors)
         own = vector.detach() if vector is not None else None
-        is_inside = self._around.own_peer in asked.contributors and self._around.own_peer not in left_out
-        restored = await self._results.restore(result, own if is_inside else None, self._around.executor)
+        is_inside = self._context.own_peer in asked.contributors and self._context.own_peer not in left_out
+        restored = await self._results.restore(result, own if is_inside else None, self._context.executor)
         is_lost = own is not None and not is_inside and self._codec.needs_feedback
         return Averaged(
             vector=restored.vector,
@@ -310,11 +310,11 @@ class Averager:
         coefficient, total = settled.share_of(subject)
         if coefficient >= total:
             raise AveragingError("nothing but this contribution is in the average")
-        vector = await self._shown.fetch(settled, subject, self._around.executor)
-        averaged = (await self._results.restore(result, None, self._around.executor)).vector
+        vector = await self._shown.fetch(settled, subject, self._context.executor)
+        averaged = (await self._results.restore(result, None, self._context.executor)).vector
         is_scratch = not result.codec.is_verbatim  # decoded for this alone; the other one is what is kept for repairs
         without = partial(mean_of_others, averaged, vector, coefficient=coefficient, total=total, is_scratch=is_scratch)
-        return vector, await asyncio.get_running_loop().run_in_executor(self._around.executor, without)
+        return vector, await asyncio.get_running_loop().run_in_executor(self._context.executor, without)
 
     def forget(self, key: Digest) -> None:
         """Drop the encoded result that is kept for repairs."""
@@ -336,13 +336,13 @@ class Averager:
             self._receipts.hold(settled.spec, receipts)
             self._receipts.tasks.begin(self._receipts.show(settled.spec, receipts))
             self._rechecks.hold(settled)
-            self._rechecks.begin(settled, encoded.part, self._around.executor, inspected=inspected, on_not_shown=on_not_shown)
+            self._rechecks.begin(settled, encoded.part, self._context.executor, inspected=inspected, on_not_shown=on_not_shown)
         self._background.begin(self._serve_stragglers(attempt))
         earlier = self._decided.take(spec)
         if earlier is not None:
             self._background.begin(self._serve_stragglers(earlier))
         for peer, why in result.left_out.items():
-            _LOG.info("averaging.left_out round=%d peer=%s reason=%s", spec.round, peer, why)
+            logger.info("averaging.left_out round=%d peer=%s reason=%s", spec.round, peer, why)
 
     async def settled(self) -> None:
         """Until slower members are served, notes are sent and drawn parts are made again; bounded."""
@@ -374,14 +374,14 @@ class Averager:
                     await stream.until_closed(limit_seconds)  # bytes on their way are lost with a stream
                     stream.close()
                 except StreamLost as error:
-                    _LOG.debug("averaging.note_lost peer=%s error=%s", peer, error)
+                    logger.debug("averaging.note_lost peer=%s error=%s", peer, error)
 
-        others = [peer for peer in spec.members if peer != self._around.own_peer]
+        others = [peer for peer in spec.members if peer != self._context.own_peer]
         try:
             async with asyncio.timeout(limit_seconds):
                 await asyncio.gather(*(notify(peer) for peer in others))
         except TimeoutError:
-            _LOG.debug("averaging.notes_lost key=%.12s", spec.key)
+            logger.debug("averaging.notes_lost key=%.12s", spec.key)
         finally:
             if closes is not None:
                 await self._close(closes)
@@ -400,7 +400,7 @@ class Averager:
     async def _serve(self, stream: FramedStream) -> None:
         """One average after the other, on a stream that another peer opened."""
         with self._places.place_of(stream.peer):
-            limit_seconds = max(self._limits.hello_seconds, self._around.stall_detector.limit_seconds)
+            limit_seconds = max(self._limits.hello_seconds, self._context.stall_detector.limit_seconds)
             while await self._serve_next(stream, limit_seconds):
                 limit_seconds = 2 * IDLE_SECONDS
 
@@ -433,8 +433,8 @@ class Averager:
                 async with asyncio.timeout(limits.hello_seconds):
                     reply = HelloReply.decode(await stream.receive(FrameKind.NOTE))
                 self._attempts.hear_note(stream.peer, hello, reply, is_stranger=is_stranger)
-                if count := self._notes.count(stream.peer, reply.reason, asyncio.get_running_loop().time()):
-                    _LOG.info(
+                if count := self._noted.count(stream.peer, reply.reason, asyncio.get_running_loop().time()):
+                    logger.info(
                         "averaging.note peer=%s key=%.12s count=%d reason=%s", stream.peer, hello.key, count, reply.reason
                     )
         return False
@@ -442,12 +442,12 @@ class Averager:
     def _note_refusal(self, peer: PeerId, reason: str) -> None:
         count = self._refusals.count(peer, reason, asyncio.get_running_loop().time())
         if count:
-            _LOG.warning("averaging.refused peer=%s count=%d reason=%s", peer, count, reason)
+            logger.warning("averaging.refused peer=%s count=%d reason=%s", peer, count, reason)
 
     async def _local_fault(self) -> str | None:
         """The fault of this peer's own network daemon, if there is one. A slow daemon, on a busy machine, is in order; one that
         does not answer within the stall limit makes every other peer look silent."""
-        limit_seconds = self._around.stall_detector.limit_seconds
+        limit_seconds = self._context.stall_detector.limit_seconds
         try:
             async with asyncio.timeout(limit_seconds):
                 await self._endpoint.p2p.list_peers()

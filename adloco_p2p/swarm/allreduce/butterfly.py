@@ -62,10 +62,10 @@ from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.reducer_side import ReducerSide
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult
 from adloco_p2p.swarm.allreduce.settled import Settled
-from adloco_p2p.swarm.allreduce.topology import AttemptResult, Surroundings
+from adloco_p2p.swarm.allreduce.topology import AttemptResult, Context
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Butterfly:
@@ -77,7 +77,7 @@ class Butterfly:
         vector: torch.Tensor,
         encoded: np.ndarray,
         timeout_seconds: float,
-        surroundings: Surroundings,
+        context: Context,
         earlier: "Butterfly | None" = None,
     ) -> None:
         """See `topology.Topology`. `earlier`: the attempt that this one completes."""
@@ -85,39 +85,39 @@ class Butterfly:
         self._earlier = earlier
         self._completion: Butterfly | None = None
         """The newest retry that completes this attempt."""
-        self._at: AttemptState = AttemptState(
-            spec, vector, encoded, timeout_seconds, surroundings, earlier._at if earlier else None
+        self._state: AttemptState = AttemptState(
+            spec, vector, encoded, timeout_seconds, context, earlier._state if earlier else None
         )
-        self._reducer = ReducerSide(self._at)
+        self._reducer = ReducerSide(self._state)
         self.sent: Settled | None = None
-        self._member = MemberSide(self._at, put_products=self._reducer.put_products)
+        self._member = MemberSide(self._state, put_products=self._reducer.put_products)
 
     async def run(self) -> AttemptResult:
         """Until the whole result is here. Raises AveragingError; the caller then calls `closed`, or if there is a `decision`
         lets others complete this attempt until it calls `let_go`."""
-        at, executor = self._at, self._at.around.executor
+        state, executor = self._state, self._state.context.executor
         loop = asyncio.get_running_loop()
-        at.end.spawn(at.watch.look_on(at.awaited_by_means, at.peer), member=None)
+        state.end.spawn(state.watch.look_on(state.awaited_by_means, state.peer), member=None)
         self._member.begin()
         self._reducer.begin()
         if self._earlier is not None:
             self._follow(self._earlier)
         has_result = False
         try:
-            await at.end.wait()
-            if at.me in self._left_out:
-                await loop.run_in_executor(executor, at.assembly.take_back)
-            own = at.own.all_encoded() if at.own is not None and at.around.keeps_contributions else []
-            packed, lengths = await loop.run_in_executor(executor, at.assembly.packed)
+            await state.end.wait()
+            if state.me in self._left_out:
+                await loop.run_in_executor(executor, state.assembly.take_back)
+            own = state.own.all_encoded() if state.own is not None and state.context.keeps_contributions else []
+            packed, lengths = await loop.run_in_executor(executor, state.assembly.packed)
             has_result = True
         except AveragingError as error:
-            if at.peer(at.me) in error.suspects and not self.spec.is_retry:
+            if state.peer(state.me) in error.suspects and not self.spec.is_retry:
                 error.upload_bytes_per_second = self._member.sending_rate
                 error.vector_bytes = sum(part.num_sent_bytes for part in self.spec.parts)
             raise
         finally:
             if not has_result:
-                self.sent = at.sent()
+                self.sent = state.sent()
                 if self.decision is None:
                     self.let_go()
         result = self._result(own, packed, lengths)
@@ -128,63 +128,63 @@ class Butterfly:
 
     def let_go(self) -> None:
         """The attempt has failed and is not completed: what came is kept for a retry."""
-        at = self._at
-        at.around.held.keep(self.spec, self._reducer.uploads.kept())
-        if at.earlier is None:
-            at.leave_returned()
+        state = self._state
+        state.context.held.keep(self.spec, self._reducer.uploads.kept())
+        if state.earlier is None:
+            state.leave_returned()
         self._release()
 
     def _release(self) -> None:
         self._reducer.uploads.release()
-        self._at.release()
+        self._state.release()
 
     # --- an attempt that a retry completes ---
 
     @property
     def decision(self) -> Digest | None:
         """See `completion.py`; None where nothing is decided that another attempt could complete."""
-        return self._at.decision
+        return self._state.decision
 
     def report_decision(self, on_decided: Callable[[Digest], None]) -> None:
         """Call it as soon as there is a decision."""
         if self.spec.needs_gram:
-            self._at.end.spawn(self._report_decision(on_decided), member=None)
+            self._state.end.spawn(self._report_decision(on_decided), member=None)
 
     async def _report_decision(self, on_decided: Callable[[Digest], None]) -> None:
-        await self._at.barrier.is_decided.wait()
-        await self._at.commitments.is_complete.wait()
+        await self._state.barrier.is_decided.wait()
+        await self._state.commitments.is_complete.wait()
         if self.decision is not None:
             on_decided(self.decision)
 
     def rule_of_rest(self, members: Collection[PeerId]) -> AggregationRule:
         """For the parts that are lost with all other contributors. Raises AveragingError."""
-        assert self.decision is not None and self._at.barrier.decision is not None
+        assert self.decision is not None and self._state.barrier.decision is not None
         rest = [place for place, member in enumerate(self.spec.contributors) if self.spec.members[member] in members]
-        return DecidedRule(self.decision, decision_of_rest(self._at.barrier.decision, rest))
+        return DecidedRule(self.decision, decision_of_rest(self._state.barrier.decision, rest))
 
     async def completed_by(self, spec: AllReduceSpec, timeout_seconds: float) -> "Butterfly":
         """Begin the retry that completes this attempt, which has failed."""
-        at = self._at
+        state = self._state
         if self._completion is not None:
             await self._completion.closed()
         await self._member.cut_off({member for member, peer in enumerate(self.spec.members) if peer not in spec.members})
-        self._completion = Butterfly(spec, at.vector, at.assembly.encoded, timeout_seconds, at.around, self)
+        self._completion = Butterfly(spec, state.vector, state.assembly.encoded, timeout_seconds, state.context, self)
         return self._completion
 
     def _follow(self, earlier: "Butterfly") -> None:
         """End when what the earlier attempt still had to bring is here, or when one that has to return it has failed."""
-        at, before = self._at, earlier._at
+        state, before = self._state, earlier._state
 
         def fail_with_it() -> None:
-            failed = [peer for peer in before.end.late if peer in self.spec.members and peer != at.around.own_peer]
+            failed = [peer for peer in before.end.late if peer in self.spec.members and peer != state.context.own_peer]
             if failed:
-                at.end.fail("; ".join(before.end.late[peer] for peer in failed), tuple(failed))
+                state.end.fail("; ".join(before.end.late[peer] for peer in failed), tuple(failed))
 
-        async def look(state: AttemptState) -> None:
-            state.check_outcome()
+        async def look(attempt: AttemptState) -> None:
+            attempt.check_outcome()
 
         def look_again() -> None:
-            at.end.spawn(look(at), member=None)
+            state.end.spawn(look(state), member=None)
 
         before.left = frozenset(member for member, peer in enumerate(before.spec.members) if peer in self.spec.members)
         before.end.on_late = fail_with_it
@@ -194,9 +194,9 @@ class Butterfly:
 
     def _result(self, own: list[memoryview], packed: np.ndarray, lengths: list[int]) -> AttemptResult:
         """`own`: the own parts as they were sent, where they are kept; `packed` and `lengths`: see `PartAssembly.packed`."""
-        at, spec, barrier, assembly = self._at, self.spec, self._at.barrier, self._at.assembly
+        state, spec, barrier, assembly = self._state, self.spec, self._state.barrier, self._state.assembly
         assert barrier.decision is not None
-        binding, table = barrier.binding(at.commitments.roots), tuple(zip(lengths, assembly.digests, strict=True))
+        binding, table = barrier.binding(state.commitments.roots), tuple(zip(lengths, assembly.digests, strict=True))
         encoded = EncodedResult(
             digest=blob_root(result_index(spec.mean_codec, spec.size, table, binding=binding)),
             codec=spec.mean_codec,
@@ -205,9 +205,9 @@ class Butterfly:
             encoded=packed,
             parts=table,
             binding=binding,
-            receipts=at.receipts.all,
+            receipts=state.receipts.all,
         )
-        names = [at.peer(member) for member in spec.contributors]
+        names = [state.peer(member) for member in spec.contributors]
         return AttemptResult(
             vector=assembly.averaged,
             encoded=encoded,
@@ -215,7 +215,7 @@ class Butterfly:
                 names[place]: why for place, why in zip(barrier.decision.left_out, barrier.decision.reasons, strict=True)
             },
             statistics=self._statistics() if self._earlier is None else None,
-            settled=(at.settled(own), *([self._earlier._at.settled(own)] if self._earlier else [])),
+            settled=(state.settled(own), *([self._earlier._state.settled(own)] if self._earlier else [])),
             residual=assembly.residual,
             upload_bytes_per_second=self._member.uplink.bytes_per_second,
         )
@@ -223,61 +223,63 @@ class Butterfly:
     @property
     def _left_out(self) -> tuple[int, ...]:
         """Contributors that the rule left out."""
-        decision = self._at.barrier.decision
+        decision = self._state.barrier.decision
         return tuple(self.spec.contributors[place] for place in decision.left_out) if decision else ()
 
     def _statistics(self) -> PseudoGradientStatistics:
         """From the Gram matrix where there is one; see `gram_statistics`. Zeros beside the average's norm for a member whose
         vector is not in it."""
-        gram, decision = self._at.barrier.gram, self._at.barrier.decision
+        gram, decision = self._state.barrier.gram, self._state.barrier.decision
         if gram is None or decision is None:
-            return statistics_of(self._at.assembly.sums)
+            return statistics_of(self._state.assembly.sums)
         scalars = gram_statistics(gram, self.spec.contributor_weights, decision.kept)
         kept = [self.spec.contributors[place] for place in decision.kept]
         return (
-            scalars[kept.index(self._at.me)] if self._at.me in kept else replace(scalars[0], own_sqnorm=0.0, inner_product=0.0)
+            scalars[kept.index(self._state.me)]
+            if self._state.me in kept
+            else replace(scalars[0], own_sqnorm=0.0, inner_product=0.0)
         )
 
     async def serve_stragglers(self) -> None:
         """Serve slower members until each is served or the deadline has come, then close."""
-        watch, uploads = self._at.watch, self._reducer.uploads
-        assert self._at.end.outcome.done()
-        expected = (len(self.spec.members) - 1) * len(self.spec.lanes(self._at.me))
+        watch, uploads = self._state.watch, self._reducer.uploads
+        assert self._state.end.outcome.done()
+        expected = (len(self.spec.members) - 1) * len(self.spec.lanes(self._state.me))
         try:
-            async with asyncio.timeout_at(self._at.end.deadline):
+            async with asyncio.timeout_at(self._state.end.deadline):
                 while watch.streams or uploads.num_streams < expected:
                     watch.has_ended.clear()
                     await watch.has_ended.wait()
         except TimeoutError:
             served = uploads.num_streams
-            _LOG.info("averaging.serve_stragglers key=%.12s members=%d served=%d", self.spec.key, expected, served)
+            logger.info("averaging.serve_stragglers key=%.12s members=%d served=%d", self.spec.key, expected, served)
         finally:
             self.close()
 
     async def closed(self) -> None:
         """Close, and wait until no task of this attempt holds its buffers any more."""
         self.close()
-        await self._at.end.closed()
+        await self._state.end.closed()
 
     def close(self) -> None:
         """End every stream and task, and every way from this object to itself: its buffers, as large as the model, must not
         wait for the garbage collector. Idempotent."""
         earlier, self._earlier = self._earlier, None
         if earlier is not None:
-            earlier._at.on_checked, earlier._at.end.on_late = None, lambda: None
-        self._at.watch.close()
-        self._at.end.close()
+            earlier._state.on_checked, earlier._state.end.on_late = None, lambda: None
+        self._state.watch.close()
+        self._state.end.close()
         self._reducer.uploads.close()
         self._member.close()
 
     def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """End the attempt without a result; the first reason stands."""
-        self._at.end.fail(reason, suspects)
+        self._state.end.fail(reason, suspects)
 
     @property
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received until now, frames included."""
-        return self._at.watch.traffic
+        return self._state.watch.traffic
 
     async def serve(self, stream: FramedStream, hello: Hello) -> bool:
         """Take a member's parts and send it the means, until it has all. True: the stream is free for another average."""
@@ -285,9 +287,9 @@ class Butterfly:
 
     def on_remote_failure(self, reporter: PeerId, spec: bytes, reply: HelloReply) -> None:
         """Another member reports that the average has failed. A report about another spec is ignored."""
-        self._at.end.on_remote_failure(reporter, spec, reply)
+        self._state.end.on_remote_failure(reporter, spec, reply)
 
     @property
     def awaited(self) -> set[int]:
         """The members that hold up the result, as far as this one can determine."""
-        return self._at.awaited_by_result()
+        return self._state.awaited_by_result()

@@ -27,16 +27,16 @@ from adloco_p2p.swarm.transport.held import decode_held, num_held_bytes
 class MemberSide:
     """Its streams are those that this member opens."""
 
-    def __init__(self, at: AttemptState, *, put_products: Callable[[int, bytes], None]) -> None:
+    def __init__(self, state: AttemptState, *, put_products: Callable[[int, bytes], None]) -> None:
         """`put_products`: those of a reducer are here."""
-        self._at = at
+        self._state = state
         self._put_products = put_products
         self._loop = asyncio.get_running_loop()
         self.uplink = UplinkMeasure()
         self._skipped: dict[int, tuple[int, ...]] = {}
         """By reducer: the first parts of each lane that came back in the attempt before; once that is known."""
-        if not at.spec.is_retry:
-            self._skipped = {member: (0,) * len(at.spec.lanes(member)) for member in at.spec.reducers}
+        if not state.spec.is_retry:
+            self._skipped = {member: (0,) * len(state.spec.lanes(member)) for member in state.spec.reducers}
         self._sinks: dict[tuple[int, int], PartSink] = {}
         """By reducer and lane: of averaged parts."""
         self._num_uploads = 0
@@ -50,23 +50,23 @@ class MemberSide:
 
     def begin(self) -> None:
         """Open every stream."""
-        at = self._at
-        if at.own is not None:
-            at.end.spawn(self._check_own_vector(), member=None)
-            at.end.spawn(self._commit(at.own), member=None)
-        for member in range(len(at.spec.members)):
-            if member != at.me:
-                for lane, parts in enumerate(at.spec.lanes(member)):
-                    at.end.spawn(self._exchange(member, lane, parts), member=member)
+        state = self._state
+        if state.own is not None:
+            state.end.spawn(self._check_own_vector(), member=None)
+            state.end.spawn(self._commit(state.own), member=None)
+        for member in range(len(state.spec.members)):
+            if member != state.me:
+                for lane, parts in enumerate(state.spec.lanes(member)):
+                    state.end.spawn(self._exchange(member, lane, parts), member=member)
 
     def close(self) -> None:
         """No stream brings anything any more."""
-        self._at.reducers.clear()
+        self._state.reducers.clear()
         self._sinks.clear()
 
     async def cut_off(self, members: Collection[int]) -> None:
         """Nothing of these members is put in place any more."""
-        watch = self._at.watch
+        watch = self._state.watch
         for stream, member in tuple(watch.streams.items()):
             if member in members:
                 watch.forget(stream)
@@ -83,7 +83,7 @@ class MemberSide:
     async def _exchange(self, member: int, lane: int, parts: tuple[Part, ...]) -> None:
         """A stream that was kept open may have died unnoticed: where it ends before the reducer has answered, a new one
         takes its place, once. No part can count twice: a reducer takes one stream per member and lane, and refuses others."""
-        at = self._at
+        state = self._state
         stream = await self._reach(member)
         is_new = stream.bytes_sent == 0
         try:
@@ -93,141 +93,141 @@ class MemberSide:
         except StreamLost:
             if is_new or stream.bytes_received:
                 raise
-            timeout_seconds = max(0.1, min(at.around.limits.connect_seconds, at.end.deadline - self._loop.time()))
-            stream = await at.around.pool.open(at.peer(member), timeout_seconds)
+            timeout_seconds = max(0.1, min(state.context.limits.connect_seconds, state.end.deadline - self._loop.time()))
+            stream = await state.context.pool.open(state.peer(member), timeout_seconds)
             await self._exchange_on(stream, member, lane, parts, is_new=True)
 
     async def _exchange_on(
         self, stream: FramedStream, member: int, lane: int, parts: tuple[Part, ...], *, is_new: bool
     ) -> None:
-        at = self._at
+        state = self._state
         sink = PartSink(
-            at.peer(member),
+            state.peer(member),
             parts,
-            room=at.assembly.room,
+            room=state.assembly.room,
             on_part=lambda part: self._on_averaged(member, part),
             permitted=lambda: len(parts) if member in self._skipped else 0,
-            length=at.assembly.length,
+            length=state.assembly.length,
         )
         self._sinks[member, lane] = sink
         if member in self._skipped:
             sink.skip(self._skipped[member][lane])
 
         def owes() -> bool:
-            return not sink.is_complete or (lane == 0 and not at.receipts.has(member))
+            return not sink.is_complete or (lane == 0 and not state.receipts.has(member))
 
-        at.adopt_stream(stream, member, is_complete=lambda: not (owes() and (is_new or stream.bytes_received)))
-        num_hosts = len(at.spec.contributors)
-        stream.max_control_bytes = 8 * packed_size(num_hosts) + most_pledges_bytes(1 + len(at.spec.members))
-        stream.max_control_bytes += num_held_bytes(len(at.spec.shards[member]))
+        state.adopt_stream(stream, member, is_complete=lambda: not (owes() and (is_new or stream.bytes_received)))
+        num_hosts = len(state.spec.contributors)
+        stream.max_control_bytes = 8 * packed_size(num_hosts) + most_pledges_bytes(1 + len(state.spec.members))
+        stream.max_control_bytes += num_held_bytes(len(state.spec.shards[member]))
         stream.sink = sink
         stream.send(FrameKind.HELLO, self._hello(lane))
         begun = self._loop.time()
-        if at.own is not None and lane == 0:
-            at.end.spawn(self._send_commitment(stream, member), member=member)
-        if at.own is not None:
-            at.end.spawn(self._send_own(at.own, stream, sink, member, parts), member=member)
+        if state.own is not None and lane == 0:
+            state.end.spawn(self._send_commitment(stream, member), member=member)
+        if state.own is not None:
+            state.end.spawn(self._send_own(state.own, stream, sink, member, parts), member=member)
         reply = HelloReply.decode(await stream.receive(FrameKind.HELLO_REPLY))
-        waited = 0.0 if at.spec.is_retry else max(0.0, self._loop.time() - max(begun, self._sending_since))
+        waited = 0.0 if state.spec.is_retry else max(0.0, self._loop.time() - max(begun, self._sending_since))
         if reply.status == "refused":
-            raise AveragingError(f"{at.peer(member)} refused: {reply.reason}", suspects=(at.peer(member),))
+            raise AveragingError(f"{state.peer(member)} refused: {reply.reason}", suspects=(state.peer(member),))
         if reply.status == "failed":
-            at.end.on_remote_failure(at.peer(member), at.spec.digest, reply)
+            state.end.on_remote_failure(state.peer(member), state.spec.digest, reply)
             return
-        at.reducers[member, lane] = (stream, sink)
-        if at.own is not None and lane == 0 and at.spec.is_retry:
-            held = decode_held(await stream.receive(FrameKind.HELD), len(at.spec.shards[member]))
+        state.reducers[member, lane] = (stream, sink)
+        if state.own is not None and lane == 0 and state.spec.is_retry:
+            held = decode_held(await stream.receive(FrameKind.HELD), len(state.spec.shards[member]))
             self._held_by(member).set_result(held)
-        if at.own is not None:
+        if state.own is not None:
             self.uplink.note(await stream.receive(FrameKind.THROUGHPUT), parts, waited_seconds=waited)
         if lane == 0:
-            at.commitments.take_all(member, await stream.receive(FrameKind.PLEDGES))
-        if lane == 0 and at.spec.needs_gram:
-            products = at.products.take(member, await stream.receive(FrameKind.GRAM))
+            state.commitments.take_all(member, await stream.receive(FrameKind.PLEDGES))
+        if lane == 0 and state.spec.needs_gram:
+            products = state.products.take(member, await stream.receive(FrameKind.GRAM))
             await self._check_own_norm(member, products)
             self._put_products(member, products)
-        if lane == 0 and at.spec.is_retry:
+        if lane == 0 and state.spec.is_retry:
             stream.send(FrameKind.HELD, await self._keep_returned(member))
         await sink.wait_for(len(parts))
         if lane == 0:
-            at.receipts.take(member, await stream.receive(FrameKind.RECEIPT))
-            at.check_outcome()
+            state.receipts.take(member, await stream.receive(FrameKind.RECEIPT))
+            state.check_outcome()
         stream.send(FrameKind.NOTE)
-        at.watch.forget(stream)
-        at.around.pool.give_back(stream)
+        state.watch.forget(stream)
+        state.context.pool.give_back(stream)
 
     async def _keep_returned(self, reducer: int) -> bytes:
         """In a retry, once its inputs are decided: keep the parts that came back from this reducer. Returns the report to
         it."""
-        at, spec = self._at, self._at.spec
-        await at.commitments.is_complete.wait()
-        await at.barrier.is_decided.wait()
-        counts, returned = (0,) * len(spec.lanes(reducer)), at.returned
-        if returned is not None and returned.inputs == at.inputs:
-            counts = returned.counts(spec, reducer, self._held_by(reducer).result() if at.own is not None else None)
+        state, spec = self._state, self._state.spec
+        await state.commitments.is_complete.wait()
+        await state.barrier.is_decided.wait()
+        counts, returned = (0,) * len(spec.lanes(reducer)), state.returned
+        if returned is not None and returned.inputs == state.inputs:
+            counts = returned.counts(spec, reducer, self._held_by(reducer).result() if state.own is not None else None)
         self._skipped[reducer] = counts
-        if len(self._skipped) == len(set(spec.reducers) - {at.me}):  # as large as the model: gone with its last part
-            at.returned = None
+        if len(self._skipped) == len(set(spec.reducers) - {state.me}):  # as large as the model: gone with its last part
+            state.returned = None
         for lane, count in enumerate(counts):
             if (reducer, lane) in self._sinks:
                 self._sinks[reducer, lane].skip(count)
             for part in spec.lanes(reducer)[lane][:count]:
-                at.end.spawn(self._settle_received(reducer, part, returned), member=reducer)
+                state.end.spawn(self._settle_received(reducer, part, returned), member=reducer)
         return encode_counts(counts)
 
     def _held_by(self, reducer: int) -> asyncio.Future[frozenset[int]]:
         """Places in its shard of the own parts that it holds already."""
         if reducer not in self._held_there:
             self._held_there[reducer] = self._loop.create_future()
-            if not self._at.spec.is_retry:
+            if not self._state.spec.is_retry:
                 self._held_there[reducer].set_result(frozenset())
         return self._held_there[reducer]
 
     async def _send_own(
         self, own: OwnContribution, stream: FramedStream, sink: PartSink, reducer: int, parts: tuple[Part, ...]
     ) -> None:
-        at = self._at
-        if not at.spec.needs_gram:  # parts are reduced as they come, with the commitment: behind them it would come late
-            await at.commitments.wait_for(at.me)
+        state = self._state
+        if not state.spec.needs_gram:  # parts are reduced as they come, with the commitment: behind them it would come late
+            await state.commitments.wait_for(state.me)
         self._sending_since = min(self._sending_since, self._loop.time())
         held = await self._held_by(reducer)
         self._num_uploads += 1
         way = self.uplink.new_way()
         with contextlib.suppress(StreamLost):  # seen where the answer is awaited
             for turn, part in enumerate(parts):
-                if at.spec.place_of[part.index] in held:
+                if state.spec.place_of[part.index] in held:
                     continue
-                await sink.wait_for(turn + 1 - at.spec.window)
-                encoded = await self._loop.run_in_executor(at.around.executor, own.encoded, part)
+                await sink.wait_for(turn + 1 - state.spec.window)
+                encoded = await self._loop.run_in_executor(state.context.executor, own.encoded, part)
                 with way.sending(len(encoded)):
                     await stream.send_data(encoded)
         self._num_uploads -= 1
 
     async def _commit(self, own: OwnContribution) -> None:
         """Hash the own parts and sign their root."""
-        at = self._at
-        at.commitments.commit_own(await self._loop.run_in_executor(at.around.executor, own.leaves))
+        state = self._state
+        state.commitments.commit_own(await self._loop.run_in_executor(state.context.executor, own.leaves))
 
     async def _send_commitment(self, stream: FramedStream, reducer: int) -> None:
-        frame = await self._at.commitments.own_frame(reducer)
+        frame = await self._state.commitments.own_frame(reducer)
         with contextlib.suppress(StreamLost):
             stream.send(FrameKind.COMMITMENT, frame)
 
     async def _reach(self, member: int) -> FramedStream:
         """Dial until it works; a peer that has just started may need a moment."""
-        at = self._at
-        limits = at.around.limits
-        give_up = min(at.end.deadline, self._loop.time() + limits.connect_seconds)
+        state = self._state
+        limits = state.context.limits
+        give_up = min(state.end.deadline, self._loop.time() + limits.connect_seconds)
         while True:
             try:
-                return await at.around.pool.take(at.peer(member), max(0.1, give_up - self._loop.time()))
+                return await state.context.pool.take(state.peer(member), max(0.1, give_up - self._loop.time()))
             except StreamLost:
                 if self._loop.time() + limits.retry_seconds >= give_up:
                     raise
             await asyncio.sleep(limits.retry_seconds)
 
     def _hello(self, lane: int) -> bytes:
-        spec = self._at.spec
+        spec = self._state.spec
         return Hello(
             purpose=Purpose.AVERAGE,
             key=spec.key,
@@ -239,48 +239,48 @@ class MemberSide:
         ).encode()
 
     def _on_averaged(self, member: int, part: Part) -> None:
-        task = self._at.end.spawn(self._settle_received(member, part), member=member)
+        task = self._state.end.spawn(self._settle_received(member, part), member=member)
         settling = self._settling.setdefault(member, set())
         settling.add(task)
         task.add_done_callback(settling.discard)
 
     async def _settle_received(self, member: int, part: Part, returned: ReturnedParts | None = None) -> None:
         """An averaged part is in its room, or among those `returned` in the attempt before."""
-        at = self._at
+        state = self._state
 
         def settle() -> None:
-            codec = at.spec.mean_codec
+            codec = state.spec.mean_codec
             if returned is not None:
-                returned.copy_to(at.assembly.room(part), part)
+                returned.copy_to(state.assembly.room(part), part)
             try:
-                values = codec.decode(at.assembly.data(part))
+                values = codec.decode(state.assembly.data(part))
             except RemoteProtocolError as error:
                 raise BadPart(member, f"an average of {error}") from None
             if len(values) != part.size or not fits(codec, values):
                 raise BadPart(member, "an average that is not finite, or of another size")
-            at.assembly.settle(part, values)
+            state.assembly.settle(part, values)
 
-        await self._loop.run_in_executor(at.around.executor, settle)
-        at.count_settled()
+        await self._loop.run_in_executor(state.context.executor, settle)
+        state.count_settled()
 
     async def _check_own_norm(self, reducer: int, products: bytes) -> None:
         """A reducer that invents a norm of this host has it clipped, or left out. Only this host can detect that."""
-        at = self._at
-        if at.own is None:
+        state = self._state
+        if state.own is None:
             return
         try:
-            theirs = diagonal_of(products, len(at.spec.contributors))[at.spec.contributors.index(at.me)]
+            theirs = diagonal_of(products, len(state.spec.contributors))[state.spec.contributors.index(state.me)]
         except RemoteProtocolError as error:
             raise BadPart(reducer, str(error)) from None
-        ours = await self._loop.run_in_executor(at.around.executor, at.own.sqnorm, reducer)
+        ours = await self._loop.run_in_executor(state.context.executor, state.own.sqnorm, reducer)
         if theirs != ours:
             raise BadPart(reducer, f"a squared norm of {theirs!r} for this host's parts, which have {ours!r}")
 
     async def _check_own_vector(self) -> None:
         """Refuse here, by name, what every other member would have to refuse."""
-        at = self._at
-        codec = at.spec.codec
-        if not await self._loop.run_in_executor(at.around.executor, fits, codec, at.vector):
-            low, high = torch.aminmax(at.vector)
+        state = self._state
+        codec = state.spec.codec
+        if not await self._loop.run_in_executor(state.context.executor, fits, codec, state.vector):
+            low, high = torch.aminmax(state.vector)
             why = f"the own vector has values from {float(low)} to {float(high)}; codec {codec.name} holds {codec.largest:.6g}"
-            raise AveragingError(why, suspects=(at.peer(at.me),))
+            raise AveragingError(why, suspects=(state.peer(state.me),))

@@ -21,7 +21,7 @@ from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
 from adloco_p2p.swarm.allreduce.pledges import Notary, Pledges, decode_pledges
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _CONNECT_SECONDS = 5.0
 _ATTEMPTS_KEPT = 16
 _SHOWN_KEPT = 256
@@ -87,4 +87,4 @@ class ReceiptExchange:
             await stream.until_closed(_CONNECT_SECONDS)  # bytes on their way are lost with a stream
             stream.close()
         except (StreamLost, TimeoutError) as error:
-            _LOG.debug("averaging.receipts_not_shown peer=%s error=%s", peer, error)
+            logger.debug("averaging.receipts_not_shown peer=%s error=%s", peer, error)

@@ -36,7 +36,7 @@ from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.settled import MAX_PROOF_BYTES, PartProof, Settled, ShownPart
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _CONNECT_SECONDS = 20.0
 _PART_SECONDS = 120.0
 """For a part of one contributor, which may have to end the average first."""
@@ -203,7 +203,7 @@ class Rechecks:
                         shown.append(await self._part_of(settled, place, member, part, streams, stack))
                     except (StreamLost, RemoteProtocolError, TimeoutError) as error:
                         who = f"peer={spec.members[member]} reducer={spec.members[reducer]}"
-                        _LOG.warning("averaging.part_not_shown round=%d %s error=%s", spec.round, who, error)
+                        logger.warning("averaging.part_not_shown round=%d %s error=%s", spec.round, who, error)
                         if is_in_time:
                             on_not_shown(spec.members[member], spec.members[reducer])
                         return

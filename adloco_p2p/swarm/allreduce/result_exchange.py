@@ -17,7 +17,7 @@ from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_server import ChunkServer
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _DOWNLOADS_KEPT = 2
 RESULT_KIND = "average"
@@ -93,7 +93,7 @@ class ResultExchange:
             try:
                 mapped = await asyncio.to_thread(in_file, encoded, self._folder, reserve_bytes=self._reserve_bytes)
             except OSError as error:
-                _LOG.warning("no longer serving an average of an earlier round, for want of disk: %s", error)
+                logger.warning("no longer serving an average of an earlier round, for want of disk: %s", error)
                 self.forget(key, busy=busy)
             else:
                 self._store.move(key, encoded, mapped, may_reuse=self._may_reuse(key, busy))

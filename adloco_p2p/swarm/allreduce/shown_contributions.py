@@ -7,8 +7,8 @@ core names, to each once, again only where the stream was lost, and to nobody el
 that most of it travels while the hosts train. An assessor checks the roots against the contribution's signed root, and every
 part against its own root.
 
-What is not shown in time is the subject's fault unless this peer may be the cause: its own daemon does not answer, or the
-subject was still sending when the next average began, which came too soon for a link as fast as in the last one.
+A contribution that is not shown in time is the subject's fault unless this peer may be the cause: its own daemon does not
+answer, or the subject was still sending when the next average began, which came too soon for a link as fast as in the last one.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class ShownContributions:
         connect: Callable[[PeerId, float], Awaitable[FramedStream]],
         local_fault: Callable[[], Awaitable[str | None]],
     ) -> None:
-        """`local_fault`: see `Surroundings`."""
+        """`local_fault`: see `Context`."""
         self._rechecks = rechecks
         self._connect = connect
         self._local_fault = local_fault

@@ -68,8 +68,8 @@ class AveragingLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Surroundings that all attempts of one peer share."""
+class Context:
+    """The parts that all attempts of one peer share."""
 
     own_peer: PeerId
     limits: AveragingLimits
@@ -159,6 +159,6 @@ class Attempt(Protocol):
         """Close, and wait until nothing holds the buffers any more."""
 
 
-Topology = Callable[[AllReduceSpec, torch.Tensor, np.ndarray, float, Surroundings], Attempt]
+Topology = Callable[[AllReduceSpec, torch.Tensor, np.ndarray, float, Context], Attempt]
 """Begins an attempt: spec; own vector, float32 [P]; room for the encoded result, uint8; seconds until the deadline;
-surroundings."""
+context."""

@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.join import connect_to_run
-from adloco_p2p.swarm.discovery.reachability import ping
+from adloco_p2p.swarm.discovery.reachability import ping_all
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
@@ -36,13 +35,8 @@ async def gather(
         if not missing:
             return
         await connect_to_run(swarm_node, discovery, run, should_retry=True)
-        answers = await asyncio.gather(*(ping(swarm_node.p2p, peer) for peer in missing), return_exceptions=True)
-        for peer, answer in zip(reported, answers, strict=True):
-            if isinstance(answer, SwarmError):
-                continue  # not here yet, whatever the reason
-            if isinstance(answer, BaseException):
-                raise answer
-            if answer.run == run:
-                missing.remove(peer)
+        answers = await ping_all(swarm_node.p2p, missing)
+        here = {peer for peer, answer in answers.items() if answer.run == run}
+        missing = [peer for peer in missing if peer not in here]
         if missing:
             await asyncio.sleep(LOOK_SECONDS)

@@ -10,7 +10,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, ProtocolOutgrown, SwarmError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
-from adloco_p2p.swarm.discovery.reachability import ClockReading, ping
+from adloco_p2p.swarm.discovery.reachability import ping_all
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.addresses import leads_out
 from adloco_p2p.swarm.p2p.dht_records import PeerRecord, RunRecord
@@ -101,9 +101,9 @@ async def find_manifest(swarm_node: SwarmNode, discovery: Discovery, run: Digest
 
 async def check_protocol(swarm_node: SwarmNode, run: Digest) -> None:
     """Raises ProtocolOutgrown where all peers of the run that answer name a protocol that this version does not follow: before
-    anything large is fetched. What they claim is checked later, by the ledger, where one of them names another."""
+    anything large is fetched. Their claims are checked later, by the ledger, where one of them names another."""
     peers = (await swarm_node.peers_connected())[:PEERS_ASKED]
-    answers = await asyncio.gather(*(ping(swarm_node.p2p, peer) for peer in peers), return_exceptions=True)
-    named = {answer.protocol for answer in answers if isinstance(answer, ClockReading) and answer.run == run}
+    answers = await ping_all(swarm_node.p2p, peers)
+    named = {answer.protocol for answer in answers.values() if answer.run == run}
     if named and all(map(unfollowed, named)):
         raise ProtocolOutgrown(unfollowed(min(named)))

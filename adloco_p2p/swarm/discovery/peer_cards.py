@@ -1,6 +1,5 @@
 """The members as people see them: name, version and reachability, as each announces them, and the round trip from here."""
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -9,8 +8,7 @@ from hivemind.p2p import P2P
 
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import PeerCard
-from adloco_p2p.errors import SwarmError
-from adloco_p2p.swarm.discovery.reachability import ping
+from adloco_p2p.swarm.discovery.reachability import ping_all
 from adloco_p2p.swarm.p2p.dht_records import PeerRecord
 
 LOOK_SECONDS = 60.0
@@ -39,18 +37,11 @@ class PeerCards:
         self._looked_at = {peer: looked for peer, looked in self._looked_at.items() if peer in known}
         due = sorted(records, key=lambda record: self._looked_at.get(record.peer, -math.inf))[:MAX_LOOKS]
         due = [record for record in due if now - self._looked_at.get(record.peer, -math.inf) >= LOOK_SECONDS]
-        times = await asyncio.gather(*(self._round_trip(record.peer, connected) for record in due))
-        for record, seconds in zip(due, times, strict=True):
+        answers = await ping_all(self._p2p, [record.peer for record in due if record.peer in connected])
+        for record in due:
             self._looked_at[record.peer] = now
-            self._show(card_of(record, seconds))
-
-    async def _round_trip(self, peer: PeerId, connected: Collection[PeerId]) -> float | None:
-        if peer not in connected:
-            return None
-        try:
-            return (await ping(self._p2p, peer)).round_trip_seconds
-        except SwarmError:
-            return None
+            answer = answers.get(record.peer)
+            self._show(card_of(record, None if answer is None else answer.round_trip_seconds))
 
     def _show(self, card: PeerCard) -> None:
         before = self._cards.get(card.peer)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.clock_survey import survey
 from adloco_p2p.swarm.discovery.host_names import with_numbers
 from adloco_p2p.swarm.discovery.join import connect_to_run
 from adloco_p2p.swarm.discovery.peer_cards import PeerCards, card_of
-from adloco_p2p.swarm.discovery.reachability import ping
+from adloco_p2p.swarm.discovery.reachability import ping_all
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
@@ -101,14 +100,7 @@ class PeerMaintenance:
             connected = set(await self._swarm_node.peers_connected())
             others = [peer for peer in self._roster() if peer in connected]
             asked = self._random.sample(others, min(MAX_CLOCKS, len(others)))
-            answers = await asyncio.gather(*(ping(self._swarm_node.p2p, peer) for peer in asked), return_exceptions=True)
-            readings = {}
-            for peer, answer in zip(asked, answers, strict=True):
-                if isinstance(answer, SwarmError):
-                    continue
-                if isinstance(answer, BaseException):
-                    raise answer
-                readings[peer] = answer
+            readings = await ping_all(self._swarm_node.p2p, asked)
             if readings:
                 found = survey(readings)
                 clock = telemetry.Clock(

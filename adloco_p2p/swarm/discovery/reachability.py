@@ -15,14 +15,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
 from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
-from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError, P2PHandlerError
 
 from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESSES, PeerAddress, parse_peer_address
+from adloco_p2p.swarm.transport.gossip import NETWORK_ERRORS
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket
 from adloco_p2p.v1 import gossip_pb2
 
@@ -42,8 +41,6 @@ SPEED_BYTES_PER_SECOND, SPEED_BURST_BYTES = 64.0 * 1024, 4.0 * SPEED_BYTES
 REMOTE_DIAL_SECONDS = 10.0
 """Between two questions of one remote peer."""
 MAX_REMOTES = 1024
-
-NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, DecodeError, OSError, asyncio.IncompleteReadError)
 
 Dial = Callable[[Sequence[PeerAddress]], Awaitable[Mapping[str, str | None]]]
 """Dial these addresses of one peer from outside, up to the first that leads there; the problem of each, or none."""
@@ -191,6 +188,19 @@ async def ping(p2p: P2P, peer: PeerId, *, wall_clock: Callable[[], float] = time
         run=Digest(reply.run.hex()),
         observed=reply.observed[:200],
     )
+
+
+async def ping_all(p2p: P2P, peers: Sequence[PeerId]) -> dict[PeerId, ClockReading]:
+    """Those of the peers that answer; all are asked at once."""
+
+    async def ask(peer: PeerId) -> ClockReading | None:
+        try:
+            return await ping(p2p, peer)
+        except SwarmError:
+            return None
+
+    answers = await asyncio.gather(*map(ask, peers))
+    return {peer: answer for peer, answer in zip(peers, answers, strict=True) if answer is not None}
 
 
 async def ask_to_dial_back(p2p: P2P, peer: PeerId, addresses: Sequence[str]) -> Mapping[str, str | None]:

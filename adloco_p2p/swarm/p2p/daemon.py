@@ -154,7 +154,7 @@ FIRST_PAUSE_SECONDS = 0.5
 STOP_TIMEOUT_SECONDS = 5.0
 ANYWHERE = ("192.0.2.1", 9)
 """An address for documentation: asking the system how it would be reached sends nothing."""
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 async def start_daemon(
@@ -202,7 +202,7 @@ async def start_daemon(
             pause_seconds = FIRST_PAUSE_SECONDS * 2 ** (attempt - 1) * (1 + _RANDOM.random() / 2)
             if attempt == MAX_STARTS or time.monotonic() + pause_seconds >= deadline:
                 raise _does_not_start(daemon, error, f", listening on {', '.join(maddrs)}") from error
-            _log.warning("p2p daemon did not start, attempt %d of %d: %s", attempt, MAX_STARTS, error)
+            logger.warning("p2p daemon did not start, attempt %d of %d: %s", attempt, MAX_STARTS, error)
             await asyncio.sleep(pause_seconds)
         else:
             book.set_ports(ports)

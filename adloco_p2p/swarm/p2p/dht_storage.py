@@ -1,7 +1,7 @@
 """The storage of this DHT node for others: few, small and short-lived records, from any sender, each signed by its peer.
 
 hivemind's storage has no limits, and one plain value under a key replaces all records below it. Ours are below a key, one per
-name, so plain values are refused, and so are dictionaries, whose length is their sender's choice. What stands under a name
+name, so plain values are refused, and so are dictionaries, whose length is their sender's choice. A record under a name
 holds no longer than its signer wrote: otherwise junk, or an old record, would keep out the newer ones of that peer. Where a key
 is full, a record that came once makes way before one that its peer renews: a flood of invented names replaces itself, not the
 peers that stay.

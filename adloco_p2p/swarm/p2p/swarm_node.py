@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NoReturn
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
@@ -169,13 +170,14 @@ class SwarmNode:
         await stop_daemon(self.p2p)
         remove_socket_directory(self._sockets)
 
-    async def wait_until_dead(self) -> None:
-        """Returns when the daemon, or the connection to it, has ended without being asked to: nothing works any more then."""
+    async def watch_daemon(self, *, remedy: str = "start again") -> NoReturn:
+        """Until cancelled. Raises SwarmError once the daemon, or the connection to it, has ended without being asked to."""
         ends = [asyncio.ensure_future(daemon_process(self.p2p).wait()), reading_task(self.p2p)]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ends[0].cancel()
+        raise SwarmError(f"the p2p daemon ended; {remedy}", code="E306")
 
     async def addresses(self) -> tuple[str, ...]:
         """Full addresses under which others may reach this peer, the widest reach first. Loopback only if there is no other."""

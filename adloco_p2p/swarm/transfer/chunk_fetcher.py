@@ -48,7 +48,7 @@ LEAVE_SECONDS = 60.0
 """A donor that got the message that the whole blob is here, and has not closed the stream after this time, is left. It may
 still be sending what it was asked for."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class _Busy(Exception):
@@ -177,7 +177,7 @@ class ChunkFetcher:
         else:
             return None
         fetch.at_work.discard(donor)
-        _log.info("donor %s of %s dropped: %s", donor, fetch.download.name, fetch.problems[donor])
+        logger.info("donor %s of %s dropped: %s", donor, fetch.download.name, fetch.problems[donor])
         return None
 
     async def _fetch_from(self, donor: PeerId, fetch: _Fetch) -> None:

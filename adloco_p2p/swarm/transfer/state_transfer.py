@@ -28,7 +28,7 @@ PROGRESS_SECONDS = 0.5
 OnProgress = Callable[[int, int], None]
 """Takes the bytes of a state that are here and verified, and all of them."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def _unseen(_verified: int, _total: int) -> None:
@@ -59,7 +59,7 @@ class _Offer:
                 self._blob = Blob(index, tuple(chunk.toreadonly() for chunk in state_chunks(*self._tensors)))
         if blob_root(self._blob.index) == self.root:
             return self._blob
-        _log.error("the offered state does not hash to its root %s: it was written to, or offered wrongly", self.root)
+        logger.error("the offered state does not hash to its root %s: it was written to, or offered wrongly", self.root)
         return None
 
 
@@ -103,8 +103,8 @@ class StateServer:
             del offers[older]
 
     def retire(self, instance: InstanceId) -> None:
-        """No more states of this instance will come. What is there is served until the boundaries that are offered of others
-        are two rounds further: hosts that are a little behind may still need it."""
+        """No more states of this instance will come. Those that are here are served until the boundaries that are offered of
+        others are two rounds further: hosts that are a little behind may still need it."""
         if instance in self._offers:
             self._retired[instance] = max(max(offers) for offers in self._offers.values())
 

@@ -67,7 +67,7 @@ MAX_REMOTES = 8192
 """Remote peers whose rates are remembered; the least recent ones are forgotten."""
 MAX_REASON_CHARS = 300
 NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, DecodeError, OSError, asyncio.IncompleteReadError)
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 OnMessage = Callable[[PeerId, Any], Awaitable[None]]
 OnRefused = Callable[[PeerId, str], None]
 
@@ -155,7 +155,7 @@ class GossipWire:
             async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
                 await self._servicer.remove_p2p_handlers(self._p2p)
         except NETWORK_ERRORS as error:  # the daemon died
-            _log.debug("gossip handlers not removed: %r", error)
+            logger.debug("gossip handlers not removed: %r", error)
 
     async def pump(self) -> None:
         """Hands the received messages to `on_message`, until cancelled. Raises what that raises."""
@@ -166,7 +166,7 @@ class GossipWire:
     async def send(self, peer: PeerId, message: object) -> bool:
         """Whether the peer took the message. Gossip: no second try, and no error for anything that the network does."""
         if not self._to_remote.has_any(peer):
-            _log.debug("%s to %s was not sent: it has had too much", type(message).__name__, peer)
+            logger.debug("%s to %s was not sent: it has had too much", type(message).__name__, peer)
             return False
         return await self._send_envelopes(peer, self._envelopes(message))
 
@@ -253,7 +253,7 @@ class GossipWire:
         """One, or one for each piece; none for a message that no peer would accept."""
         payload = canonical.encode(message)
         if len(payload) > MAX_MESSAGE_BYTES:
-            _log.error("%s of %d bytes is too large to be sent", type(message).__name__, len(payload))
+            logger.error("%s of %d bytes is too large to be sent", type(message).__name__, len(payload))
             return []
         head = gossip_pb2.Envelope(
             protocol_version=self._protocol,
@@ -285,7 +285,7 @@ class GossipWire:
                 if is_stranger_now:
                     self._to_strangers.try_take(num_bytes)
                 return await self._send_envelope(peer, envelope)
-            _log.debug("%s to %s was not sent: it has had too much", envelope.kind, peer)
+            logger.debug("%s to %s was not sent: it has had too much", envelope.kind, peer)
             return False
         if not envelopes or peer in self._in_pieces:
             return False
@@ -306,7 +306,7 @@ class GossipWire:
         try:
             ack = await AdlocoGossip.get_stub(self._p2p, hivemind_id(peer)).rpc_gossip(envelope, timeout=SEND_TIMEOUT_SECONDS)
         except NETWORK_ERRORS as error:
-            _log.debug("%s to %s was lost: %r", envelope.kind, peer, error)
+            logger.debug("%s to %s was lost: %r", envelope.kind, peer, error)
             return False
         if not ack.accepted:
             self._on_refused(peer, ack.reason[:MAX_REASON_CHARS])

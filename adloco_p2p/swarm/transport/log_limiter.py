@@ -14,7 +14,7 @@ MAX_LINES = 32
 """Lines about all peers together in this period: names cost nothing, and a line for each would fill the disk."""
 
 
-class Refusals:
+class LogLimiter:
     """Counts refusals. For one log."""
 
     def __init__(self) -> None:

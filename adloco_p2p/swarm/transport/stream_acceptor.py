@@ -17,7 +17,7 @@ from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, StreamLost
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 20.0
 """For the daemon to take a handler back."""
@@ -112,7 +112,7 @@ class StreamAcceptor:
             async with asyncio.timeout(STOP_SECONDS):
                 await self._endpoint.p2p.remove_binary_stream_handler(self._handler)
         except (OSError, P2PDaemonError, asyncio.IncompleteReadError) as error:  # a TimeoutError is an OSError
-            _LOG.info("accept.stop handler=%s daemon=%s", self._handler, error)  # it is gone, and the handler with it
+            logger.info("accept.stop handler=%s daemon=%s", self._handler, error)  # it is gone, and the handler with it
 
     async def abort(self, *, timeout_seconds: float) -> None:
         """End every stream, and give the tasks this many seconds to end."""
@@ -129,11 +129,11 @@ class StreamAcceptor:
             stream = self.streams[task] = self._endpoint.take_over(await FramedStream.take_over(peer, reader, writer))
             await self._serve(stream)
         except RemoteProtocolError as error:
-            _LOG.debug("accept.refused handler=%s peer=%s reason=%s", self._handler, peer, error)
+            logger.debug("accept.refused handler=%s peer=%s reason=%s", self._handler, peer, error)
             if self._on_refused is not None:
                 self._on_refused(peer, str(error))
         except (StreamLost, TimeoutError) as error:
-            _LOG.debug("accept.stream_ended handler=%s peer=%s reason=%r", self._handler, peer, error)
+            logger.debug("accept.stream_ended handler=%s peer=%s reason=%r", self._handler, peer, error)
         finally:
             taken_over = self.streams.pop(task, None)
             if taken_over is None:

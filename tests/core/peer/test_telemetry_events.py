@@ -13,7 +13,8 @@ from adloco_p2p.decode import decode_event
 from adloco_p2p.sim.identities import RUN
 from adloco_p2p.views import table_rows
 from adloco_p2p.views.plain import PlainView
-from adloco_p2p.views.status import Status, apply
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import apply
 from tests.core.agreement.test_consensus import Swarm
 from tests.core.agreement.test_membership import TIMING
 from tests.core.core_values import inner_result

@@ -49,7 +49,7 @@ def averager_with(attempt: Any) -> Any:
     """Without a network; `told` are the notes to other members."""
     endpoint = Endpoint(SimpleNamespace(peer_id=ME))
     averager: Any = Averager(endpoint, sign=lambda *_: "", verify=lambda *_: True, on_evidence=lambda _: None)
-    averager._around, averager.told = SimpleNamespace(own_peer=ME), []
+    averager._context, averager.told = SimpleNamespace(own_peer=ME), []
     averager._attempts.running[attempt.spec.key] = attempt
     averager._attempts._ended[attempt.spec.key] = None
     averager._decided.keep(attempt)

@@ -273,7 +273,7 @@ def test_a_peer_that_dies_in_the_middle_is_named_by_all_survivors(blow: object) 
             tasks[1].cancel()
             if blow is freeze:
                 survivors = [peers[index].attempt("struck") for index in (0, 2, 3)]
-                await peers.let_pass("struck", lambda: any(attempt._at.end._lost for attempt in survivors), dead=victim)
+                await peers.let_pass("struck", lambda: any(attempt._state.end._lost for attempt in survivors), dead=victim)
 
         vectors = vectors_of(4, size)
 
@@ -339,7 +339,7 @@ def test_a_stream_that_was_kept_was_silent_by_right(peers: Peers) -> None:
             return asyncio.create_task(call)
 
         await peers[0].averager.settled()
-        kept = tuple(peers[0].averager._around.pool._idle)
+        kept = tuple(peers[0].averager._context.pool._idle)
         assert kept
         for stream in kept:
             stream.last_received -= 10 * LIMITS.longest_stall_seconds

@@ -19,19 +19,19 @@ def test_a_silence_that_ended_makes_the_peer_wait_longer_for_the_next_one() -> N
             return loop.create_task(call)
 
         def silence_seconds() -> float:
-            streams = peers[0].attempt("pause")._at.watch.streams
+            streams = peers[0].attempt("pause")._state.watch.streams
             return max((loop.time() - stream.last_received for stream in streams), default=0.0)
 
         async def pause_in_the_middle() -> list[Averaged]:
             early = average(0)
-            await until(lambda: bool((attempt := peers[0].attempt("pause")) and attempt._at.watch.streams))
-            assert averager._around.stall_detector.limit_seconds == LIMITS.stall_seconds
+            await until(lambda: bool((attempt := peers[0].attempt("pause")) and attempt._state.watch.streams))
+            assert averager._context.stall_detector.limit_seconds == LIMITS.stall_seconds
             freeze(peers[1])
             try:
                 await peers.let_pass("pause", lambda: silence_seconds() > PAUSE_SECONDS, dead=peers[1])
             finally:
                 thaw(peers[1])
-            await until(lambda: averager._around.stall_detector.limit_seconds > LIMITS.stall_seconds)
+            await until(lambda: averager._context.stall_detector.limit_seconds > LIMITS.stall_seconds)
             return [*await asyncio.gather(early, average(1))]
 
         assert len({result.finished.digest for result in peers.run(pause_in_the_middle())}) == 1

@@ -263,7 +263,7 @@ def test_a_part_that_its_sender_did_not_commit_itself_to_is_not_reduced(
         return made
 
     async def after_hashing(self: member_side.MemberSide, own: OwnContribution, *arguments: object) -> None:
-        await self._at.commitments.wait_for(self._at.me)
+        await self._state.commitments.wait_for(self._state.me)
         await send_own(self, own, *arguments)  # type: ignore[arg-type]
 
     send_own = member_side.MemberSide._send_own
@@ -306,7 +306,7 @@ def test_a_contributor_that_commits_itself_to_nothing_is_named_at_the_deadline(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def silent(self: member_side.MemberSide, stream: object, reducer: int) -> None:
-        if self._at.me != 2:
+        if self._state.me != 2:
             await send(self, stream, reducer)  # type: ignore[arg-type]
 
     send = member_side.MemberSide._send_commitment
@@ -323,7 +323,7 @@ def test_a_reducer_that_gives_two_members_two_results_is_proven_a_liar(peers: Pe
     serve, encoded, own = reducer_side.ReducerSide._serve_member, PartAssembly.data, ReceiptBook.own
 
     async def serving(self: reducer_side.ReducerSide, stream: object, member: int, lane: int) -> bool:
-        is_cheated.set(self._at.me == 1 and member == 3)
+        is_cheated.set(self._state.me == 1 and member == 3)
         return await serve(self, stream, member, lane)  # type: ignore[arg-type]
 
     def looking(self: PartAssembly, part: Part) -> memoryview:
@@ -335,8 +335,8 @@ def test_a_reducer_that_gives_two_members_two_results_is_proven_a_liar(peers: Pe
         if not is_cheated.get():
             return frame
         receipt = decode(pledges.Receipt, frame, max_bytes=1 << 20)
-        given = [sent_root(self._spec, part, looking(attempts[1]._at.assembly, part)) for part in self._spec.shards[1]]
-        made = self._notary.pledge(self._spec, "reduction", receipt_content(attempts[1]._at.inputs, tree_root(given)))
+        given = [sent_root(self._spec, part, looking(attempts[1]._state.assembly, part)) for part in self._spec.shards[1]]
+        made = self._notary.pledge(self._spec, "reduction", receipt_content(attempts[1]._state.inputs, tree_root(given)))
         return canonical.encode(replace(receipt, pledge=made))
 
     attempts: dict[int, butterfly.Butterfly] = {}
@@ -344,7 +344,7 @@ def test_a_reducer_that_gives_two_members_two_results_is_proven_a_liar(peers: Pe
 
     def beginning(self: butterfly.Butterfly, *arguments: object) -> None:
         begin(self, *arguments)  # type: ignore[arg-type]
-        attempts[self._at.me] = self
+        attempts[self._state.me] = self
 
     monkeypatch.setattr(butterfly.Butterfly, "__init__", beginning)
     monkeypatch.setattr(reducer_side.ReducerSide, "_serve_member", serving)

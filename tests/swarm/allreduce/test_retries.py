@@ -162,7 +162,7 @@ def test_a_member_whose_count_of_returned_parts_is_impossible_is_named(monkeypat
 
     async def lying(self: MemberSide, reducer: int) -> bytes:
         told = await keep(self, reducer)
-        return payload if self._at.me == 2 else told
+        return payload if self._state.me == 2 else told
 
     monkeypatch.setattr(MemberSide, "_keep_returned", lying)
     results = peers.average(peers.spec(SIZE, attempt=1), vectors_of(3, SIZE))
@@ -204,14 +204,14 @@ def test_a_reducer_for_which_alone_a_host_is_slow_leaves_nobody_out(monkeypatch:
     begun = list[float]()
 
     def noting(self: ReducerSide, late: Collection[int]) -> bool:
-        if self._at.me == 1 and tuple(late) == (0,):
+        if self._state.me == 1 and tuple(late) == (0,):
             begun.append(self._loop.time())
             if begun[-1] - begun[0] >= 3.0:
                 enough.set()
         return others_wait_for(self, late)
 
     async def slow(self: MemberSide, own: Any, stream: Any, sink: Any, reducer: int, parts: tuple[Part, ...]) -> None:
-        if (self._at.me, reducer) == (0, 1):
+        if (self._state.me, reducer) == (0, 1):
             await send_own(self, own, stream, sink, reducer, parts[:1])
             await enough.wait()
             parts = parts[1:]

@@ -98,7 +98,7 @@ def test_what_came_back_is_released_when_the_last_reducer_has_its_count(monkeypa
 
     async def noting(self: MemberSide, reducer: int) -> bytes:
         told = await keep(self, reducer)
-        is_there.setdefault(self._at.me, []).append(self._at.returned is not None)
+        is_there.setdefault(self._state.me, []).append(self._state.returned is not None)
         return told
 
     monkeypatch.setattr(MemberSide, "_keep_returned", noting)

@@ -260,7 +260,7 @@ def test_a_subject_whose_attempt_failed_and_that_fetched_the_average_shows_what_
     async def hanging(self: AttemptEnd) -> None:
         await wait(self)
         attempt = peers[SUBJECT].attempt(name)
-        if attempt is not None and self is attempt._at.end:
+        if attempt is not None and self is attempt._state.end:
             await asyncio.Event().wait()
 
     monkeypatch.setattr(AttemptEnd, "wait", hanging)

@@ -13,7 +13,7 @@ from adloco_p2p.core.model.scalars import MAX_LABEL_CHARS, Digest, PeerId, as_la
 from adloco_p2p.core.model.telemetry import PeerCard
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError, RemoteProtocolError, SwarmError
-from adloco_p2p.swarm.discovery import peer_cards
+from adloco_p2p.swarm.discovery import reachability
 from adloco_p2p.swarm.discovery.peer_cards import LOOK_SECONDS, MAX_LOOKS, PeerCards, card_of
 from adloco_p2p.swarm.discovery.reachability import ClockReading
 from adloco_p2p.swarm.p2p.dht_records import PeerRecord
@@ -75,7 +75,7 @@ class Looks:
         self.seconds = {A: 0.01, B: 0.2}
         self.asked: list[PeerId] = []
         self.written: list[PeerCard] = []
-        monkeypatch.setattr(peer_cards, "ping", self._ping)
+        monkeypatch.setattr(reachability, "ping", self._ping)
         nothing: Any = None
         self.cards = PeerCards(nothing, self.written.append, clock=lambda: self.now)
 

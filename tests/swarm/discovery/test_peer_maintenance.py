@@ -13,7 +13,7 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, SwarmError
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkAveraging
-from adloco_p2p.swarm.discovery import peer_maintenance
+from adloco_p2p.swarm.discovery import peer_maintenance, reachability
 from adloco_p2p.swarm.discovery.join import RunConnections
 from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import ClockReading
@@ -59,7 +59,7 @@ def test_a_wrong_clock_is_reported_once_when_it_begins_and_once_when_it_ends(mon
     def write(event):
         (surveys if isinstance(event, telemetry.Clock) else told).append(event)
 
-    monkeypatch.setattr(peer_maintenance, "ping", ping)
+    monkeypatch.setattr(reachability, "ping", ping)
     monkeypatch.setattr(asyncio, "sleep", pause)
     near = maintenance(roster=lambda: map(PeerId, ("a", "b", "gone", "mute")), write=write)
     with pytest.raises(asyncio.CancelledError):

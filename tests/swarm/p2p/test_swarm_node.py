@@ -78,7 +78,8 @@ def test_the_death_of_the_daemon_is_noticed(tmp_path):
     async def scenario():
         async with started_hosts(tmp_path, 1) as (host,):
             os.kill(host.p2p._child.pid, signal.SIGKILL)
-            await host.wait_until_dead()
+            with pytest.raises(SwarmError, match="the p2p daemon ended; start again"):
+                await host.watch_daemon()
             with pytest.raises(SwarmError, match="does not answer"):
                 await host.peers_connected()
 

@@ -134,7 +134,7 @@ def test_closing_closes_what_is_idle() -> None:
 
 def make_deaf(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> list[FramedStream]:
     """Peer 0 hears of the end of a kept stream only once it has taken it. Returns those that it has taken from now on."""
-    pool, taken = peers[0].averager._around.pool, []
+    pool, taken = peers[0].averager._context.pool, []
     take = pool.take
     peers.run(peers[0].averager.settled())  # every stream was given back
     assert pool._idle
@@ -154,7 +154,7 @@ def make_deaf(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> list[FramedStrea
 
 def noted_dials(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> list[PeerId]:
     """The peers to which peer 0 opens streams from now on."""
-    pool, dialled = peers[0].averager._around.pool, list[PeerId]()
+    pool, dialled = peers[0].averager._context.pool, list[PeerId]()
     open_stream = pool._open_stream
 
     async def noting(peer: PeerId, timeout_seconds: float) -> FramedStream:
