@@ -25,8 +25,8 @@ MAX_OFFERED_ROUNDS = 2
 
 MAX_REFUSALS = 24
 """After so many refusals in a row, some 160 s, a busy donor is asked no more. Where it was the last one the fetch has failed,
-and the next one asks the peers that have the state by then, too. The turn of a member (`chunk_server.TURN_SECONDS`) is shorter, so
-a fetcher that lost its place to another waits for its next turn."""
+and the next one asks the peers that have the state by then, too. A member's turn (`chunk_server.TURN_SECONDS`) is shorter, so a
+fetcher that lost its place to another waits for its next turn."""
 
 PROGRESS_SECONDS = 0.5
 
