@@ -161,9 +161,7 @@ def text_of(value: object, column: str, *, setting: str = "data.text_column") ->
     the column."""
     if value is None or isinstance(value, str):
         return value or ""
-    raise ConfigError(
-        f"{setting}: {column!r} holds {type(value).__name__}, not text; name a column of strings", code="E207"
-    )
+    raise ConfigError(f"{setting}: {column!r} holds {type(value).__name__}, not text; name a column of strings", code="E207")
 
 
 def anonymous(texts: Iterable[str]) -> list[Document]:

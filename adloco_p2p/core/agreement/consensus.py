@@ -424,8 +424,9 @@ class Consensus:
                 self.values.on_pull(sender, message)
 
     def _is_too_high(self, message: BallotMessage, now: float) -> bool:
-        """Whether it names a ballot that no peer has come to by honest attempts."""
-        most = self._promised_before + MAX_BALLOT_JUMP + BALLOTS_PER_SECOND * (now - self._opened_at)
+        """Whether it names a ballot that no peer has come to by honest attempts. After a restart it is not known how long the
+        slot has been open, but what was promised in it was within the limit: no restart raises it beyond that of others."""
+        most = max(self._promised_before, MAX_BALLOT_JUMP) + BALLOTS_PER_SECOND * (now - self._opened_at)
         match message:
             case Final() | Pull():
                 return False

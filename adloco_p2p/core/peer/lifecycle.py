@@ -216,11 +216,15 @@ class Lifecycle:
     def _end_after_round(self, event: Commanded) -> str:
         """Why, and after which round."""
         if self.last_round is None:
-            opening = self._state.opening
-            begun = self._state.opened if opening is None else opening
-            self.last_round = max([begun, *(outer.round for outer in self._state.rounds)])
+            self.last_round = self._begun
         self.make_room()
         return f"{event.reason}; ends after round {self.last_round}"
+
+    @property
+    def _begun(self) -> int:
+        """The last round that this peer has begun, or that begins once the transition before it is applied."""
+        opening = self._state.opening
+        return self._state.opened if opening is None else opening
 
     def make_room(self) -> list[Effect]:
         """From the next report on the plans do not count on this peer, which ends once others can take over. Alone it has no
@@ -264,13 +268,12 @@ class Lifecycle:
         hand over, stops."""
         newest = self._book.newest
         reason = self._outgrown_by(newest)
-        if not reason or self.is_paused or self.is_donor or self.is_stopped:
+        if not reason:
             return []
         if is_starting or not self._state.held:
-            return [*self._state.abandon_rounds(), *self._stop(Stop(reason=reason, is_finished=False, error=OUTGROWN), now)]
-        is_near = self._state.opened >= newest.round - 2
-        begun = max([self._state.opened, *(outer.round for outer in self._state.rounds)])
-        last_round = newest.round - 1 if is_near else begun
+            return self._stop(Stop(reason=reason, is_finished=False, error=OUTGROWN), now)
+        is_near = self._begun >= newest.round - 2
+        last_round = newest.round - 1 if is_near else self._begun
         if self.last_round is None or self.last_round > last_round:
             self.last_round = last_round
         if self.stage is not Stage.TRAINING:

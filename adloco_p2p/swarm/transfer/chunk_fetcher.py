@@ -40,9 +40,11 @@ SILENCE_SECONDS = 20.0
 LEAST_BYTES_PER_SECOND = 6500
 """... and so is one that needs that much longer for a chunk than this takes. The own cap is not counted."""
 PAUSE_SECONDS = 0.5
-"""Before a busy or lost donor is asked again, ..."""
+"""Before a lost donor is asked again, and a busy one; that one after twice as long each time that it is still busy, ..."""
+MOST_DOUBLINGS = 4
+"""... up to 8 s."""
 LATER_SECONDS = 2.0
-"""... and one that had nothing more, or does not hold the blob: it may be fetching it itself."""
+"""Before one is asked again that had nothing more, or does not hold the blob: it may be fetching it itself."""
 
 LEAVE_SECONDS = 60.0
 """A donor that got the message that the whole blob is here, and has not closed the stream after this time, is left. It may
@@ -104,15 +106,26 @@ class _Fetch:
     """Donors that are not dropped, and had something to give when they were last asked, or no place."""
     num_failures: Counter[PeerId] = field(default_factory=Counter)
     """Connections in a row that broke before a chunk came."""
+    num_refusals: Counter[PeerId] = field(default_factory=Counter)
+    """Times that a donor was busy since it last gave a place."""
 
 
 class ChunkFetcher:
     """The side of those that lack a blob. For one event loop and one kind of blob."""
 
-    def __init__(self, endpoint: Endpoint, kind: str, *, connect_seconds: float = CONNECT_SECONDS) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        kind: str,
+        *,
+        connect_seconds: float = CONNECT_SECONDS,
+        max_refusals: int | None = None,
+    ) -> None:
+        """A donor that is busy `max_refusals` times in a row is asked no more; None: for as long as the fetch lasts."""
         self._endpoint = endpoint
         self._handler = handler_name(kind)
         self._connect_seconds = connect_seconds
+        self._max_refusals = max_refusals
         self._leaving = BackgroundTasks()
 
     async def fetch(
@@ -158,7 +171,9 @@ class ChunkFetcher:
             await self._fetch_from(donor, fetch)
         except _Busy as busy:
             fetch.problems[donor] = str(busy)
-            return PAUSE_SECONDS
+            fetch.num_refusals[donor] += 1
+            if fetch.num_refusals[donor] != self._max_refusals:
+                return _busy_pause(fetch.num_refusals[donor])
         except NothingNow as nothing:
             fetch.problems[donor] = str(nothing)
             if fetch.download.num_delivered[donor] > num_before:
@@ -189,6 +204,7 @@ class ChunkFetcher:
         try:
             async with asyncio.timeout(fetch.silence_seconds):
                 raw = await _introduce(stream, fetch.download)
+            fetch.num_refusals.pop(donor, None)
             index = await fetch.download.begin(raw)
             async with asyncio.timeout(fetch.silence_seconds):
                 held = decode_held(await stream.receive(FrameKind.HELD), len(index.chunks))
@@ -223,6 +239,11 @@ class ChunkFetcher:
                 raise RemoteProtocolError(f"chunk {chunk} is not what the root promises")
             download.put(stream.peer, chunk, data)
             num_owed -= 1
+
+
+def _busy_pause(num_refusals: int) -> float:
+    """Seconds until a donor that was busy so many times in a row is asked again."""
+    return PAUSE_SECONDS * 2.0 ** min(num_refusals - 1, MOST_DOUBLINGS)
 
 
 async def _leave(stream: FramedStream) -> None:

@@ -23,6 +23,11 @@ KIND = "state"
 MAX_OFFERED_ROUNDS = 2
 """Of one instance: the newest ones. A state that hosts go back to is offered again."""
 
+MAX_REFUSALS = 24
+"""After so many refusals in a row, some 160 s, a busy donor is asked no more. Where it was the last one the fetch has failed,
+and the next one asks the peers that have the state by then, too. A member's turn (`chunk_server.TURN_SECONDS`) is shorter, so a
+fetcher that lost its place to another waits for its next turn."""
+
 PROGRESS_SECONDS = 0.5
 
 OnProgress = Callable[[int, int], None]
@@ -147,7 +152,7 @@ class StateFetcher:
     def __init__(self, endpoint: Endpoint, server: StateServer, *, silence_seconds: float = SILENCE_SECONDS) -> None:
         """`server` passes on to others what has come."""
         self._server = server
-        self._fetcher = ChunkFetcher(endpoint, KIND)
+        self._fetcher = ChunkFetcher(endpoint, KIND, max_refusals=MAX_REFUSALS)
         self._silence_seconds = silence_seconds
 
     async def fetch(

@@ -564,6 +564,24 @@ def test_a_member_that_drives_the_promises_apart_does_not_stop_the_plans() -> No
     assert all(swarm.peers[name].ledger.head.round >= 1 for name in honest)
 
 
+def test_restarts_let_no_member_raise_the_ballots_of_one_peer_beyond_the_limits_of_the_others() -> None:
+    """It promised numbers that no ballot of the others could reach for a quarter of an hour."""
+    swarm = Swarm(3)
+    swarm.mail.clear()
+    liar, restarted, other = swarm.order
+    digest = swarm.peers[other].consensus.slot.digest
+    for step in range(1, 4):
+        prepare = Prepare(parent=digest, ballot=Ballot(attempt=step * MAX_BALLOT_JUMP, peer=liar), absent=())
+        swarm.take(restarted, swarm.peers[restarted].receive(liar, prepare, swarm.now))
+        swarm.peers[restarted] = agreement(restarted, swarm.genesis, journal=tuple(swarm.journals[restarted]))
+        swarm.take(restarted, swarm.peers[restarted].start((swarm.genesis,), (), swarm.now))
+    promised = swarm.peers[restarted].consensus.acceptor.promised
+    assert promised is not None and promised.attempt == MAX_BALLOT_JUMP
+    swarm.mail.clear()
+    swarm.pass_time(30, among=[restarted, other])
+    assert all(swarm.peers[name].ledger.head.round >= 1 for name in (restarted, other))
+
+
 # --- adaptive timeout ------------------------------------------------------------------------------------------------
 
 

@@ -59,6 +59,8 @@ def test_once_all_electors_announce_it_the_run_goes_over_four_rounds_later_and_o
     assert f"2 of 3 electors can follow protocol 22, not {peer(0)}" in before.reason
     crowd = after(first_plan(6), OLD, OLD, OLD, OLD, NEW, NEW).reason
     assert f"2 of 6 electors can follow protocol 22, not {peer(0)}, {peer(1)}, {peer(2)} and others" in crowd
+    all_named = after(first_plan(6), OLD, OLD, OLD, NEW, NEW, NEW).reason
+    assert f"not {peer(0)}, {peer(1)}, {peer(2)}" in all_named and "and others" not in all_named
     plans = [after(before, NEW, NEW, NEW, rounds=number) for number in range(1, 8)]
     assert NOTICE_ROUNDS == 4
     assert course(plans) == [(OLD, 6), (OLD, 6), (OLD, 6), (OLD, 6), (NEW, None), (NEW, None), (NEW, None)]
