@@ -5,7 +5,7 @@ Relayed: acks and votes go to the proposer alone, which announces the choice and
 to `Timing.fanout` others, so that the messages per peer do not depend on the size of the roster.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from adloco_p2p.core.agreement.slot import Context, Slot
@@ -111,11 +111,11 @@ class Relayed:
         members = self._context.members
         self._send(message, members.sample_live(members.timing.fanout, now, without=without))
 
-    def _send(self, message: Supply | Prepare | Proposal | Chosen | Final | Ack | Vote, peers: Sequence[PeerId]) -> None:
+    def _send(self, message: Supply | Prepare | Proposal | Chosen | Final | Ack | Vote, peers: Iterable[PeerId]) -> None:
         others = [peer for peer in peers if peer != self._context.me]
         self._context.emit(*(Send(peer=peer, message=message) for peer in others))
 
-    def _first_proposers(self, now: float) -> list[PeerId]:
+    def _first_proposers(self, now: float) -> Sequence[PeerId]:
         return self._context.members.responsive(self._slot.order, now)[:REPORTERS_FIRST]
 
 
