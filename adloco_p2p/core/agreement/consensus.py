@@ -335,6 +335,8 @@ class Consensus:
         self._compose(slot)
         self._opened_at, self._promised_before = now, 0
         self._misleading.clear()
+        if self._takes_part and self.me in self.values.held:  # a peer on the bench reports when its round begins
+            self._dissemination.report_early(self.acceptor.own_report(), now)
         early, self._early = self._early, {}
         for sender, message in early.values():
             self._on_ballot_message(sender, message, now)

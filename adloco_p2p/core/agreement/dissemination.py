@@ -27,6 +27,9 @@ class Dissemination(Protocol):
     def report(self, message: Supply, now: float) -> None:
         """This peer's own report, to those that make values of it."""
 
+    def report_early(self, message: Supply, now: float) -> None:
+        """The same, where it was made before the slot was open: then other peers make values of it."""
+
     def resend_report(self, proposer: PeerId, message: Supply) -> None:
         """The same, to a proposer that may have come too late for it."""
 
@@ -55,6 +58,9 @@ class Direct:
     def report(self, message: Supply, now: float) -> None:
         del now
         self._context.emit(Broadcast(message=message))
+
+    def report_early(self, message: Supply, now: float) -> None:
+        """It was broadcast."""
 
     def resend_report(self, proposer: PeerId, message: Supply) -> None:
         """It was broadcast."""
@@ -89,6 +95,9 @@ class Relayed:
 
     def report(self, message: Supply, now: float) -> None:
         self._send(message, self._first_proposers(now))
+
+    def report_early(self, message: Supply, now: float) -> None:
+        self.report(message, now)
 
     def resend_report(self, proposer: PeerId, message: Supply) -> None:
         self._context.emit(Send(peer=proposer, message=message))
