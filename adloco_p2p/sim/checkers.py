@@ -20,7 +20,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot
 from adloco_p2p.core.model.ledger_entry import JoinRequest, LedgerEntry, Reorg, Verify, Vote
 from adloco_p2p.core.model.messages import Accepted, Ack, Heartbeat, Leave, Prepare, Promise, Promised, Proposal, Refusal, Voted
-from adloco_p2p.core.model.plan import Decide, RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.plan import Decide, RosterChange, RoundPlan, members_of, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.run_progress import proven_samples
 from adloco_p2p.core.model.scalars import Digest, PeerId
@@ -64,7 +64,8 @@ class Checkers:
         self._ever: dict[PeerId, None] = {roster_entry.peer: None for roster_entry in genesis.roster}
         self._samples: dict[Digest, int] = {first: 0}
         self._reports: dict[Digest, None] = {}
-        self._known_entries: dict[int, LedgerEntry] = {}
+        self._known_entries: dict[tuple[int, ...], LedgerEntry] = {}
+        """By the identities of its parts: each peer puts the same ones together anew."""
         self._heads: dict[PeerId, Digest] = {}
         self._disk: dict[tuple[object, ...], None] = {}
         self._newest_on_disk: dict[PeerId, Digest] = {}
@@ -135,7 +136,7 @@ class Checkers:
             case Heartbeat():
                 for request in message.joins:
                     self._take_join(peer, request, now)
-                members = roster_of(self._plans[self._heads[peer]])
+                members = members_of(self._plans[self._heads[peer]])
                 if sender not in members:
                     return
                 for life in message.lives:
@@ -144,15 +145,16 @@ class Checkers:
                 self._take_own_beat(peer, sender, message.beat, now)
                 roster = self._plans.get(message.roster)
                 if roster is not None and message.roster in list(self._understood[peer])[-ROSTERS_KEPT:]:
+                    known = self._beats[peer]
                     for other, beat in message.beats(roster_of(roster)):
-                        if other in members:
+                        if other in members and beat > known.get(other, 0):
                             self._take_relayed_beat(peer, other, beat, now)
                 for leave in message.leaves:
                     self._incarnations[peer][leave.peer] = None
             case Leave():
                 self._incarnations[peer][message.peer] = None
             case Refusal():
-                members = roster_of(self._plans[self._heads[peer]])
+                members = members_of(self._plans[self._heads[peer]])
                 if sender not in members or message.parent != self._heads[peer]:
                     return
                 for other, beat in message.alive:
@@ -256,9 +258,10 @@ class Checkers:
     # --- ledgers -----------------------------------------------------------------------------------------------------
 
     def _check_entry(self, peer: PeerId, entry: LedgerEntry) -> None:
-        if self._known_entries.get(id(entry)) is not entry:
+        parts = tuple(map(id, (entry.plan, entry.value, entry.certificate, *entry.reports)))
+        if parts not in self._known_entries:
             self._check_new_entry(entry)
-            self._known_entries[id(entry)] = entry
+            self._known_entries[parts] = entry
             if len(entry.certificate.absent) == len(
                 self._plans[entry.value.parent].roster
             ):  # a returning member continues alone

@@ -54,9 +54,10 @@ def votes_of(
     certificate: Certificate, *, about: tuple[Digest, Digest], counted: Collection[PeerId], verify: Verify
 ) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
     """The peers among `counted` that voted for the value, and those that abstained. `about`: parent, value."""
+    voters = frozenset(counted)
     votes: set[PeerId] = set()
     abstained: set[PeerId] = set()
     for vote in votes_in(certificate, about):
-        if vote.peer in counted and verify(vote.peer, vote.payload, vote.signature):
+        if vote.peer in voters and verify(vote.peer, vote.payload, vote.signature):
             (abstained if vote.abstains else votes).add(vote.peer)
     return frozenset(votes), frozenset(abstained)

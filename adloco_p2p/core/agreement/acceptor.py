@@ -83,9 +83,9 @@ class Acceptor:
         promise = Promise(parent=self._slot.digest, ballot=ballot, accepted=self.accepted)
         self._context.emit(Send(peer=sender, message=promise))
         if me in self._values.held:
-            self._dissemination.resend_report(sender, self._own_report())
+            self._dissemination.resend_report(sender, self.own_report())
 
-    def _own_report(self) -> Supply:
+    def own_report(self) -> Supply:
         own = self._values.held.get(self._context.me)
         reports = self._values.reports([own] if own is not None else [])
         return Supply(parent=self._slot.digest, reports=reports)
@@ -148,7 +148,7 @@ class Acceptor:
             if not self._is_excused(proposal, digest) and self._values.omits_reports(digest, now):
                 if not is_refused:
                     self._refused[proposer] = proposal.ballot
-                    self._dissemination.resend_report(proposer, self._own_report())
+                    self._dissemination.resend_report(proposer, self.own_report())
                 continue
             silent = self._to_be_silent(proposal, digest)
             if is_refused and self._lives_any(silent, now):

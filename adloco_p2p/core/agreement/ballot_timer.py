@@ -33,7 +33,7 @@ class BallotTimer:
         self.ready_at: float | None = None
         """When this peer could have proposed a value."""
         run_out = context.run_out
-        for peer in [peer for peer, round in run_out.items() if peer not in slot.roster or slot.round > round + RUN_OUT_SLOTS]:
+        for peer in [peer for peer, round in run_out.items() if peer not in slot.members or slot.round > round + RUN_OUT_SLOTS]:
             del run_out[peer]
         self._late = frozenset(run_out)
         """They come last in this slot: what is seen of it counts in the next ones."""
@@ -85,7 +85,7 @@ class BallotTimer:
 
     def _in_turn(self, order: Sequence[PeerId]) -> list[PeerId]:
         """Those that let a ballot run out come last."""
-        return sorted(order, key=lambda peer: peer in self._late)
+        return sorted(order, key=lambda peer: peer in self._late) if self._late else list(order)
 
     def turn(self, order: Sequence[PeerId], *, ready_at: float, promised: Ballot | None) -> float:
         """When this peer may begin a ballot if no other peer does: at once for the first of `order`, later for the others."""

@@ -208,7 +208,7 @@ class Consensus:
         """Members pass on what they have checked, and have a budget beside that of strangers: where a newcomer is known to one
         member, no flood keeps it from the others. A member that passes on a false proof counts as a stranger until the next
         plan, so it spends one check of the members' budget."""
-        is_trusted = sender in self.slot.roster and sender not in self._misleading
+        is_trusted = sender in self.slot.members and sender not in self._misleading
         budget, is_checked = self._checks_for_members if is_trusted else self._checks_for_strangers, False
 
         def may_check() -> bool:
@@ -335,6 +335,8 @@ class Consensus:
         self._compose(slot)
         self._opened_at, self._promised_before = now, 0
         self._misleading.clear()
+        if self._takes_part and self.me in self.values.held:  # a peer on the bench reports when its round begins
+            self._dissemination.report_early(self.acceptor.own_report(), now)
         early, self._early = self._early, {}
         for sender, message in early.values():
             self._on_ballot_message(sender, message, now)
@@ -398,7 +400,7 @@ class Consensus:
         if message.parent != self.slot.digest:
             self._on_other_slot(sender, message, now)
             return
-        if not isinstance(message, Pull) and (self.slot.parent.is_last or sender not in self.slot.roster):
+        if not isinstance(message, Pull) and (self.slot.parent.is_last or sender not in self.slot.members):
             return  # after the last plan nothing is decided, but its reports name the states that the end of the run needs
         if self._is_too_high(message, now):
             return
@@ -445,7 +447,7 @@ class Consensus:
                 self._help(sender, message.parent, now)
             return
         key = (sender, type(message).__name__)
-        if sender in self.slot.roster and (key in self._early or len(self._early) < MAX_EARLY):
+        if sender in self.slot.members and (key in self._early or len(self._early) < MAX_EARLY):
             self._early[key] = (sender, message)
         self._context.emit(*self._exchange.ask_for_help(self.ledger, sender, now=now))
 
@@ -462,7 +464,7 @@ class Consensus:
         took part in that slot and lacks that alone, which is on its way. An entry is much longer. Whether that was done."""
         entry = self._settled
         is_one_behind = entry is not None and tuple(head) == (entry.value.parent,)
-        if entry is None or not is_one_behind or peer in self._served or peer not in self.slot.roster:
+        if entry is None or not is_one_behind or peer in self._served or peer not in self.slot.members:
             return False
         if not self._dissemination.proposer_announces:
             return False
@@ -476,7 +478,7 @@ class Consensus:
         """Give a member the reports that it lacks for the plan that was decided last here: it has the value, and most of the
         entry. Whether that was done."""
         entry = self._settled
-        if entry is None or message.parent != entry.value.parent or sender not in self.slot.roster:
+        if entry is None or message.parent != entry.value.parent or sender not in self.slot.members:
             return False
         if message.value != canonical.digest_once(entry.value):
             return False
@@ -490,7 +492,7 @@ class Consensus:
 
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> None:
         head = self.ledger.head
-        is_member = sender in self.slot.roster
+        is_member = sender in self.slot.members
         for statement in message.statements:
             self._context.statements.receive(statement, self.ledger, sender=sender, is_member=is_member)
         if is_member:
@@ -516,7 +518,7 @@ class Consensus:
         self.values.ask_again([*named, *sorted(self.learner.certificates())], sender)
 
     def _on_entries(self, sender: PeerId, message: Entries, now: float) -> None:
-        if message.entries and sender in self.slot.roster:
+        if message.entries and sender in self.slot.members:
             self._emergency.note_head(sender, message.entries[-1].value.plan, now)
         self._context.emit(*self._exchange.follow(self, sender, message.entries, now=now))
 

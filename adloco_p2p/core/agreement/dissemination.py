@@ -5,7 +5,7 @@ Relayed: acks and votes go to the proposer alone, which announces the choice and
 to `Timing.fanout` others, so that the messages per peer do not depend on the size of the roster.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from adloco_p2p.core.agreement.slot import Context, Slot
@@ -26,6 +26,9 @@ class Dissemination(Protocol):
 
     def report(self, message: Supply, now: float) -> None:
         """This peer's own report, to those that make values of it."""
+
+    def report_early(self, message: Supply, now: float) -> None:
+        """The same, where it was made before the slot was open: then other peers make values of it."""
 
     def resend_report(self, proposer: PeerId, message: Supply) -> None:
         """The same, to a proposer that may have come too late for it."""
@@ -55,6 +58,9 @@ class Direct:
     def report(self, message: Supply, now: float) -> None:
         del now
         self._context.emit(Broadcast(message=message))
+
+    def report_early(self, message: Supply, now: float) -> None:
+        """It was broadcast."""
 
     def resend_report(self, proposer: PeerId, message: Supply) -> None:
         """It was broadcast."""
@@ -90,6 +96,9 @@ class Relayed:
     def report(self, message: Supply, now: float) -> None:
         self._send(message, self._first_proposers(now))
 
+    def report_early(self, message: Supply, now: float) -> None:
+        self.report(message, now)
+
     def resend_report(self, proposer: PeerId, message: Supply) -> None:
         self._context.emit(Send(peer=proposer, message=message))
 
@@ -111,11 +120,11 @@ class Relayed:
         members = self._context.members
         self._send(message, members.sample_live(members.timing.fanout, now, without=without))
 
-    def _send(self, message: Supply | Prepare | Proposal | Chosen | Final | Ack | Vote, peers: Sequence[PeerId]) -> None:
+    def _send(self, message: Supply | Prepare | Proposal | Chosen | Final | Ack | Vote, peers: Iterable[PeerId]) -> None:
         others = [peer for peer in peers if peer != self._context.me]
         self._context.emit(*(Send(peer=peer, message=message) for peer in others))
 
-    def _first_proposers(self, now: float) -> list[PeerId]:
+    def _first_proposers(self, now: float) -> Sequence[PeerId]:
         return self._context.members.responsive(self._slot.order, now)[:REPORTERS_FIRST]
 
 

@@ -26,7 +26,7 @@ class EmergencyCheck:
 
     def open(self, slot: Slot) -> None:
         """Of other peers than its members nothing is kept."""
-        self._heads = {peer: head for peer, head in self._heads.items() if peer in slot.roster}
+        self._heads = {peer: head for peer, head in self._heads.items() if peer in slot.members}
 
     def note_head(self, peer: PeerId, head: Digest, now: float) -> None:
         self._heads[peer] = (head, now)

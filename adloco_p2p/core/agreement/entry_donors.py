@@ -4,7 +4,7 @@ Entries of a large run are long. The same ones from several donors fill a slow l
 is asked when the answer of the one before is there, or was awaited for long enough.
 """
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container
 from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
@@ -96,7 +96,7 @@ class EntryDonors:
         remember(self._donors, peer, donor)
 
     def choose(
-        self, have: Head, known: Container[Digest], *, roster: Sequence[PeerId], without: Collection[PeerId], now: float
+        self, have: Head, known: Container[Digest], *, roster: Collection[PeerId], without: Collection[PeerId], now: float
     ) -> PeerId | None:
         """The peer to ask now; none while an answer is awaited, or where nobody is far ahead of what is here and rested.
 

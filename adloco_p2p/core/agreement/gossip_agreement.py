@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.agreement.consensus import Consensus, decided_by
+from adloco_p2p.core.agreement.living import Living
 from adloco_p2p.core.agreement.membership import Membership, Timing
 from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT, recover
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
@@ -78,6 +79,8 @@ class GossipAgreement:
         self._recall = recall
         self._contacts = tuple(contacts)
         self._capacity = capacity
+        self._living: Living | None = None
+        """Of the last call that looked."""
         self._present: tuple[PeerId, ...] = ()
         self._gone: dict[PeerId, None] = {}
         self._suspects: tuple[PeerId, ...] = ()
@@ -104,7 +107,7 @@ class GossipAgreement:
         incarnation = Incarnation(number=recovered.incarnation + 1)
         self.members.start(incarnation=incarnation.number, contacts=self._contacts, capacity=self._capacity, now=now)
         outcomes: list[Outcome] = [Persist(record=incarnation)]
-        known = {canonical.digest(plan) for plan in plans}
+        known = {canonical.digest_once(plan) for plan in plans}
         newest = max((plan.round for plan in plans), default=-1)
         outcomes += [decided_by(entry) for entry in recovered.ledger.since(newest + 1) if entry.value.plan not in known]
         outcomes += self.consensus.start(recovered, now)
@@ -185,23 +188,27 @@ class GossipAgreement:
         beats that rise, so it receives neither."""
         if self.members.is_passive:
             return outcomes
+        living, plans = self.members.living(now), _plans(outcomes)
+        if living is self._living and not plans:
+            return outcomes
+        self._living = living
         counted = dict.fromkeys(self._present)
-        for plan in _plans(outcomes)[-PLANS_OF_ACCOUNT:]:
+        for plan in plans[-PLANS_OF_ACCOUNT:]:
             counted.update(dict.fromkeys(roster_entry.peer for roster_entry in plan.roster))
-        present = self.members.view(now)
+        present = living.there
         there = frozenset(present)
         gone = [peer for peer in counted if peer not in there and peer not in self._gone and peer != self.me]
         back = [peer for peer in present if peer in self._gone]
         self._present = present
         self._gone = {peer: None for peer in (*self._gone, *gone) if peer not in back}
         changes: list[Outcome] = [*(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]
-        return [*outcomes, *changes, *self._suspicions(present, now)]
+        return [*outcomes, *changes, *self._suspicions(living)]
 
-    def _suspicions(self, present: Sequence[PeerId], now: float) -> list[Log]:
+    def _suspicions(self, living: Living) -> list[Log]:
         """For the views only: members that were silent for half a lease, and suspects whose beats rise again. A suspect whose
         lease ran out is gone."""
-        suspects = tuple(peer for peer in present if self.members.is_suspect(peer, now))
-        now_suspected, before, there = frozenset(suspects), frozenset(self._suspects), frozenset(present)
+        suspects = tuple(peer for peer in living.there if peer not in living.responsive)
+        now_suspected, before, there = frozenset(suspects), frozenset(self._suspects), frozenset(living.there)
         new = [peer for peer in suspects if peer not in before]
         cleared = [peer for peer in self._suspects if peer not in now_suspected and peer in there]
         self._suspects = suspects

@@ -60,7 +60,7 @@ class Learner:
     def on_chosen(self, message: Chosen) -> bool:
         proposer = message.ballot.peer
         known = self._chosen.get(proposer)
-        if proposer not in self._slot.roster or (known is not None and known.ballot >= message.ballot):
+        if proposer not in self._slot.members or (known is not None and known.ballot >= message.ballot):
             return False
         if not self._context.verify(proposer, message.payload, message.signature):
             return False
@@ -69,7 +69,7 @@ class Learner:
 
     def on_vote(self, message: Vote) -> bool:
         known = self._votes.get(message.peer)
-        if message.peer not in self._slot.roster or (known is not None and known.ballot >= message.ballot):
+        if message.peer not in self._slot.members or (known is not None and known.ballot >= message.ballot):
             return False
         if not self._context.verify(message.peer, message.payload, message.signature):
             return False
@@ -164,15 +164,12 @@ class Learner:
         for _, vote in sorted(self._votes.items()):
             groups.setdefault((vote.ballot, vote.value, vote.absent), []).append(vote)
         for (ballot, digest, absent), votes in sorted(groups.items()):
-            counted = frozenset(self._slot.counted(absent))
-            casts = tuple(
-                CastVote(peer=vote.peer, abstains=vote.abstains, signature=vote.signature)
-                for vote in votes
-                if vote.peer in counted
-            )
-            abstained = sum(cast.abstains for cast in casts)
-            if is_majority(len(casts) - abstained, len(counted) - abstained):
-                yield digest, Certificate(ballot=ballot, absent=absent, votes=casts)
+            counted = self._slot.counted(absent)
+            counting = [vote for vote in votes if vote.peer in counted]
+            abstained = sum(vote.abstains for vote in counting)
+            if is_majority(len(counting) - abstained, len(counted) - abstained):
+                casts = [CastVote(peer=vote.peer, abstains=vote.abstains, signature=vote.signature) for vote in counting]
+                yield digest, Certificate(ballot=ballot, absent=absent, votes=tuple(casts))
 
 
 def _strength(certificate: Certificate) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import MAX_ENTRIES, Head, LedgerEntry, Verify
 from adloco_p2p.core.model.messages import MAX_LOCATOR, Entries, PullEntries
-from adloco_p2p.core.model.plan import Decide, roster_of
+from adloco_p2p.core.model.plan import Decide, members_of
 from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
@@ -81,7 +81,7 @@ class LedgerExchange:
     def serve(self, ledger: Ledger, peer: PeerId, *, after: Digest, now: float) -> list[Send]:
         """The next entries after a plan of our ledger; none where it is the newest, or where the peer, or strangers together,
         were served in this period. Entries are read after that is known only."""
-        is_member = peer in roster_of(ledger.plans[-1])
+        is_member = peer in members_of(ledger.plans[-1])
         if after == ledger.digests[-1] or not self._may_serve(peer, now, is_member=is_member):
             return []
         remember(self._served, peer, now)
@@ -111,14 +111,14 @@ class LedgerExchange:
             return self.pull_next(owner.ledger, now=now)
         if self._was_rejected(peer, now):
             return []
-        is_pulled = self._donors.takes_near(peer, roster=roster_of(owner.ledger.plans[-1]), now=now)
+        is_pulled = self._donors.takes_near(peer, roster=members_of(owner.ledger.plans[-1]), now=now)
         return [self.pull(owner.ledger, peer)] if is_pulled else []
 
     def pull_next(self, ledger: Ledger, *, now: float) -> list[Send]:
         """Where ours, or the one that is collected, is far behind: ask the next donor, unless the answer of one is awaited."""
         rejected = frozenset(peer for peer in self._rejected if self._was_rejected(peer, now))
         donor = self._donors.choose(
-            self._have(ledger), ledger.position, roster=roster_of(ledger.plans[-1]), without=rejected, now=now
+            self._have(ledger), ledger.position, roster=members_of(ledger.plans[-1]), without=rejected, now=now
         )
         return [self.pull(ledger, donor)] if donor is not None else []
 

@@ -13,10 +13,11 @@ heartbeat, which names the beats of so many in a row of the roster, drawn anew f
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, log2
+from math import ceil, inf, log2
 from typing import TypeVar
 
 from adloco_p2p.core.agreement.known_peers import MAX_KNOWN, KnownPeers
+from adloco_p2p.core.agreement.living import Living
 from adloco_p2p.core.model.events import Broadcast, Effect, Send
 from adloco_p2p.core.model.ledger_entry import Decree, Head, JoinRequest, ProofOfWork, Sign, Ticket, Verify
 from adloco_p2p.core.model.messages import MAX_HEARD, MAX_PASSED_ON, Heartbeat, Leave, Life, Ping
@@ -120,6 +121,10 @@ class Membership:
         self.last_contact = 0.0
         """When a heartbeat came last of a peer of the run: it has or had a seat, or follows the run. At first, the start."""
         self._renewed: dict[PeerId, float] = {}
+        self._living: Living | None = None
+        """None where what is known of the members has changed since."""
+        self._in_order: tuple[Living, Sequence[PeerId], Sequence[PeerId]] | None = None
+        """The last answer of `responsive`, with what it was about."""
         self.known = KnownPeers(me)
         self._leaves: dict[PeerId, Leave] = {}
         self._joins: dict[PeerId, tuple[JoinRequest, float]] = {}
@@ -152,13 +157,32 @@ class Membership:
         """Whether the peer's beat did not rise for half a lease: proposers do not wait for it."""
         return peer != self.me and now - self._renewed.get(peer, -1e18) > self.lease_seconds / 2
 
-    def responsive(self, peers: Sequence[PeerId], now: float) -> list[PeerId]:
-        """Those of them that count and are no suspects: others wait for them."""
-        return [peer for peer in peers if self.lease_valid(peer, now) and not self.is_suspect(peer, now)]
+    def living(self, now: float) -> Living:
+        """The members that count; the same object as long as they are the same."""
+        if self._living is None or not self._living.holds(now):
+            self._living = self._look(now)
+        return self._living
+
+    def _look(self, now: float) -> Living:
+        there = tuple(peer for peer in self._roster if self.lease_valid(peer, now))
+        responsive = frozenset(peer for peer in there if not self.is_suspect(peer, now))
+        ends = [
+            self._renewed[peer] + (self.lease_seconds / 2 if peer in responsive else self.lease_seconds)
+            for peer in there
+            if peer != self.me
+        ]
+        return Living(there=there, responsive=responsive, since=now, until=min(ends, default=inf))
+
+    def responsive(self, peers: tuple[PeerId, ...], now: float) -> Sequence[PeerId]:
+        """Those of these members that count and are no suspects: others wait for them."""
+        living, known = self.living(now), self._in_order
+        if known is None or known[0] is not living or known[1] is not peers:
+            known = self._in_order = living, peers, tuple(peer for peer in peers if peer in living.responsive)
+        return known[2]
 
     def view(self, now: float) -> tuple[PeerId, ...]:
         """The members of the roster that count, sorted."""
-        return tuple(peer for peer in self._roster if self.lease_valid(peer, now))
+        return self.living(now).there
 
     def beat_of(self, peer: PeerId) -> int:
         return self._beat if peer == self.me else self._beats.get(peer, 0)
@@ -190,6 +214,7 @@ class Membership:
         self.learn_roster(digest, peers)
         self.lease_seconds = self.timing.lease(len(self._roster))
         self._lives = {peer: known for peer, known in self._lives.items() if peer in self._members}
+        self._living = None
         for peer in self._roster:
             self.known.remember(peer)
             self._renewed.setdefault(peer, now)
@@ -223,6 +248,7 @@ class Membership:
         passive member."""
         self.observe(now)
         self._renewed.update(dict.fromkeys(self._roster, now))
+        self._living = None
         self.is_passive = False
         self._next_beat = now
 
@@ -232,6 +258,7 @@ class Membership:
         assert gap >= 0, "the monotonic clock went back"
         self._last_call = now
         if gap > self.timing.stall_seconds:
+            self._living = None
             self.last_contact += gap
             for peer in self._renewed:
                 self._renewed[peer] += gap
@@ -272,6 +299,8 @@ class Membership:
         if beat > self._beats.get(peer, 0):
             self._beats[peer] = beat
             self._renewed[peer] = now
+            if self._living is not None and peer in self._members and peer not in self._living.responsive:
+                self._living = None
             left = self._leaves.get(peer)
             if left is not None and beat > left.beat:
                 del self._leaves[peer]
@@ -290,8 +319,8 @@ class Membership:
             return [Send(peer=peer, message=self.heartbeat(now)) for peer in targets]
         self._beat += 1
         message = self.heartbeat(now)
-        others = [peer for peer in self._roster if peer != self.me]
-        live = [peer for peer in others if self.lease_valid(peer, now)]
+        living = self.living(now)
+        live = [peer for peer in living.there if peer != self.me]
         # A peer that left may be back without its beats having come here; that is worth a try where no other member is left.
         counted = frozenset(live)
         not_live = [peer for peer in self.known if peer not in counted and peer != self.me]
@@ -299,8 +328,8 @@ class Membership:
         num_elsewhere = int(self._is_turn_elsewhere(len(live), len(elsewhere))) if live else self.timing.fanout
         targets = self._sample(live, self.timing.fanout) + self._sample_in_turn(elsewhere, num_elsewhere)
         effects: list[Effect] = [Send(peer=peer, message=message) for peer in targets]
-        suspects = [peer for peer in live if self.is_suspect(peer, now)]
-        others = [peer for peer in live if not self.is_suspect(peer, now)] if suspects else []
+        suspects = [peer for peer in live if peer not in living.responsive]
+        others = [peer for peer in live if peer in living.responsive] if suspects else []
         for suspect in self._sample(suspects, self.timing.num_pings):
             effects.append(Send(peer=suspect, message=Ping(target=suspect, is_relayed=False)))
             relays = self._sample(others, self.timing.num_ping_relays)
@@ -343,8 +372,9 @@ class Membership:
     def _lives_to_send(self, now: float, about: PeerId | None) -> tuple[Life, ...]:
         certain = [self._own_life()] if self.me in self._members else []
         certain += [self._lives[about][0]] if about in self._lives else []
-        recent = [life for peer, (life, at) in sorted(self._lives.items()) if peer != about and now - at <= self.lease_seconds]
-        return tuple(certain + self._sample(recent, MAX_PASSED_ON - len(certain)))
+        recent = [peer for peer, (_, at) in self._lives.items() if peer != about and now - at <= self.lease_seconds]
+        drawn = self._sample(sorted(recent), MAX_PASSED_ON - len(certain))
+        return (*certain, *(self._lives[peer][0] for peer in drawn))
 
     def _own_life(self) -> Life:
         incarnation = self._beat // BEATS_PER_INCARNATION
@@ -355,7 +385,7 @@ class Membership:
 
     def sample_live(self, count: int, now: float, *, without: Sequence[PeerId] = ()) -> list[PeerId]:
         """Some members that count, this peer and `without` excepted."""
-        return self._sample([p for p in self._roster if p != self.me and p not in without and self.lease_valid(p, now)], count)
+        return self._sample([peer for peer in self.view(now) if peer != self.me and peer not in without], count)
 
     # --- inside ---
 
@@ -371,8 +401,9 @@ class Membership:
         for life in message.lives:
             self._on_life(life, now)
         self._note_owner_beat(sender, message.beat, now)
+        members, known = self._members, self._beats
         for peer, beat in message.beats(self._rosters.get(message.roster, ())):
-            if peer in self._members:
+            if peer in members and beat > known.get(peer, 0):
                 self.note_beat(peer, beat, now)
         for leave in message.leaves:
             self._on_leave(leave)
@@ -436,6 +467,7 @@ class Membership:
 
     def _forget(self, peer: PeerId) -> None:
         """Keep nothing of a peer that is of no interest any more."""
+        self._living = None
         for table in (self._beats, self._renewed, self._proven, self._ever, self._leaves):
             table.pop(peer, None)
 
@@ -446,6 +478,7 @@ class Membership:
             return
         if self._verify(leave.peer, leave.payload, leave.signature):
             self._leaves[leave.peer] = leave
+            self._living = None
             self._proven[leave.peer] = None
             self._beats[leave.peer] = leave.beat
 

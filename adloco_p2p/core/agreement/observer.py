@@ -19,7 +19,7 @@ from adloco_p2p.core.model.electorate import electorate, electors, is_emergency
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping, WireMessage
-from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
+from adloco_p2p.core.model.plan import Decide, RoundPlan, members_of, roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 PERIOD_SECONDS = 1.0
@@ -84,7 +84,7 @@ class Observer:
 
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> list[Send]:
         self._note_beat(sender, message.beat, now)
-        if sender in roster_of(self.ledger.plans[-1]):
+        if sender in members_of(self.ledger.plans[-1]):
             self._heads[sender] = (message.head.digest, now)
         position = self.ledger.position.get(message.roster)
         if position is not None:

@@ -91,10 +91,10 @@ class Proposer:
             return
         held = self._values.held
         expected, deciding = self._values.expected(now)
-        present = [peer for peer in expected if peer in held]
+        present = expected.intersection(held)
         if present:
             self._first_at = self._values.first_report(present, self._first_at, now)
-        if self._majority_at is None and is_majority(len([peer for peer in deciding if peer in held]), len(deciding)):
+        if self._majority_at is None and is_majority(len(deciding & present), len(deciding)):
             self._majority_at = now
         if self._majority_at is not None and self._values.awaits_return(self._majority_at, now):
             return
@@ -128,8 +128,8 @@ class Proposer:
         """An elector may; others only where no elector is left. There is nothing to propose where only keepers are."""
         if not self._is_trained(now):
             return False
-        electorate = self._slot.electorate
-        return self._context.me in electorate or all(self._context.members.is_absent(peer, now) for peer in electorate)
+        slot, members = self._slot, self._context.members
+        return self._context.me in slot.deciders or all(members.is_absent(peer, now) for peer in slot.electorate)
 
     def _due(self, ready_at: float, now: float) -> float:
         order = self._context.members.responsive(self._slot.order, now)
@@ -169,7 +169,7 @@ class Proposer:
         living that it names, try again soon."""
         slot, promised = self._slot, self._acceptor.promised
         for peer, beat in message.alive:
-            if peer in slot.roster:
+            if peer in slot.members:
                 self._context.members.note_beat(peer, beat, now)
         if message.ballot != self._ballot:
             return

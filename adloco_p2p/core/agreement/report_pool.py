@@ -4,6 +4,7 @@ from collections.abc import Container, Iterable, Sequence
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import SignedReport, Verify
+from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import is_short
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
@@ -59,6 +60,10 @@ class ReportPool:
 
     def __contains__(self, digest: Digest) -> bool:
         return digest in self._by_digest
+
+    def num_versions(self, report: Report) -> int:
+        """Reports of its peer on its round that are here."""
+        return len(self._rounds.get(report.round, {}).get(report.peer, ()))
 
     def get(self, digests: Sequence[Digest]) -> tuple[SignedReport, ...]:
         """Those of them that are here, in order."""

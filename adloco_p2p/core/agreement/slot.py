@@ -5,7 +5,7 @@ Neither holds protocol state. Promises, votes and values belong to the part that
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,6 +17,9 @@ from adloco_p2p.core.model.events import Outcome
 from adloco_p2p.core.model.ledger_entry import Sign, Verify
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
+
+BALLOTS_KEPT = 8
+"""Ballots of which it is kept who counts in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +65,19 @@ class Slot:
     """Whether this peer is on the roster."""
 
     @cached_property
+    def members(self) -> frozenset[PeerId]:
+        """The roster, for questions about one peer."""
+        return frozenset(self.roster)
+
+    @cached_property
+    def deciders(self) -> frozenset[PeerId]:
+        """The electorate, for the same."""
+        return frozenset(self.electorate)
+
+    @cached_property
     def order(self) -> tuple[PeerId, ...]:
         """Proposers, by hash; those of the electorate first. A peer that catches up asks for it in no slot but the last."""
-        first = frozenset(self.electorate)
+        first = self.deciders
 
         def place(peer: PeerId) -> tuple[bool, bytes]:
             return peer not in first, hashlib.sha256(f"{self.digest}:{peer}".encode("ascii")).digest()
@@ -76,13 +89,23 @@ class Slot:
         """Of the plan that is agreed on."""
         return self.parent.round + 1
 
-    def counted(self, absent: Sequence[PeerId]) -> list[PeerId]:
-        """The members that count in a ballot with these absent ones."""
-        return electors(self.electorate, self.roster, absent)
+    @cached_property
+    def _counted(self) -> dict[tuple[PeerId, ...], dict[PeerId, None]]:
+        return {}
+
+    def counted(self, absent: Sequence[PeerId]) -> Collection[PeerId]:
+        """The members that count in a ballot with these absent ones, in order. Every message asks, as long as a ballot is under
+        way."""
+        known, key = self._counted, tuple(absent)
+        if key not in known:
+            if len(known) >= BALLOTS_KEPT:
+                known.clear()
+            known[key] = dict.fromkeys(electors(self.electorate, self.roster, absent))
+        return known[key]
 
     def is_quorum(self, peers: Iterable[PeerId], absent: Sequence[PeerId]) -> bool:
         """Whether the peers are a majority of those that count."""
-        counted = frozenset(self.counted(absent))
+        counted = self.counted(absent)
         return is_majority(len([peer for peer in peers if peer in counted]), len(counted))
 
 

@@ -18,7 +18,7 @@ from adloco_p2p.core.model.events import ReportHeard, Send
 from adloco_p2p.core.model.ledger_entry import Decree, JoinRequest, LedgerEntry, SignedReport, Value
 from adloco_p2p.core.model.messages import Pull, Supply
 from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, roster_of
-from adloco_p2p.core.model.report_form import usable
+from adloco_p2p.core.model.report_form import MAX_REPORTS_BYTES, usable, usable_bytes
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 UNKNOWN_ROUND_SECONDS = 3600.0
@@ -46,10 +46,16 @@ class Values:
         reported = slot.ledger.reported
         self._reporters = roster_of(reported) if reported is not None else ()
         """The roster whose reports the next plan uses, in the order of the bits of `have`."""
+        self._places = {peer: place for place, peer in enumerate(self._reporters)}
         self._workers = _workers(reported) or frozenset(self._reporters)
-        self._electorate = frozenset(slot.electorate)
-        self._held: dict[PeerId, Digest] | None = None
-        """Recomputed after a report has come; so is `_have`."""
+        self._expected: tuple[frozenset[PeerId], tuple[frozenset[PeerId], frozenset[PeerId]]] | None = None
+        """For the members that answer; see `expected`."""
+        self._held: dict[PeerId, Digest] = {}
+        self._have = 0
+        self._are_known, self._are_sorted = False, True
+        """Whether the two are those of all reports that are here, and whether the first one is in order."""
+        self._num_bytes = 0
+        """Of the reports that the next plan could use if it had room for all."""
         self._own_since: float | None = None
         """When this peer's own report for the next plan was first seen here. Seconds."""
         self._first_since: float | None = None
@@ -58,7 +64,6 @@ class Values:
         """When this peer was last known to be at that round itself."""
         self._doubted_since: float | None = None
         """When a value was first refused for the reports that it lacks."""
-        self._have: int | None = None
         # those of one round more: too late for a plan, they still show who has a state that others lack
         pool.move(range(slot.round - REPORT_LAG - 1, slot.round + 1), (*slot.roster, *self._reporters))
 
@@ -71,25 +76,48 @@ class Values:
     @property
     def held(self) -> dict[PeerId, Digest]:
         """The reports that the next plan can use: one per peer, sorted by peer."""
-        if self._held is None:
-            ledger = self._slot.ledger
-            reported = ledger.reported
-            if reported is None:
-                self._held = {}
-                return self._held
-            about = self._pool.about(self._slot.round - REPORT_LAG, ledger.digests[-REPORT_LAG])
-            fit = usable(self._pool.get(tuple(about.values())), reported)
-            chosen = {signed.report.peer for signed in fit} & frozenset(self._reporters)
-            self._held = {peer: digest for peer, digest in about.items() if peer in chosen}
+        self._find_held()
+        if not self._are_sorted:
+            self._held, self._are_sorted = dict(sorted(self._held.items())), True
         return self._held
 
     @property
     def have(self) -> int:
         """The same as one bit per reporter, lowest first."""
-        if self._have is None:
-            held = self.held
-            self._have = sum(1 << index for index, peer in enumerate(self._reporters) if peer in held)
+        self._find_held()
         return self._have
+
+    def _find_held(self) -> None:
+        """Those that came first of each peer, as far as there is room for them; unless they are known."""
+        if self._are_known:
+            return
+        ledger, self._held, self._have, self._num_bytes, self._are_known = self._slot.ledger, {}, 0, 0, True
+        if (reported := ledger.reported) is None:
+            return
+        about = self._pool.about(self._slot.round - REPORT_LAG, ledger.digests[-REPORT_LAG])
+        first = self._pool.get(tuple(about.values()))
+        for signed in usable(first, reported):
+            self._hold(signed)
+        self._num_bytes = sum(usable_bytes(signed, reported) or 0 for signed in first)
+
+    def _hold(self, signed: SignedReport) -> None:
+        place = self._places.get(signed.report.peer)
+        if place is not None:
+            self._held[signed.report.peer] = canonical.digest_once(signed)
+            self._have |= 1 << place
+
+    def _note_kept(self, signed: SignedReport) -> None:
+        """A report came: it is added to those that are held, unless that changes which of the others are."""
+        report, ledger = signed.report, self._slot.ledger
+        if report.round != self._slot.round - REPORT_LAG or ledger.reported is None:
+            return
+        size = usable_bytes(signed, ledger.reported) if report.plan == ledger.digests[-REPORT_LAG] else None
+        self._num_bytes += size or 0
+        if self._pool.num_versions(report) > 1 or self._num_bytes > MAX_REPORTS_BYTES:
+            self._are_known = False
+        elif size is not None:
+            self._hold(signed)
+            self._are_sorted = False
 
     def keep_reports(self, reports: Iterable[SignedReport]) -> None:
         """Those of interest. A value that names more reports than there are reporters is not valid: what it names gets no
@@ -98,7 +126,7 @@ class Values:
         named = frozenset(digest for value in fit for digest in value.reports)
         for signed in reports:
             if self._pool.keep(signed, named=named):
-                self._held = self._have = None
+                self._note_kept(signed)
                 if signed.report.peer != self._context.me:
                     self._context.emit(ReportHeard(report=signed.report))
 
@@ -206,13 +234,15 @@ class Values:
         members, parent = self._context.members, self._slot.parent
         return now < self.return_end(majority) and any(members.is_silent(peer, now) for peer in _workers(parent))
 
-    def expected(self, now: float) -> tuple[list[PeerId], list[PeerId]]:
-        """The reporters that live, in the order of the proposers, and those of them whose majority is waited for: electors that
-        had work in the round. Peers on the bench report at once, and must not outrun the hosts."""
-        reporters = frozenset(self._reporters)
-        waited_for = [peer for peer in self._context.members.responsive(self._slot.order, now) if peer in reporters]
-        deciding = [peer for peer in waited_for if peer in self._electorate] or waited_for
-        return waited_for, [peer for peer in deciding if peer in self._workers] or deciding
+    def expected(self, now: float) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
+        """The reporters that live, and those of them whose majority is waited for: electors that had work in the round. Peers
+        on the bench report at once, and must not outrun the hosts."""
+        responsive = self._context.members.living(now).responsive
+        if self._expected is None or self._expected[0] is not responsive:
+            waited_for = responsive.intersection(self._reporters)
+            deciding = waited_for & self._slot.deciders or waited_for
+            self._expected = responsive, (waited_for, deciding & self._workers or deciding)
+        return self._expected[1]
 
     def omits_reports(self, digest: Digest, now: float) -> bool:
         """Whether a value leaves out reports that its proposer should have: this peer's own, which it sent in time, more than
@@ -248,7 +278,7 @@ class Values:
         if self._first_since is not None and now >= self.stragglers_end(self._first_since):
             return False
         _, deciding = self.expected(now)
-        return bool(deciding) and not is_majority(len([peer for peer in deciding if peer in reported]), len(deciding))
+        return bool(deciding) and not is_majority(sum(peer in reported for peer in deciding), len(deciding))
 
     def make(self, *, joined: Sequence[JoinRequest], absent: tuple[PeerId, ...], statements: tuple[Decree, ...] = ()) -> Value:
         """The value that follows from what this peer holds now, kept as its own."""
@@ -311,7 +341,7 @@ class Values:
         """Reports are signed. A value is not: it is taken from a member, and only if another one stands for it."""
         self.keep_reports(message.reports)
         value = message.value
-        if value is None or message.parent != self._slot.digest or sender not in self._slot.roster:
+        if value is None or message.parent != self._slot.digest or sender not in self._slot.members:
             return
         digest = canonical.digest_once(value)
         if digest in self._named():

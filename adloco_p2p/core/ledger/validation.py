@@ -17,7 +17,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import is_paused_at
 from adloco_p2p.core.model.electorate import electorate, is_emergency
 from adloco_p2p.core.model.ledger_entry import Decree, LedgerEntry, SignedReport, Value, Verify
-from adloco_p2p.core.model.plan import REPORT_LAG, Decide, RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.plan import REPORT_LAG, Decide, RosterChange, RoundPlan, members_of, roster_of
 from adloco_p2p.core.model.protocol import NEWEST, unfollowed
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import usable
@@ -116,7 +116,7 @@ def _check_reports(value: Value, reports: Sequence[SignedReport], ledger: Ledger
         return "there is no round that could be reported"
     if reported is None:
         return ""
-    digest, members = ledger.digests[-REPORT_LAG], frozenset(roster_of(reported))
+    digest, members = ledger.digests[-REPORT_LAG], members_of(reported)
     for signed in reports:
         report = signed.report
         if report.round != value.round - REPORT_LAG or report.plan != digest or report.peer not in members:
@@ -147,7 +147,7 @@ def is_trained_after(parent: RoundPlan, gone: Collection[PeerId], joined: Iterab
 
 def _check_change(value: Value, ledger: Ledger, verify: Verify) -> str:
     parent = ledger.plans[-1]
-    roster = roster_of(parent)
+    roster = members_of(parent)
     joined = [join.peer for join in value.joined]
     if joined != sorted(set(joined)) or any(peer in roster for peer in joined):
         return "newcomers are not new, or not sorted"

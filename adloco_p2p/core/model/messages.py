@@ -94,7 +94,9 @@ class Heartbeat:
         """Its beats of the peers of its roster, sorted as in the plan."""
         if not roster:
             return []
-        return [(roster[(self.heard_from + place) % len(roster)], beat) for place, beat in enumerate(self.heard[: len(roster)])]
+        start, heard = self.heard_from % len(roster), self.heard[: len(roster)]
+        row = [*roster[start:], *roster[:start]][: len(heard)]
+        return list(zip(row, heard, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,7 @@ Decide = Callable[[RoundPlan, Sequence[Report], RosterChange], RoundPlan]
 """parent, reports sorted by peer, change of the roster -> the next plan."""
 
 
+@once
 def keepers_of(plan: RoundPlan) -> frozenset[PeerId]:
     """Members that hold states and train nothing."""
     return frozenset(roster_entry.peer for roster_entry in plan.roster if roster_entry.capacity.is_keeper)
@@ -120,3 +121,9 @@ def keepers_of(plan: RoundPlan) -> frozenset[PeerId]:
 @once
 def roster_of(plan: RoundPlan) -> tuple[PeerId, ...]:
     return tuple(roster_entry.peer for roster_entry in plan.roster)
+
+
+@once
+def members_of(plan: RoundPlan) -> frozenset[PeerId]:
+    """The same, for the question whether a peer is among them: every message asks it."""
+    return frozenset(roster_of(plan))

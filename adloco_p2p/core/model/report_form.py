@@ -4,6 +4,7 @@ A report names the hosts that are in an average by one bit each, so its size doe
 report carries by its digest gives the bits their meaning: bit 0 is the first host of the instance, in the plan's order.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from adloco_p2p.core.model.assessments import Assessment, ContributionAssessed
 from adloco_p2p.core.model.complaints import Complaint, PartNotShown
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.ledger_entry import SignedReport
+from adloco_p2p.core.model.once import once
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
@@ -115,21 +117,29 @@ def is_short(signed: SignedReport) -> bool:
 def usable(reports: Iterable[SignedReport], reported: RoundPlan) -> list[SignedReport]:
     """Those of the reports on this plan that a next plan may be made from, in their order: none that is larger than what the
     plan gives its peer to report, none that names hosts that the plan does not have, and not more than MAX_REPORTS_BYTES."""
-    num_hosts = {plan.instance: len(plan.hosts) for plan in reported.instances}
-    longest = _proof_limit(len(reported.roster))
-    num_hosted: dict[PeerId, int] = {}
-    for plan in reported.instances:
-        for share in plan.hosts:
-            num_hosted[share.peer] = num_hosted.get(share.peer, 0) + 1
     chosen, total = [], 0
     for signed in reports:
-        size = report_bytes(signed)
-        limit = max_bytes(num_hosted.get(signed.report.peer, 0)) + _proof_bytes(signed.report, longest)
-        fits = size <= limit and total + size <= MAX_REPORTS_BYTES
-        if fits and _names_hosts_only(signed.report, num_hosts):
+        size = usable_bytes(signed, reported)
+        if size is not None and total + size <= MAX_REPORTS_BYTES:
             chosen.append(signed)
             total += size
     return chosen
+
+
+def usable_bytes(signed: SignedReport, reported: RoundPlan) -> int | None:
+    """What the report counts of MAX_REPORTS_BYTES; None where it is too large itself, or names hosts that the plan does not
+    have."""
+    num_hosts, num_hosted = _hosting(reported)
+    report, size = signed.report, report_bytes(signed)
+    limit = max_bytes(num_hosted.get(report.peer, 0)) + _proof_bytes(report, _proof_limit(len(reported.roster)))
+    return size if size <= limit and _names_hosts_only(report, num_hosts) else None
+
+
+@once
+def _hosting(plan: RoundPlan) -> tuple[Mapping[InstanceId, int], Mapping[PeerId, int]]:
+    """The number of hosts of each instance, and of instances of each host."""
+    num_hosted = Counter(share.peer for item in plan.instances for share in item.hosts)
+    return {item.instance: len(item.hosts) for item in plan.instances}, num_hosted
 
 
 def _names_hosts_only(report: Report, num_hosts: Mapping[InstanceId, int]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.instance_plan import InstancePlan
-from adloco_p2p.core.model.plan import RoundPlan, keepers_of
+from adloco_p2p.core.model.plan import RoundPlan, keepers_of, members_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, InstanceId, PeerId
 
@@ -121,7 +121,7 @@ class PlanBook:
         return sorted(set(needed))
 
     def is_on_roster(self, plan: RoundPlan) -> bool:
-        return any(roster_entry.peer == self.me for roster_entry in plan.roster)
+        return self.me in members_of(plan)
 
     def probes(self, plan: RoundPlan) -> bool:
         """Hosts of the target measure a possible merge."""

@@ -1,29 +1,35 @@
 """The parts of the consensus, one by one: what the learner takes, which way messages go, and that questions change nothing."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 
+from adloco_p2p.core.agreement import values as values_of_slots
 from adloco_p2p.core.agreement.ballot_timer import MAX_OVERTAKEN, RUN_OUT_SLOTS, BallotTimer
 from adloco_p2p.core.agreement.dissemination import REPORTERS_FIRST, Dissemination, dissemination
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.membership import Membership, Timing
 from adloco_p2p.core.agreement.report_pool import MAX_VERSIONS, ReportPool
-from adloco_p2p.core.agreement.slot import Context, Slot, next_slot
+from adloco_p2p.core.agreement.slot import BALLOTS_KEPT, Context, Slot, next_slot
 from adloco_p2p.core.agreement.statement_pool import StatementPool
 from adloco_p2p.core.agreement.values import RETURN_FRACTION, Values
 from adloco_p2p.core.ledger.ledger import Ledger
-from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model import canonical, report_form
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.electorate import electors
 from adloco_p2p.core.model.events import Broadcast, Outcome, ReportHeard, Send
 from adloco_p2p.core.model.ledger_entry import SignedReport, Value, Vote
 from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Pull, Supply
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan
 from adloco_p2p.core.model.report import Report
+from adloco_p2p.core.model.report_form import MAX_REPORTS_BYTES
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.identities import sign, verify
-from tests.core.agreement.test_consensus import NOW, Swarm, decide, first_plan, recall_from, said
+from tests.core.agreement.test_consensus import NOW, Swarm, decide, first_plan, recall_from, said, spread
 from tests.core.agreement.test_strangers import played
 from tests.core.core_values import RUN, capacity, peer
 
@@ -502,6 +508,63 @@ def test_a_value_that_names_more_reports_than_there_are_reporters_gives_none_of_
     assert kept_of(versions(*about, count=5), attempt=1) == 5, "as many as there are reporters"
     many = versions(*about, first=5, count=100)
     assert kept_of(many, attempt=2) == 0 and sum(pool._by_digest[one].report.peer == liar for one in pool._by_digest) < 10
+
+
+def test_reports_that_were_made_before_a_slot_opened_come_to_its_first_proposers() -> None:
+    """As those of peers on the bench. They went to the first proposers of the slot before only, and in a swarm of 1,000 no plan
+    came for as long as was looked: heartbeats bring the others one after another, and who is left out refuses the value."""
+    swarm = Swarm(LARGE)
+    for name in swarm.peers:
+        swarm.report(name, 0)
+    assert {each.consensus.slot.round for each in swarm.peers.values()} == {1}, "they are for the next slot"
+    spread(swarm, to=list(swarm.peers))
+    for each in swarm.peers.values():
+        assert [len(entry.reports) for entry in each.ledger.entries] == [0, LARGE]
+
+
+@pytest.mark.parametrize("limit", [MAX_REPORTS_BYTES, 1200])
+def test_the_reports_that_are_held_are_those_that_a_look_at_all_of_them_finds(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is added as it comes, and so is its bit; with second versions, other plans, and no room for all."""
+    for module in (values_of_slots, report_form):
+        monkeypatch.setattr(module, "MAX_REPORTS_BYTES", limit)
+    consensus = played(5).peers[peer(0)].consensus
+    context, slot, pool = consensus._context, consensus.slot, ReportPool(verify)
+    about = slot.round - REPORT_LAG, slot.ledger.digests[-REPORT_LAG]
+    made = [signed for name in slot.roster for signed in versions(name, *about, count=2)]
+    made += [signed for name in slot.roster[:3] for signed in versions(name, about[0], Digest("f" * 64), count=1)]
+    Random(limit).shuffle(made)
+    values = Values(context, slot, pool, named=frozenset)
+    for signed in made:
+        values.keep_reports([signed])
+        anew = Values(context, slot, pool, named=frozenset)
+        assert (list(values.held.items()), values.have) == (list(anew.held.items()), anew.have)
+    assert (len(values.held) == len(slot.roster)) == (limit == MAX_REPORTS_BYTES)
+
+
+def test_a_report_is_added_without_a_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the first proposers gets those of all: with 1,000 they took seconds of processor time."""
+    consensus = played(5).peers[peer(0)].consensus
+    slot, looks = consensus.slot, Counter[str]()
+    values = Values(consensus._context, slot, ReportPool(verify), named=frozenset)
+
+    def counted(reports: Iterable[SignedReport], reported: RoundPlan) -> list[SignedReport]:
+        looks["usable"] += 1
+        return report_form.usable(reports, reported)
+
+    monkeypatch.setattr(values_of_slots, "usable", counted)
+    for name in slot.roster:
+        values.keep_reports(versions(name, slot.round - REPORT_LAG, slot.ledger.digests[-REPORT_LAG], count=1))
+        assert name in values.held
+    assert looks.total() == 1 and values.have == 0b11111
+
+
+def test_the_members_that_count_in_a_ballot_are_kept_for_a_few_ballots() -> None:
+    _, slot = opened(LARGE, peer(0))
+    for absent in [(), *((name,) for name in slot.roster), slot.roster[:3], slot.roster]:
+        assert [*slot.counted(absent)] == electors(slot.electorate, slot.roster, absent)
+        assert slot.counted(absent) is slot.counted(list(absent)) and len(slot._counted) <= BALLOTS_KEPT
 
 
 def versions(author: PeerId, round: int, plan: Digest, *, first: int = 0, count: int) -> list[SignedReport]:

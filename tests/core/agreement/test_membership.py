@@ -266,6 +266,42 @@ def test_every_life_counts_above_the_one_before() -> None:
     assert second.beat_of(A) > 2 * BEATS_PER_INCARNATION > member(A).beat_of(A) + BEATS_PER_INCARNATION - 1
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_members_that_count_are_those_that_a_look_at_each_of_them_finds(seed: int) -> None:
+    """They are remembered from one message to the next: beats, leaves, stalls and rosters change them."""
+    random, now = Random(seed), 0.0
+    names = [peer(index) for index in range(8)]
+    made = member(A, roster=names[:5])
+    for beat in range(1, 300):
+        now += random.choice((0.0, 0.3, 0.3, 1.0, 2.6))
+        made.observe(now)
+        name = random.choice(names)
+        match random.randrange(8):
+            case 0:
+                unsigned = Leave(peer=name, run=RUN, beat=BEATS_PER_INCARNATION + beat, signature="")
+                made.handle(name, replace(unsigned, signature=sign(name, unsigned.payload)), now)
+            case 1:
+                made.set_roster(ROSTER, random.sample(names, 5), now)
+            case 2:
+                made.rejoin(now)
+            case _:
+                made.note_beat(name, BEATS_PER_INCARNATION + beat, now)
+        there = [name for name in made._roster if made.lease_valid(name, now)]
+        assert made.view(now) == tuple(there)
+        assert made.responsive(made._roster, now) == tuple(name for name in there if not made.is_suspect(name, now))
+
+
+def test_a_beat_of_a_member_that_answers_leads_to_no_look_at_the_others() -> None:
+    made = member(A)
+    living = made.living(0.5)
+    made.note_beat(B, BEATS_PER_INCARNATION + 1, 1.0)
+    assert made.living(1.0) is living
+    later = made.living(4.0)
+    assert later.responsive == {A, B} and later.there == (A, B, C, D)
+    made.note_beat(C, BEATS_PER_INCARNATION + 1, 4.0)
+    assert made.living(4.0).responsive == {A, B, C}
+
+
 def test_messages_per_period_do_not_grow_with_the_roster() -> None:
     sizes = []
     for count in (8, 64, 512):
