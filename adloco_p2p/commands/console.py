@@ -77,7 +77,8 @@ def make_way() -> None:
 
 def _step_aside() -> contextlib.AbstractContextManager[None]:
     """The step that is under way is off the line meanwhile."""
-    return contextlib.nullcontext() if _shown is None else _shown.aside()
+    shown = _shown  # another thread may end it
+    return contextlib.nullcontext() if shown is None else shown.aside()
 
 
 class _Lossy:
