@@ -1,10 +1,12 @@
 """The command line itself: what its help shows, that its examples are right, and what a shell can complete."""
 
+import io
 import json
 import os
 import shlex
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,7 +20,7 @@ import torch
 from adloco_p2p.cli import main, make_parser
 from adloco_p2p.cli.examples import EXAMPLES, FIRST
 from adloco_p2p.cli.parser import Parser
-from adloco_p2p.commands import trained_model
+from adloco_p2p.commands import console, trained_model
 from adloco_p2p.commands.console import Steps
 from adloco_p2p.commands.swarm import _conclude
 from adloco_p2p.commands.swarm_members import Member
@@ -33,6 +35,7 @@ from adloco_p2p.swarm.p2p.identity import Identity
 from tests.views.synthetic import events
 
 ROOT = str(Path(__file__).parents[1])
+ERASE = "\r\x1b[2K"
 
 
 def all_verbs(parser: Parser) -> Iterator[Parser]:
@@ -393,6 +396,31 @@ def test_what_can_be_done_next_is_a_command_that_the_shell_finds(
     assert capsys.readouterr().out == f"done. Write the model: {shown} export --workdir {tmp_path} --output DIR\n"
     _ended(Stop(reason="asked", is_finished=False), Namespace(workdir=tmp_path, command_line="adloco-peer start"))
     assert capsys.readouterr().out == f"saved; continue with: {shown} start\n"
+
+
+class SlowTerminal(io.StringIO):
+    """Gives all other threads a turn before it takes a result."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if text == "result":
+            time.sleep(0.005)
+        return super().write(text)
+
+
+def test_no_step_is_drawn_between_its_erasure_and_what_is_printed_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(console, "FRAME_SECONDS", 0.0)
+    monkeypatch.setattr(sys, "stdout", terminal := SlowTerminal())
+    steps = Steps(terminal)
+    steps.enter("a step that moves all the time")
+    for _ in range(100):
+        console.say("result")
+    steps.enter(None)
+    drawn = [line for line in terminal.getvalue().split(ERASE) if "result" in line]
+    assert drawn == ["result\n"] * 100
 
 
 @pytest.mark.parametrize(("code", "word"), [(0, "saved"), (130, "stopped")])

@@ -226,3 +226,12 @@ def test_every_import_is_required() -> None:
     modules = {names.get(name, name.replace("-", "_")) for name in required}
     imported = {module.partition(".")[0] for path in [*SOURCES, *sorted(GENERATED.glob("*.py"))] for module in modules_of(path)}
     assert imported - set(sys.stdlib_module_names) - {"adloco_p2p"} <= modules
+
+
+def test_files_of_one_name_are_collected_in_one_run() -> None:
+    """By `pytest -m heavy` or `pytest -k WORD` without a folder."""
+    same = sorted((REPOSITORY / "tests").rglob("test_upgrade.py"))
+    assert len(same) > 1
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-m", "", *map(str, same)]
+    collected = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert collected.returncode == 0, collected.stdout

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from adloco_p2p.cli import peer_verbs, run_verbs
 from adloco_p2p.cli.parser import Parser, error_words
-from adloco_p2p.commands.console import Steps, lossy_output, make_way, say_json
+from adloco_p2p.commands.console import Steps, lossy_output, remark, say_json
 from adloco_p2p.commands.hub import settle as settle_hub
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
@@ -126,20 +126,18 @@ def _first_step(arguments: argparse.Namespace) -> Steps:
 
 def _stopped() -> int:
     """Before training began, or in a verb that only reads: nothing is lost."""
-    make_way()
-    print("adloco-peer: stopped", file=sys.stderr)  # noqa: T201
+    remark("adloco-peer: stopped")
     return 130
 
 
 def _report(code: str, problems: Sequence[str], *, as_json: bool) -> None:
     """Every problem with its code, then the cause and the remedy of the code; as one JSON document on the standard output
     where a machine reads it."""
-    make_way()
     if as_json:
         entry = ERROR_CODES[code]
         error = {"code": code, "problems": list(problems), "cause": entry.cause, "remedy": entry.remedy}
         say_json({"error": error})
-    print(error_words(code, problems), file=sys.stderr)  # noqa: T201
+    remark(error_words(code, problems))
 
 
 class WithFields(logging.Formatter):

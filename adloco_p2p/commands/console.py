@@ -38,14 +38,14 @@ _shown: "Steps | None" = None
 
 def say(text: str) -> None:
     """One piece of text to the user, at once; above the step that is under way."""
-    make_way()
-    print(text, flush=True)  # noqa: T201
+    with _step_aside():
+        print(text, flush=True)  # noqa: T201
 
 
 def remark(text: str) -> None:
     """What a person should know about a result: on stderr, so that a file or a pipe gets the result alone."""
-    make_way()
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    with _step_aside():
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 OUTPUT_VERSION = 1
@@ -70,9 +70,15 @@ def as_called(command: str) -> str:
 
 
 def make_way() -> None:
-    """Take the step that is under way off the line, for a result or an error."""
-    if _shown is not None:
-        _shown.make_way()
+    """Take the step that is under way off the line, for a result that others print."""
+    with _step_aside():
+        pass
+
+
+def _step_aside() -> contextlib.AbstractContextManager[None]:
+    """The step that is under way is off the line meanwhile."""
+    shown = _shown  # another thread may end it
+    return contextlib.nullcontext() if shown is None else shown.aside()
 
 
 class _Lossy:
@@ -132,7 +138,7 @@ class Steps:
         self._is_log = is_log
         self._is_plain = is_log and not is_quiet and not self._is_live
         self._frames = _FRAMES if (stream.encoding or "").lower().startswith("utf") else _ASCII_FRAMES
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may come, and have something printed, while its thread holds it
         self._step: str | None = None
         self._since = 0.0
         self._thread: threading.Thread | None = None
@@ -154,13 +160,15 @@ class Steps:
             self._thread = threading.Thread(target=self._move, name="steps", daemon=True)
             self._thread.start()
 
-    def make_way(self) -> None:
-        """For a result."""
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """For a result, which is printed meanwhile: the thread that draws the line waits."""
         if not self._is_log:
             self.enter(None)
         with self._lock:
             if self._is_live and self._step is not None:
                 self._erase()
+            yield
 
     def _leave(self) -> None:
         seconds = time.monotonic() - self._since

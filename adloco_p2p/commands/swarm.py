@@ -216,8 +216,9 @@ def _conclude(
             from adloco_p2p.commands.trained_model import export_words, write_export
 
             steps.enter("writing the model")
-            say(export_words(write_export(finished[0], arguments.export, instance=None)))
+            record = write_export(finished[0], arguments.export, instance=None)
             steps.enter(None)
+            say(export_words(record))
         nexts.append(f"{command} dashboard --workdir {first}")
     else:
         nexts.append(f"{command} export --workdir {first} --output {shlex.quote(str(arguments.workdir / 'model'))}")

@@ -3,10 +3,11 @@
 Importing torch and transformers costs some five seconds of processor time, and the pages run fifty commands. `python warm.py
 SOCKET ARGUMENT...` stands for `adloco-peer ARGUMENT...`: the server forks a child that gets the arguments, directory,
 environment and open files of whoever asked, and calls the same `main`. Signals are passed on, the exit code comes back, and a
-child does not outlive the one who asked for it.
+child outlives neither the process that asked for it nor the server, however they end.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import selectors
@@ -35,6 +36,8 @@ PRELOADED = (
 )
 LENGTH = struct.Struct("!I")
 STANDARD_FILES = (0, 1, 2)
+PR_SET_PDEATHSIG = 1
+"""Of linux/prctl.h."""
 
 
 # --- who asks; starts often, so it imports nothing else ---------------------------------------------------------------
@@ -121,12 +124,14 @@ def _fork(line: socket.socket, others: list[socket.socket]) -> int:
     while len(content) < size:
         content += line.recv(size - len(content))
     request = json.loads(content)
+    server = os.getpid()
     pid = os.fork()
     if pid:
         for file in files:
             os.close(file)
         return pid
     try:
+        _end_with(server)
         for other in (line, *others):
             other.close()
         for standard, file in zip(STANDARD_FILES, files, strict=True):
@@ -142,6 +147,13 @@ def _fork(line: socket.socket, others: list[socket.socket]) -> int:
 
         main()
     finally:
+        os._exit(1)
+
+
+def _end_with(parent: int) -> None:
+    """A run of the pages is endless: nobody would end it where the server was killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
         os._exit(1)
 
 

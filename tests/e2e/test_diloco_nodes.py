@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from adloco_p2p.config.run_config import AveragingConfig, RunConfig
+from adloco_p2p.config.run_config import AveragingConfig, OuterConfig, RunConfig
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
@@ -179,8 +179,10 @@ def test_three_hosts_equal_the_plain_diloco_loop(overlap: Literal["none", "delay
         assert member.rounds.digests == members[0].rounds.digests
 
 
-def test_fragments_give_every_host_the_same_outer_parameters() -> None:
+def trained_in_thirds(outer: OuterConfig) -> Member:
+    """One of two peers that end seven rounds alike, each of which averages a third of the parameters."""
     run = with_run(
+        outer=outer,
         work=WorkRules(inner_steps=4, rounds=7, share="equal"),
         instances=InstanceRules(count=1, start="same"),
         batch=BatchRules(initial_batch=8, statistic="micro_batch"),
@@ -190,6 +192,12 @@ def test_fragments_give_every_host_the_same_outer_parameters() -> None:
     first, second = train(run, [PeerId("peer-a"), PeerId("peer-b")])
     assert first.rounds.digests == second.rounds.digests
     assert len({*first.rounds.digests.values()}) == 7
+    return first
+
+
+def test_fragments_give_every_host_the_same_outer_parameters() -> None:
+    """The last round sends the whole, so that all ends equal."""
+    first = trained_in_thirds(RUN.outer)
     half = first.engine.num_parameters // 2 * 4  # an all-reduce of two sends every host half of the vector, twice
     assert [size // half for size in first.rounds.bytes_sent] == [0] * 6 + [2]
     assert sum(first.rounds.bytes_sent[:3]) == pytest.approx(2 * half, abs=16)
@@ -197,17 +205,7 @@ def test_fragments_give_every_host_the_same_outer_parameters() -> None:
 
 def test_streamed_fragments_give_every_host_the_same_outer_parameters() -> None:
     """Each outer step lands between inner steps of the next round, is evaluated and saved there; no round sends the whole."""
-    run = with_run(
-        outer=replace(RUN.outer, overlap="streaming", delay_steps=2),
-        work=WorkRules(inner_steps=4, rounds=7, share="equal"),
-        instances=InstanceRules(count=1, start="same"),
-        batch=BatchRules(initial_batch=8, statistic="micro_batch"),
-        merge=MergeRules(policy="none"),
-        averaging=AveragingConfig(fragments=3),
-    )
-    first, second = train(run, [PeerId("peer-a"), PeerId("peer-b")])
-    assert first.rounds.digests == second.rounds.digests
-    assert len({*first.rounds.digests.values()}) == 7
+    first = trained_in_thirds(replace(RUN.outer, overlap="streaming", delay_steps=2))
     whole = first.engine.num_parameters * 4
     assert all(size == pytest.approx(whole / 3, abs=16) for size in first.rounds.bytes_sent)
 
