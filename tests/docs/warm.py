@@ -32,6 +32,7 @@ PRELOADED = (
     "datasets",
     "transformers.models.llama.modeling_llama",
 )
+"""Also by the fork server of `tests/e2e/processes.py`."""
 LENGTH = struct.Struct("!I")
 STANDARD_FILES = (0, 1, 2)
 
