@@ -5,23 +5,33 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 export CI=${CI:-true} # the same random examples everywhere; pytest by itself draws new ones
+export OMP_NUM_THREADS=1
+unset PYTHONDONTWRITEBYTECODE # a module is compiled once, not by each process that imports it
 
-[ -x .venv/bin/python ] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0" -e ".[dev]"
-[ -x .venv-core/bin/python ] || "$python" -m venv .venv-core
-.venv-core/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-  annotated-types pydantic pyyaml pytest pytest-timeout hypothesis coverage
+install() { # FOLDER [pip arguments]
+  [ -x "$1/bin/python" ] || "$python" -m venv "$1"
+  "$1/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "${@:2}"
+}
+install_core() { install .venv-core annotated-types pydantic pyyaml pytest pytest-timeout hypothesis coverage; }
+install_all() { install .venv "torch==2.13.0" -e ".[dev]"; }
 
-group() { # NAME [pytest arguments]
-  local core=.venv-core/bin/python all=.venv/bin/python rooms=(tests --ignore tests/core --ignore tests/sim --ignore tests/e2e)
+if [ $# -gt 0 ]; then # a choice of tests; it covers what it covers
+  install_core
+  install_all
+  .venv-core/bin/python -m pytest -p no:cacheprovider tests/core tests/sim "$@"
+  .venv/bin/python -m pytest tests --ignore tests/core --ignore tests/sim --ignore tests/e2e --ignore tests/docs "$@"
+  .venv/bin/python -m pytest tests/e2e tests/docs "$@"
+  exit
+fi
+
+group() { # core, simulator, style, rooms (what no other group has) or folders; pytest arguments
+  local core=.venv-core/bin/python all=.venv/bin/python others=(tests/{core,sim,e2e,docs,training,benchmarks,swarm})
   case $1 in
-    style) .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports ;;
     core) $core -m coverage run -m pytest -p no:cacheprovider tests/core && $core -m coverage report ;;
-    simulator) $core -m pytest -p no:cacheprovider tests/sim --share "$2" ;;
-    uncounted) $core -m pytest -p no:cacheprovider tests/core tests/sim "${@:2}" ;; # a choice of tests covers what it covers
-    rooms) OMP_NUM_THREADS=1 $all -m pytest "${rooms[@]}" --ignore tests/docs "${@:2}" ;;
-    docs) $all -m pytest tests/docs ;;
-    swarms) $all -m pytest "${@:2}" ;;
+    simulator) $core -m pytest -p no:cacheprovider tests/sim "${@:2}" ;;
+    style) .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports ;;
+    rooms) $all -m pytest tests "${others[@]/#/--ignore=}" ;;
+    *) $all -m pytest "$@" ;;
   esac
 }
 in_one_piece() { # what a group prints, and its seconds, once it has ended
@@ -31,24 +41,11 @@ in_one_piece() { # what a group prints, and its seconds, once it has ended
   "$is_good"
 }
 export -f group in_one_piece
-both() { xargs -P 2 -L 1 bash -c 'in_one_piece "$@"' --; } # two groups at a time, in the order of the lines
-
-if [ $# -gt 0 ]; then
-  group uncounted "$@"
-  group rooms "$@"
-  group swarms tests/e2e tests/docs "$@"
-  exit
-fi
-both <<'GROUPS'
-rooms
-simulator 1/3
-simulator 2/3
-simulator 3/3
-core
-style
-GROUPS
-# Whole swarms leave a core idle now and then; the commands of the documentation use it.
-both <<'GROUPS'
-swarms tests/e2e
-docs
-GROUPS
+queue() { # in the order in which they begin; those that need no torch do while it is installed
+  printf '%s\n' core 'simulator --share 1/3' 'simulator --share 2/3' 'simulator --share 3/3'
+  install_all >&2
+  printf '%s\n' tests/{e2e,training,benchmarks} rooms tests/{docs,swarm} style
+}
+install_core
+# Three at a time keep two cores busy: the processes of whole swarms often wait for each other.
+queue | xargs -P 3 -L 1 bash -c 'in_one_piece "$@"' --

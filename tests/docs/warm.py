@@ -34,6 +34,7 @@ PRELOADED = (
     "datasets",
     "transformers.models.llama.modeling_llama",
 )
+"""Also by the fork server of `tests/e2e/processes.py`."""
 LENGTH = struct.Struct("!I")
 STANDARD_FILES = (0, 1, 2)
 PR_SET_PDEATHSIG = 1

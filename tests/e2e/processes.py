@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.nodes import LOOPBACK, llama, write_document
+from tests.docs.warm import PRELOADED
 from tests.e2e import faults
 
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -93,18 +94,10 @@ def finish(process: subprocess.Popen[str]) -> Ended:
 # Importing torch and transformers costs seconds. A fork server imports them once; each child is a process of its own, with
 # its own pid to kill, that calls the same `main` as the command.
 
-_PRELOADED = [
-    "adloco_p2p.cli",
-    "adloco_p2p.runtime.services",
-    "adloco_p2p.training.hosting",
-    "datasets",
-    "transformers.models.llama",
-]
-
 
 def warm() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
+    context.set_forkserver_preload([*PRELOADED])
     return context
 
 
