@@ -36,10 +36,13 @@ from adloco_p2p.swarm.transfer import state_transfer
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import SEND_TIMEOUT_SECONDS, AdlocoGossip, GossipWire, hivemind_id
+from benchmarks.adversary.paid_seats import FalseProofs
 from benchmarks.adversary.records import large_requests
 from benchmarks.adversary.strangers import ALL, Deed, Strangers, forges_a_history
 
 DEEDS: dict[str, Deed] = {deed.__name__: deed for deed in (*ALL, forges_a_history)}
+DEEDS["shows_false_proofs"] = FalseProofs()
+"""It does nothing where a seat costs nothing."""
 HELD_STREAMS = 256
 PAUSE_SECONDS = 0.02
 COUNT_SECONDS = 2.0
