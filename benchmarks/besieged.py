@@ -18,7 +18,7 @@ without a flood shows nothing. At the end is printed, and checked (exit code 1 w
 - liars that send what is no average, or the opposite of one, are in no average that honest hosts applied once they were known:
   `nan` and `shape` never, `flip` in at most half of the rounds after its first five,
 - with `--clean DIR ...`, the directories of runs in peace: the held-out loss is at most the largest of theirs plus 0.03, each
-  the median of the last five up to the newest round that all of them reached. A siege that lasts as long has fewer rounds.
+  the median of the last five rounds that all of them evaluated. A siege that lasts as long as they do has fewer rounds.
 
 The text is the standard library's, of which the model learns until the end: a loss that has come to its floor, or that rises
 because the text is learned by heart, would show no harm.
@@ -49,7 +49,7 @@ LEAST_FRAMES = 600
 """Per minute of the siege."""
 STRANGER_NICENESS = "5"
 LAST_LOSSES = 5
-"""Held-out losses of the last so many evaluations; their median is the run's."""
+"""Held-out losses of the last so many rounds that were evaluated; their median is the run's."""
 HELDOUT_ROWS = 128
 LOOK_SECONDS = 0.5
 
@@ -60,10 +60,13 @@ def heldout_losses(events: Iterable[Event]) -> dict[int, float]:
     return {event["round"]: event["heldout_loss"] for event in ended if event["heldout_loss"] is not None}
 
 
-def last_loss(by_round: Mapping[int, float], *, until: int) -> float:
-    """The median of the last losses up to a round; not a number where there are none."""
-    last = [by_round[number] for number in sorted(by_round) if number <= until][-LAST_LOSSES:]
-    return statistics.median(last) if last else math.nan
+def last_losses(runs: Sequence[Mapping[int, float]]) -> tuple[int, list[float]]:
+    """The newest round that all of these runs evaluated, and for each the median over the last such rounds; -1, and nothing
+    that is a number, where there is none."""
+    rounds = sorted(set(runs[0]).intersection(*runs))[-LAST_LOSSES:]
+    if not rounds:
+        return -1, [math.nan for _ in runs]
+    return rounds[-1], [statistics.median(losses[number] for number in rounds) for losses in runs]
 
 
 def losses_in_peace(folder: Path) -> dict[int, float]:
@@ -195,16 +198,14 @@ class Siege:
     def _has_the_loss_of_peace(self) -> bool:
         """Whether the held-out loss is a number, and no higher than runs in peace explain, where there are any."""
         own = heldout_losses(event for events in self.events.values() for event in events)
-        newest = max(own, default=-1)
-        say(f"held-out loss {last_loss(own, until=newest):.4f} after round {newest}")
-        runs = [losses_in_peace(folder) for folder in self.arguments.clean]
-        common = min(max(losses, default=-1) for losses in (own, *runs))
-        loss, *clean = (last_loss(losses, until=common) for losses in (own, *runs))
-        if not clean:
+        newest, (loss,) = last_losses([own])
+        say(f"held-out loss {loss:.4f} after round {newest}")
+        if not self.arguments.clean:
             return math.isfinite(loss)
+        newest, (loss, *clean) = last_losses([own, *map(losses_in_peace, self.arguments.clean)])
         in_peace = ", ".join(f"{one:.4f}" for one in clean)
-        say(f"held-out loss after round {common}: {loss:.4f}; in peace {in_peace}; {loss - max(clean):+.4f} to the largest")
-        is_late_enough = self.seen_at.get(common, -math.inf) > self.admitted_at  # earlier it shows nothing of the siege
+        say(f"held-out loss after round {newest}: {loss:.4f}; in peace {in_peace}; {loss - max(clean):+.4f} to the largest")
+        is_late_enough = self.seen_at.get(newest, -math.inf) > self.admitted_at  # earlier it shows nothing of the siege
         return is_late_enough and loss <= max(clean) + CLEAN_MARGIN
 
     def _part_averaged(self, liar: Peer) -> tuple[float, int]:
