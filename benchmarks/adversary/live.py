@@ -2,7 +2,7 @@
 
 A row passes where both nodes still run when the flood is over, have ended rounds in it and after it, hold the same digests,
 and give the stranger no work. Where seats cost computing a third node comes in the flood: it pays, and has its seat before its
-first proof of work is over, and the rounds keep their pace.
+first proof of work is over, the rounds keep half of their pace, and the stranger has more false proofs than a node checks.
 """
 
 import contextlib
@@ -15,12 +15,13 @@ from typing import Any
 
 import psutil
 
+from adloco_p2p.core.agreement.consensus import STRANGER_CHECKS, STRANGER_CHECKS_PER_SECOND
 from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS
 from benchmarks.adversary.arena import LEAST_PACE
 from benchmarks.adversary.scenario import Outcome, Play, Scenario
 from benchmarks.nodes import begin, end, write_document, write_text
 from benchmarks.soak import START_SECONDS, Peer, begin_peer, soak_document
-from benchmarks.stranger import frames_answered
+from benchmarks.stranger import false_proofs_made, frames_answered
 
 FLOOD_SECONDS = 20.0
 FLOOD_ROUNDS = 2
@@ -186,13 +187,15 @@ def _flood(nodes: _Nodes, folder: Path, deeds: tuple[str, ...], seed: int, *, is
             newcomer = _Newcomer(nodes, nodes.newcomer()) if is_paid else None
             is_done = newcomer.is_done if newcomer is not None else lambda: True
             nodes.wait_for(before + FLOOD_ROUNDS, lambda: time.monotonic() >= end and is_done())
-        has_ended = not stranger.is_alive
+        has_ended, flood_seconds = not stranger.is_alive, time.monotonic() - end + FLOOD_SECONDS
     finally:
         stranger.kill()
     after, pace = min(nodes.newest()), nodes.pace(since=before) / quiet_pace if is_paid else 1.0
     goes_on = after <= before or nodes.wait_for(after + 2)  # without rounds in the flood the row has failed already
     told = stranger.words.splitlines()
+    made, most_checked = false_proofs_made(stranger.words), STRANGER_CHECKS + STRANGER_CHECKS_PER_SECOND * flood_seconds
     problems = {
+        f"no flood: {made} false proofs in {flood_seconds:.0f} s": is_paid and made <= most_checked,
         "the stranger did not get as far as flooding": not has_begun,
         "the stranger ended": has_ended,
         "a node ended": not all(peer.is_alive for peer in nodes.peers),

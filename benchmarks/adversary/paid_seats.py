@@ -106,7 +106,8 @@ def of_an_old_plan(at: Aim) -> ProofOfWork:
 
 
 def of_a_round_to_come(at: Aim) -> ProofOfWork:
-    return replace(forged(at), round=at.plan.round + 1)
+    """So far ahead that no peer has its plan: for the next one any nonce may be a proof by luck."""
+    return replace(forged(at), round=at.plan.round + PROOF_ROUNDS)
 
 
 def borrowed(at: Aim) -> ProofOfWork:
@@ -142,7 +143,7 @@ def false_request(name: PeerId, sign: Callable[[bytes], str], ledger: Ledger, ch
 class FalseProofs:
     """A deed against all peers at once: requests to join whose proofs have to be checked, and are none."""
 
-    per_wake: int = 1
+    per_wake: int = PROOFS_PER_BEAT
     """New ones."""
     beats: int = 1
     """Heartbeats to each peer."""
@@ -278,7 +279,7 @@ def flooded(*, by_member: bool) -> Play:
     """With the newcomer's proofs, and one false one of a member for each plan."""
 
     def play(seed: int) -> Outcome:
-        flood = FalseProofs(per_wake=PROOFS_PER_BEAT, beats=8)
+        flood = FalseProofs(beats=8)
         attackers = Strangers(deeds=(flood,), names=stranger_names(1), until=FLOOD_SECONDS)
         liars = {LIAR: Liar(sends=passing_on_false_proofs(Random(seed)))} if by_member else {}
         fought = paid(seed, FLOODED, attackers, liars)

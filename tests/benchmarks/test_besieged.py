@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.besieged import LEAST_FRAMES, Siege, main
-from benchmarks.stranger import frames_answered
+from benchmarks.stranger import false_proofs_made, frames_answered
 
 
 def test_the_last_count_of_a_stranger_counts() -> None:
     assert frames_answered("floods 4 peers of run besieged\n0 frames answered, 0 taken\n812 frames answered, 90 taken\n") == 812
     assert frames_answered("Traceback (most recent call last)\n") == 0
+    told = "0 frames answered, 0 taken\n9 frames answered, 2 taken, 40 false proofs of work made\n"
+    assert (frames_answered(told), false_proofs_made(told), false_proofs_made("")) == (9, 40, 0)
 
 
 @pytest.mark.parametrize(("frames", "is_flood"), [(2 * LEAST_FRAMES - 1, False), (2 * LEAST_FRAMES, True)])
