@@ -27,6 +27,7 @@ IN_OWN_SESSION = partial(subprocess.Popen, start_new_session=True)
 """For processes that a Ctrl-C in the terminal must not reach."""
 ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+NUM_PARAGRAPHS = 400
 WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan", "link", "loss", "delay", "queue")
 
 Event = dict[str, Any]
@@ -190,10 +191,10 @@ def llama(*, width: int, layers: int, heads: int, intermediate: int) -> dict[str
     }
 
 
-def write_text(folder: Path, *, num_paragraphs: int = 400) -> Path:
+def write_text(folder: Path) -> Path:
     """A text to train on, always the same."""
     words = random.Random(3)
-    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(num_paragraphs)]
+    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(NUM_PARAGRAPHS)]
     path = folder / "text.txt"
     path.write_text("\n\n".join(paragraphs))
     return path

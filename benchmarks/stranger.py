@@ -36,20 +36,29 @@ from adloco_p2p.swarm.transfer import state_transfer
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.gossip import SEND_TIMEOUT_SECONDS, AdlocoGossip, GossipWire, hivemind_id
+from benchmarks.adversary.paid_seats import FalseProofs
 from benchmarks.adversary.records import large_requests
 from benchmarks.adversary.strangers import ALL, Deed, Strangers, forges_a_history
 
 DEEDS: dict[str, Deed] = {deed.__name__: deed for deed in (*ALL, forges_a_history)}
+DEEDS["shows_false_proofs"] = FALSE_PROOFS = FalseProofs()
+"""It does nothing where a seat costs nothing."""
 HELD_STREAMS = 256
 PAUSE_SECONDS = 0.02
 COUNT_SECONDS = 2.0
 TAKEN = "taken"
 ANSWERED = re.compile(r"^(\d+) frames answered", re.MULTILINE)
+PROOFS_MADE = re.compile(r", (\d+) false proofs of work made$", re.MULTILINE)
 
 
 def frames_answered(output: str) -> int:
     """How many a stranger had sent, and had answers to, when it printed this."""
     return max(map(int, ANSWERED.findall(output)), default=0)
+
+
+def false_proofs_made(output: str) -> int:
+    """The same of the proofs of work that it had to show."""
+    return max(map(int, PROOFS_MADE.findall(output)), default=0)
 
 
 class Stranger:
@@ -92,7 +101,8 @@ class Stranger:
         end, count_at = time.monotonic() + seconds, 0.0
         while (now := time.monotonic()) < end:
             if now >= count_at:
-                print(f"{self.num_answered} frames answered, {self.answers[TAKEN]} taken", flush=True)
+                told = f"{self.num_answered} frames answered, {self.answers[TAKEN]} taken"
+                print(f"{told}, {FALSE_PROOFS.num_made} false proofs of work made", flush=True)
                 count_at = now + COUNT_SECONDS
             self._attack.wakes(self._port)
             pending, self._pending = self._pending, []

@@ -144,7 +144,7 @@ class World:
         self._round_seconds = round_seconds
         self.decide = CachedRule(self.parts.rule or production_rule(self.rules))
         names = [name_of(index) for index in range(peers)]
-        signers = names[:1] if self.rules.admission.kind == "tickets" else ()
+        signers = names[:1] if self.rules.admission.kind != "open" else ()
         self._keepers = frozenset(names[index] for index in self.parts.keepers)
         self._capacity = replace(self.parts.capacity, scores_tasks=self.parts.task_period > 0)
         offers = tuple((name, replace(self._capacity, is_keeper=name in self._keepers)) for name in names)

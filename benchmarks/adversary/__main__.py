@@ -22,6 +22,7 @@ from benchmarks.adversary.claims import CLAIMS
 from benchmarks.adversary.ends import ENDS
 from benchmarks.adversary.found import FOUND
 from benchmarks.adversary.looks import LOOKS
+from benchmarks.adversary.paid_seats import PAID_SEATS
 from benchmarks.adversary.records import RECORDS
 from benchmarks.adversary.review import REVIEW
 from benchmarks.adversary.scenario import Scenario, named
@@ -33,7 +34,8 @@ def scenarios() -> list[Scenario]:
     """All but the live ones; those of the review by finding."""
     reviewed = [row for row in (*REVIEW, *BORDER, *SILENCE) if row.finding]
     found = sorted(reviewed, key=lambda row: (row.finding[0], int(row.finding[1:])))
-    return [*found, *VARIANTS, *CLAIMS, *ENDS, *FOUND, *RECORDS, *LOOKS, *(row for row in SILENCE if not row.finding)]
+    unreviewed = (row for row in SILENCE if not row.finding)
+    return [*found, *VARIANTS, *PAID_SEATS, *CLAIMS, *ENDS, *FOUND, *RECORDS, *LOOKS, *unreviewed]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,6 +35,8 @@ LEAST_PACE = 0.5
 ROUNDS_TO_A_SEAT = 4
 """A peer that lost its seat asks for one, is admitted by the next plan, and follows the one after it."""
 LOSS = 0.02
+PRICE_MINUTES = 0.001
+"""Of a seat, where it costs computing: six attempts on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,8 @@ class Setting:
 
     def made_rules(self) -> Rules:
         rules = self.rules or small_rules(self.peers, self.rounds)
-        return replace(rules, admission=AdmissionRules(kind=self.admission))  # type: ignore[arg-type]
+        admission = AdmissionRules(kind=self.admission, price_minutes=PRICE_MINUTES)  # type: ignore[arg-type]
+        return replace(rules, admission=admission)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

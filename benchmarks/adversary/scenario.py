@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.adversary import Liar, Outgoing, Sent
@@ -105,6 +106,11 @@ def by_reports(alters: Callable[[Report], Report], *checks: Check, setting: Sett
 def rounds_where(result: Result, holds: Callable[[LedgerEntry], object]) -> list[int]:
     """Of the plans that honest peers followed."""
     return [round for round, entry in sorted(result.arena.entries.items()) if holds(entry)]
+
+
+def let_in(result: Result) -> set[PeerId]:
+    """Identities of strangers that ever had a seat."""
+    return {peer for entry in result.arena.entries.values() for peer in roster_of(entry.plan) if peer.startswith("x")}
 
 
 def judged(result: Result, *problems: str, sent: str) -> Outcome:

@@ -14,10 +14,21 @@ from adloco_p2p.sim.identities import RUN, name_of, signed_by
 from adloco_p2p.sim.machine import Machine
 from adloco_p2p.sim.world import small_rules
 from benchmarks.adversary import members, strangers
-from benchmarks.adversary.arena import LOSS, Result, Setting, fight
+from benchmarks.adversary.arena import LOSS, Setting, fight
 from benchmarks.adversary.invitations import KEY, invitation, knocking, statement
 from benchmarks.adversary.review import applies_nothing_wrong, by_reducer, names_no_dead_state
-from benchmarks.adversary.scenario import LIAR, Outcome, Play, Scenario, by_member, by_reports, judged, played, rounds_where
+from benchmarks.adversary.scenario import (
+    LIAR,
+    Outcome,
+    Play,
+    Scenario,
+    by_member,
+    by_reports,
+    judged,
+    let_in,
+    played,
+    rounds_where,
+)
 from benchmarks.adversary.strangers import Aim, Deed, Strangers
 
 SEVEN = Setting(peers=7, rules=replace(small_rules(7, 10), instances=InstanceRules(count=1, start="same")))
@@ -42,16 +53,11 @@ def mixed(setting: Setting, liars: Mapping[int, Outgoing], *deeds: Deed) -> Play
 # --- tickets ---------------------------------------------------------------------------------------------------------
 
 
-def _let_in(result: Result) -> set[PeerId]:
-    """Identities of strangers that ever had a seat."""
-    return {peer for entry in result.arena.entries.values() for peer in roster_of(entry.plan) if peer.startswith("x")}
-
-
 def one_ticket_many_places(seed: int) -> Outcome:
     """A link of one seat is used by six identities at six members at once."""
     attackers = Strangers(deeds=(knocking(invitation(1)),), names=stranger_names(6))
     result = fight(seed, Setting(rounds=24), adversary=attackers)
-    seated = _let_in(result)
+    seated = let_in(result)
     return judged(
         result, f"{len(seated)} seats of a link of one" if len(seated) > 1 else "", sent=f"6 identities, {len(seated)} let in"
     )
@@ -83,7 +89,7 @@ def revoked_in_a_race(seed: int) -> Outcome:
         result,
         problem,
         "" if revoked else "the statement came into no plan",
-        sent=f"link revoked in round {revoked[:1]}, {len(_let_in(result))} let in",
+        sent=f"link revoked in round {revoked[:1]}, {len(let_in(result))} let in",
     )
 
 

@@ -1,9 +1,11 @@
 """`python -m benchmarks.adversary`: a handful of its rows in every build; the rest by name."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS
 from benchmarks.adversary import live
 from benchmarks.adversary.__main__ import main, scenarios
 from benchmarks.adversary.scenario import Outcome, Scenario, named
@@ -58,6 +60,31 @@ def test_an_unknown_name_is_an_error() -> None:
         named(scenarios(), ["D9"])
 
 
+@pytest.mark.parametrize(
+    ("paid_in", "seated_in", "problem"),
+    [
+        (4, 6, ""),
+        (4, 4 + PROOF_ROUNDS, ""),
+        (4, 5 + PROOF_ROUNDS, f"the newcomer waited for {PROOF_ROUNDS + 1} rounds"),
+        (4, None, "the newcomer paid, and got no seat"),
+        (None, None, "the newcomer found no proof"),
+    ],
+)
+def test_a_newcomer_has_its_seat_before_its_first_proof_is_over(
+    paid_in: int | None, seated_in: int | None, problem: str
+) -> None:
+    round = 0
+    peer = SimpleNamespace(peer_id="me", is_alive=True, words="")
+    peer.events = lambda: [{"event": "proving", "is_over": paid_in is not None and round >= paid_in}]
+    nodes = SimpleNamespace(newest=lambda: [round, round])
+    nodes.seats = lambda: [(number, ["me"] if number == seated_in else []) for number in range(round + 1)]
+    newcomer = live._Newcomer(nodes, peer)  # type: ignore[arg-type]
+    while not newcomer.is_done():
+        round += 1
+    assert newcomer.problem() == problem
+    assert round == (seated_in if seated_in is not None else live.MOST_ROUNDS + 1)
+
+
 @pytest.mark.parametrize(("work", "most"), [(0.0, 301.0), (0.001, 301.0), (0.01, 1801.0), (1.0, 91.0)])
 def test_nodes_without_a_round_are_waited_for_only_so_long(work: float, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """`work`: seconds of processor time in every second; idle nodes, nodes that beat, busy nodes."""
@@ -73,7 +100,7 @@ def test_nodes_without_a_round_are_waited_for_only_so_long(work: float, most: fl
     monkeypatch.setattr(live, "time", Clock)
     monkeypatch.setattr(live._Nodes, "newest", lambda _: [3, 4])
     monkeypatch.setattr(live._Nodes, "_processor_seconds", lambda _: 7.0 + work * now[0])
-    nodes = live._Nodes()
+    nodes = live._Nodes(Path())
     assert nodes.wait_for(3) and now[0] == 0.0
     assert not nodes.wait_for(4)
     assert most - 2 < now[0] < most

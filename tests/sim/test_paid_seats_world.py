@@ -2,66 +2,26 @@
 
 from collections import Counter
 from dataclasses import replace
-from itertools import count
 
 import pytest
 
-from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS, Puzzle
+from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS
 from adloco_p2p.core.model.ledger_entry import ProofOfWork
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.rules import AdmissionRules
-from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.identities import RUN
 from adloco_p2p.sim.world import Parts, World, rules_of_one, small_rules
 from benchmarks.adversary.invitations import knocking
-from benchmarks.adversary.strangers import Aim, Strangers
+from benchmarks.adversary.paid_seats import LIES, saved_up
+from benchmarks.adversary.strangers import Strangers
 
 CHEAP = AdmissionRules(kind="work", price_minutes=0.001, probation_rounds=0)
 PLAYED_ROUNDS = PROOF_ROUNDS + 8
 
 
-def puzzle_of(at: Aim, *, back: int = 0, peer: PeerId | None = None) -> Puzzle:
-    """Of the newest plan that the stranger has, or of so many before it."""
-    digests = at.ledger.digests
-    back = min(back, len(digests) - 1)
-    return Puzzle(run=RUN, peer=peer or at.me, plan=digests[-1 - back], round=at.plan.round - back, price=CHEAP.price)
-
-
-def proof(puzzle: Puzzle, own: Puzzle) -> ProofOfWork:
-    """A solution of the puzzle that is none of the own one."""
-    is_own = puzzle == own
-    nonce = next(n for n in count() if puzzle.attempt(n) and (is_own or not own.attempt(n)))
-    return ProofOfWork(round=own.round, nonce=nonce)
-
-
-def none_at_all(_at: Aim) -> None:
-    return None
-
-
-def forged(at: Aim) -> ProofOfWork:
-    own = puzzle_of(at)
-    return ProofOfWork(round=own.round, nonce=next(nonce for nonce in count() if not own.attempt(nonce)))
-
-
-def foreign(at: Aim) -> ProofOfWork:
-    return proof(puzzle_of(at, peer=next(name for name in at.port.names if name != at.me)), puzzle_of(at))
-
-
-def precomputed(at: Aim) -> ProofOfWork:
-    """For a plan of the same round that is not the one that was agreed on."""
-    own = puzzle_of(at)
-    return proof(replace(own, plan=at.ledger.digests[0]), own) if own.round else forged(at)
-
-
-def of_a_round_to_come(at: Aim) -> ProofOfWork:
-    return replace(forged(at), round=at.plan.round + 1)
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_proofs_that_are_none_let_nobody_in(seed: int) -> None:
-    lies = (none_at_all, forged, foreign, precomputed, of_a_round_to_come)
-    liars = Strangers(deeds=[knocking(lie) for lie in lies])
+    liars = Strangers(deeds=[knocking(lie) for lie in LIES])
     world = World(
         seed,
         peers=5,
@@ -76,15 +36,9 @@ def test_proofs_that_are_none_let_nobody_in(seed: int) -> None:
     assert {roster_of(entry.plan) for entry in world.ledger()} == {roster_of(world.genesis)}, f"seed {seed}"
 
 
-def replayed(at: Aim) -> ProofOfWork:
-    """Found for the first plan, and shown for as long as the run lasts."""
-    first = puzzle_of(at, back=len(at.ledger.digests) - 1)
-    return proof(first, first)
-
-
 def test_a_proof_is_worth_nothing_after_its_rounds() -> None:
     """It gives seats until then: whether the peer behind it does anything is another matter."""
-    liars = Strangers(deeds=[knocking(replayed)])
+    liars = Strangers(deeds=[knocking(saved_up)])
     rules = replace(rules_of_one(PLAYED_ROUNDS), admission=CHEAP)
     world = World(0, peers=3, rounds=PLAYED_ROUNDS, rules=rules, faults=Faults(faults_end_at=5.0), parts=Parts(adversary=liars))
     world.run()
