@@ -1,6 +1,6 @@
 """A model divided over processes (`shards`) beside the same model in one: time of an inner step, memory of each process.
 
-python -m benchmarks.shards                two processes, 14.3M and 50.6M parameters, CPU; five minutes on two cores
+python -m benchmarks.shards                two processes, 14.3M and 50.5M parameters, CPU; five minutes on two cores
 python -m benchmarks.shards --sizes 14M    only the smaller one
 
 Both sides live at once and take turns, a round of inner steps each; every process has one thread. Processor time is that of

@@ -11,12 +11,12 @@ TESTS = Path(__file__).parent
 FOLDERS = {f"tests/{path.name}" for path in TESTS.iterdir() if any(path.glob("**/test_*.py"))}
 NOTES = """#!/bin/sh
 echo "${0#"$PWD"/} $*" >> asked
-case "$*" in *"$FAILING"*) exit 1 ;; esac
+case "$*" in *"$FAILING"*) exit "$CODE" ;; esac
 """
 TOOLS = (".venv-core/bin/python", *(f".venv/bin/{name}" for name in ("python", "ruff", "mypy", "lint-imports")))
 
 
-def asked(folder: Path, *arguments: str, failing: str = "nothing") -> tuple[int, list[str]]:
+def asked(folder: Path, *arguments: str, failing: str = "nothing", code: int = 1) -> tuple[int, list[str]]:
     """The exit code, and the commands in the order in which they began."""
     for name in TOOLS:
         program = folder / name
@@ -25,7 +25,7 @@ def asked(folder: Path, *arguments: str, failing: str = "nothing") -> tuple[int,
         program.chmod(0o755)
     (folder / "tests").mkdir()
     shutil.copy(TESTS / "run.sh", folder / "tests")
-    own = {**os.environ, "FAILING": failing}
+    own = {**os.environ, "FAILING": failing, "CODE": str(code)}
     ended = subprocess.run(["bash", "tests/run.sh", *arguments], cwd=folder, env=own, capture_output=True, check=False)
     return ended.returncode, (folder / "asked").read_text().splitlines()
 
@@ -59,3 +59,11 @@ def test_what_fails_fails_the_whole(failing: str, tmp_path: Path) -> None:
 def test_a_choice_of_tests_reaches_all_of_them(tmp_path: Path) -> None:
     code, commands = asked(tmp_path, "-k", "this or that")
     assert code == 0 and [line.endswith("-k this or that") for line in commands] == [False, False, True, True, True]
+
+
+def test_a_choice_need_not_be_in_all_folders_but_in_one(tmp_path: Path) -> None:
+    """Where it chooses none of its tests pytest ends with 5."""
+    for failing, fails in (("tests/core tests/sim", False), ("-k word", True)):
+        (folder := tmp_path / failing.replace("/", "-")).mkdir()
+        code, commands = asked(folder, "-k", "word", failing=failing, code=5)
+        assert (code != 0) == fails and sum("-k word" in line for line in commands) == 3

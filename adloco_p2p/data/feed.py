@@ -38,7 +38,9 @@ def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
     parts = [index_rows(replace(run.data, path=path, mixture={}), tokenizer, cache_dir=cache_dir) for path in paths]
     for path, part in zip(paths, parts, strict=True):
         _check_rows(run, part, path)
-    return feed_over(run, parts, vocab_size=tokenizer.vocab_size)
+    feed = feed_over(run, parts, vocab_size=tokenizer.vocab_size)
+    _check_heldout(run, feed)
+    return feed
 
 
 def feed_over(run: RunConfig, parts: Sequence[IndexedRows], *, vocab_size: int) -> "IndexedFeed":
@@ -210,3 +212,17 @@ def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:
         )
     if problems:
         raise ConfigError(*problems, code="E207")
+
+
+def _check_heldout(run: RunConfig, feed: IndexedFeed) -> None:
+    """Something to predict: the last row of a line of tokens may hold one, and be the only one drawn."""
+    readers: list[tuple[InstanceId, ...]] = [(first,) for first in run.readers.values()] or [()]
+    num_rows = run.evaluation.rows // len(readers)
+    for reads in readers:
+        drawn = feed.of(reads)
+        if not any(drawn.heldout(count).num_predicted_tokens for count in (1, num_rows)):  # mostly the first row suffices
+            raise ConfigError(
+                f"evaluation.rows: {run.evaluation.rows} draws held-out rows of one token, which predict nothing; raise it, or"
+                " set another evaluation.seed",
+                code="E207",
+            )

@@ -1,7 +1,8 @@
 """The experts of a mixture in bfloat16: torch's grouped products are not among what autocast casts.
 
-`transformers` hands them the weights as they are, so a mixture that is trained whole would be multiplied in float32, for which
-GPUs have no grouped kernel: a loop over the experts, that reads from the device how many tokens each has.
+`transformers` hands them the weights as they are, so a mixture that is trained whole would be multiplied in float32. On CUDA
+torch has a grouped kernel for bfloat16 alone, and on some cards; everything else is a loop over the experts, which reads from
+the device how many tokens each has (`_grouped_mm_cuda` and `_grouped_mm_fallback` in ATen).
 """
 
 from typing import Any

@@ -104,7 +104,8 @@ def round_seconds(work: Sequence[tuple[int, int, int]], profile: Profile) -> flo
 MEASURED_MACHINE = Machine(step_seconds=1.8e-3, sample_seconds=0.27e-3)
 """This model on one core of the machine of docs/measured.md, by `python -m benchmarks.method step`: processor time."""
 HOME_LINK = Link(bits_per_second=100e6, latency_seconds=0.05, efficiency=0.8)
-"""100 Mbit/s, 50 ms; what averaging 12M parameters reaches there, by docs/measured.md: 64 MB in 6.6 s less three delays."""
+"""100 Mbit/s, 50 ms; what averaging 12M parameters reached there at best: 64 MB in 6.54 s less three delays. By the newest row
+of docs/measured.md (6.99 s) it is 0.75."""
 LARGE_MACHINE = Machine(step_seconds=0.02, sample_seconds=0.03)
 """An assumption, not a measurement: a 150M-parameter Llama, 1,024 tokens a sample (0.9 TFLOP), at 30 TFLOP/s."""
 

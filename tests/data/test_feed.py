@@ -256,6 +256,34 @@ def test_no_heldout_document(write_shards: WriteShards, private_cache: Path, tmp
     assert "documents (empty lines part those of a file), raise it, or name files in data.heldout_path" in single
 
 
+@pytest.mark.parametrize("has_own_data", [False, True])
+def test_drawn_heldout_rows_of_one_token(private_cache: Path, tmp_path: Path, has_own_data: bool) -> None:
+    """Of two held-out rows, of all data or of each data set, the second has one token, and the seed draws one of them."""
+    heldout = next(text for text in map("{:032d}".format, range(100)) if is_heldout(text, 0.2))
+    write_text(tmp_path / "a.txt", [*(text for text in DOCUMENTS if not is_heldout(text, 0.2)), heldout])
+    path = str(tmp_path / "a.txt")
+    run = run_over(source="text", path=path)
+    if has_own_data:
+        write_text(tmp_path / "b.txt", DOCUMENTS)
+        names = (str(tmp_path / "b.txt"), path)
+        data = replace(run.data, path=None, mixture=dict.fromkeys(names, 1.0))
+        run = replace(run, data=data, instances=replace(run.instances, count=2, data=names))
+
+    def drawn(seed: int, *, rows: int) -> RunConfig:
+        return replace(run, evaluation=replace(run.evaluation, seed=seed, rows=rows * (1 + has_own_data)))
+
+    def predicted(seed: int) -> int:
+        feed = opened(drawn(seed, rows=2), private_cache).of((InstanceId(1),) if has_own_data else ())
+        assert feed.heldout(2).num_predicted_tokens == 31
+        return feed.heldout(1).num_predicted_tokens
+
+    short = next(seed for seed in range(100) if not predicted(seed))
+    assert f"evaluation.rows: {1 + has_own_data} draws held-out rows of one token" in problem_of(
+        drawn(short, rows=1), private_cache
+    )
+    opened(drawn(next(seed for seed in range(100) if predicted(seed)), rows=1), private_cache)
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_unreachable_hub(private_cache: Path, streaming: bool) -> None:
     run = run_over(source="hub", path="nobody/nothing", name="en", revision="v1", streaming=streaming)
