@@ -148,7 +148,7 @@ class Siege:
         say(f"rounds {max(self.seen_at, default=-1) + 1}; {60 * before:.1f} a minute before, {60 * after:.1f} after")
         say(f"honest processes that ended: {', '.join(self.ended) or 'none'}")
         for kind, (part, count) in averaged.items():
-            say(f"{kind}: in {part:.0%} of {count} averages, from its {SETTLING_ROUNDS}th round of work on")
+            say(f"{kind}: in {part:.0%} of {count} averages after its first {SETTLING_ROUNDS} rounds of work")
         say(f"liars that ended by themselves: {', '.join(sorted(self.fallen)) or 'none'}")
         frames = [frames_answered(stranger.words) for stranger in self.strangers]
         say(f"frames of strangers that were answered: {', '.join(map(str, frames)) or 'none'}")

@@ -68,7 +68,7 @@ class Traffic:
     messages_by_kind: Counter[str] = field(default_factory=Counter)
     core_seconds: float = 0.0
     """By the clock, in the cores of all peers, ..."""
-    begun_at: tuple[float, float] = (0.0, 0.0)
+    begun_at: tuple[float, float] = field(default_factory=lambda: (time.perf_counter(), time.process_time()))
     """... and since when: seconds by the clock, and of processor time."""
     _sizes: dict[int, tuple[object, int, int]] = field(default_factory=dict)
 
@@ -248,7 +248,9 @@ def say(found: dict[str, object]) -> None:
     sent = found["sent_per_second"]
     assert isinstance(sent, float)
     print(f"{found['peers']} peers, {found['hosts']} hosts: {found['plans']} plans, {found['plans_per_minute']:.2f} a minute")
-    print(f"all have a plan {found['seconds_from_the_last_report_to_all']} s after the last report that it could use (median)")
+    waited = found["seconds_from_the_last_report_to_all"]
+    if isinstance(waited, float):
+        print(f"all have a plan {waited:.1f} s after the last report that it could use (median)")
     print(f"{'kind':16}{'B/s and peer':>14}{'plain':>9}{'messages/s':>12}")
     by_kind, plain = found["bytes_per_second_by_kind"], found["plain_bytes_per_second_by_kind"]
     messages = found["messages_per_second_by_kind"]

@@ -2,8 +2,12 @@
 
 import argparse
 import time
+from types import SimpleNamespace
 
-from benchmarks.crowd import play, report, say
+import pytest
+
+from benchmarks import crowd
+from benchmarks.crowd import Traffic, play, report, say
 from benchmarks.reachable import reachable_bytes
 
 
@@ -21,6 +25,15 @@ def test_a_small_crowd_is_counted_from_its_second_plan_on() -> None:
     assert isinstance(kept, float) and isinstance(entries, float) and 0.0 < entries < kept < 2.0
     taken = found["core_seconds_per_plan"]
     assert isinstance(taken, float) and 0.0 < taken < 1.0
+
+
+def test_the_time_of_the_cores_is_counted_from_the_start_where_no_second_plan_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = SimpleNamespace(perf_counter=lambda: 1000.0, process_time=lambda: 10.0)
+    monkeypatch.setattr(crowd, "time", clocks)
+    traffic = Traffic()
+    traffic.note_work(3.0)
+    clocks.perf_counter, clocks.process_time = lambda: 1004.0, lambda: 12.0
+    assert traffic.core_processor_seconds() == 1.5
 
 
 def test_what_an_object_keeps_counts_once_and_without_the_surroundings_of_its_methods() -> None:

@@ -1,4 +1,4 @@
-"""Messages that other peers refused, logged seldom: a bad peer must not fill the log. Pure."""
+"""Lines about other peers, their refusals for the most part, logged seldom: a bad peer must not fill the log. Pure."""
 
 from collections import OrderedDict, deque
 
@@ -15,7 +15,7 @@ MAX_LINES = 32
 
 
 class LogLimiter:
-    """Counts refusals. For one log."""
+    """Counts events for one kind of line."""
 
     def __init__(self) -> None:
         self._logged: OrderedDict[PeerId, dict[str, tuple[float, int]]] = OrderedDict()
@@ -24,8 +24,8 @@ class LogLimiter:
         """When the last lines were logged."""
 
     def count(self, peer: PeerId, reason: str, now: float) -> int:
-        """One more refusal. Returns how many to log: those since the last time, this one included; 0 where that was a moment
-        ago, or where there were too many lines."""
+        """One more event of this peer and reason. Returns how many to log: those since the last time, this one included; 0
+        where that was a moment ago, or where there were too many lines."""
         reasons = self._logged.setdefault(peer, {})
         self._logged.move_to_end(peer)
         if len(self._logged) > MAX_REMOTES:

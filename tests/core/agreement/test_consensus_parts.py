@@ -512,7 +512,8 @@ def test_a_value_that_names_more_reports_than_there_are_reporters_gives_none_of_
 
 def test_reports_that_were_made_before_a_slot_opened_come_to_its_first_proposers() -> None:
     """As those of peers on the bench. They went to the first proposers of the slot before only, and in a swarm of 1,000 no plan
-    came for as long as was looked: heartbeats bring the others one after another, and who is left out refuses the value."""
+    came for as long as was looked: heartbeats bring the others one after another, and a peer that is left out refuses the
+    value."""
     swarm = Swarm(LARGE)
     for name in swarm.peers:
         swarm.report(name, 0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from adloco_p2p.core.agreement.consensus import BALLOTS_PER_SECOND
 from adloco_p2p.core.agreement.known_peers import MAX_ELECTORS, MAX_KNOWN
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION, Timing
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
@@ -579,6 +580,24 @@ def test_restarts_let_no_member_raise_the_ballots_of_one_peer_beyond_the_limits_
     assert promised is not None and promised.attempt == MAX_BALLOT_JUMP
     swarm.mail.clear()
     swarm.pass_time(30, among=[restarted, other])
+    assert all(swarm.peers[name].ledger.head.round >= 1 for name in (restarted, other))
+
+
+def test_a_peer_that_was_restarted_takes_ballots_above_the_one_that_it_had_promised_before() -> None:
+    """Without the promise of before, its limit would be below the ballots of the others for as long as the slot was open."""
+    swarm = Swarm(3)
+    swarm.mail.clear()
+    liar, restarted, other = swarm.order
+    digest = swarm.peers[other].consensus.slot.digest
+    swarm.now += 600.0
+    high = Ballot(attempt=MAX_BALLOT_JUMP + 500 * BALLOTS_PER_SECOND, peer=liar)
+    for name in (restarted, other):
+        swarm.take(name, swarm.peers[name].receive(liar, Prepare(parent=digest, ballot=high, absent=()), swarm.now))
+        assert swarm.peers[name].consensus.acceptor.promised == high
+    swarm.peers[restarted] = agreement(restarted, swarm.genesis, journal=tuple(swarm.journals[restarted]))
+    swarm.take(restarted, swarm.peers[restarted].start((swarm.genesis,), (), swarm.now))
+    swarm.mail.clear()
+    swarm.pass_time(60, among=[restarted, other])
     assert all(swarm.peers[name].ledger.head.round >= 1 for name in (restarted, other))
 
 
