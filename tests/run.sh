@@ -52,8 +52,8 @@ export -f group in_one_piece
 queue() { # in the order in which they begin; those that need no torch do while it is installed
   printf '%s\n' core 'simulator --share 1/3' 'simulator --share 2/3' 'simulator --share 3/3'
   install_all >&2
-  printf '%s\n' tests/{e2e,training,benchmarks} rooms tests/{docs,swarm} style
+  printf '%s\n' tests/{e2e,swarm,training} rooms tests/{benchmarks,docs} style
 }
 install_core
-# Three at a time keep two cores busy: the processes of whole swarms often wait for each other.
+# Three at a time keep two cores busy: whole swarms, which often wait, begin before what only computes.
 queue | xargs -P 3 -L 1 bash -c 'in_one_piece "$@"' --
