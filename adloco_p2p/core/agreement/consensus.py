@@ -317,13 +317,19 @@ class Consensus:
             value = self.values.get(digest)
             if value is None:
                 continue
-            is_followed = self.acceptor.voted == digest or not self._is_contradicted(certificate, value.departed, now)
+            is_followed = self._voted_with(certificate, digest) or not self._is_contradicted(certificate, value.departed, now)
             if is_followed and self.values.is_valid(digest):
                 final = Final(parent=self.slot.digest, value=digest, certificate=certificate)
                 self._dissemination.pass_on(final, now)
                 self._append_value(digest, certificate, now)
                 return True
         return False
+
+    def _voted_with(self, certificate: Certificate, digest: Digest) -> bool:
+        """Whether this peer voted for the value with the same members absent. A vote with others absent is not enough: a
+        member alone can certify the value that all vote for, and an entry with its single vote loses to its next lie."""
+        own = self.learner.vote_of(self.me)
+        return own is not None and not own.abstains and (own.value, own.absent) == (digest, certificate.absent)
 
     # --- the slot ----------------------------------------------------------------------------------------------------
 

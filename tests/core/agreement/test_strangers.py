@@ -211,6 +211,61 @@ def test_the_first_word_after_a_start_is_no_emergency() -> None:
         assert victim.ledger.head.round == 0
 
 
+def test_a_member_alone_does_not_certify_the_value_that_all_vote_for() -> None:
+    """The entry would carry one vote, that of the liar, and lose to any other entry of the same liar."""
+    swarm = Swarm(5)
+    proposal, *_ = said(swarm, Proposal)
+    liar, victim = swarm.order[1:3]
+    held: list[tuple[PeerId, Vote | Final]] = []
+    while swarm.mail:
+        sender, receiver, message = swarm.mail.pop(0)
+        if receiver == victim and isinstance(message, Vote | Final):
+            held.append((sender, message))
+        else:
+            swarm.take(receiver, swarm.peers[receiver].receive(sender, message, swarm.now))
+    consensus, value = swarm.peers[victim].consensus, canonical.digest(proposal.value)
+    assert consensus.acceptor.voted == value
+    about, others = (proposal.value.parent, value), tuple(sorted(name for name in swarm.peers if name != liar))
+    alone = certificate_of([liar], about, ballot=Ballot(attempt=1, peer=liar), absent=others)
+    final = Final(parent=proposal.value.parent, value=value, certificate=alone)
+    swarm.take(victim, swarm.peers[victim].receive(liar, final, swarm.now))
+    assert swarm.peers[victim].ledger.head.round == 0
+    for sender, message in held:
+        swarm.take(victim, swarm.peers[victim].receive(sender, message, swarm.now))
+    assert swarm.peers[victim].ledger.head.round == 1
+    assert num_emergencies(swarm.genesis, swarm.peers[victim].ledger.entries) == 0
+
+
+def test_a_voter_of_an_emergency_follows_it_though_an_absent_member_is_back() -> None:
+    """It voted with the same members absent. The vote of the other one comes after the heartbeat of a third."""
+    swarm = Swarm(5)
+    swarm.deliver()
+    first, second, third, *_ = swarm.order
+    alive = sorted((first, second))
+    for name in alive:
+        swarm.report(name, 0)
+    swarm.mail.clear()
+    held: list[tuple[PeerId, PeerId, object]] = []
+    while not held:
+        swarm.now += 1.0
+        assert swarm.now < NOW + 60.0
+        for name in alive:
+            swarm.take(name, swarm.peers[name].tick(swarm.now))
+        while swarm.mail:
+            sender, receiver, message = swarm.mail.pop(0)
+            if isinstance(message, Vote | Final):
+                held.append((sender, receiver, message))
+            elif receiver in alive:
+                swarm.take(receiver, swarm.peers[receiver].receive(sender, message, swarm.now))
+    for name in alive:
+        assert swarm.peers[name].consensus.acceptor.voted and swarm.peers[name].ledger.head.round == 1
+        back = swarm.peers[third].members.heartbeat(swarm.now)
+        swarm.take(name, swarm.peers[name].receive(third, back, swarm.now))
+    swarm.mail = [item for item in held if item[1] in alive]
+    swarm.deliver(to=alive)
+    assert [swarm.peers[name].ledger.head.round for name in alive] == [2, 2]
+
+
 def test_an_honest_ledger_has_no_emergencies() -> None:
     swarm = played(4)
     entries = swarm.peers[peer(0)].ledger.entries
