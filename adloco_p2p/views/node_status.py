@@ -6,7 +6,7 @@ from typing import Any
 
 from adloco_p2p.views import own_part, progress, table_rows, traffic, units
 from adloco_p2p.views.metrics import Measure, measures
-from adloco_p2p.views.status import Status
+from adloco_p2p.views.status import ORDERS, Status
 from adloco_p2p.views.table_rows import PeerRow
 
 MAX_DECISIONS = 10
@@ -42,6 +42,7 @@ def summary(status: Status) -> dict[str, Any]:
         "admission": status.admission,
         "protocol": status.current_plan.protocol if status.current_plan else None,
         "upgrade_round": status.plans[-1].upgrade_round if status.plans else None,
+        "orders": status.orders,
         "ended_by_signer": own_part.ended_by_signer(status),
         "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
         "peers": [_peer(row) for row in peers],
@@ -123,11 +124,13 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
         for sample in scores["samples"]
         for task, metric, peer in [sample["labels"]]
     ]
+    if orders := fields["ended_by_signer"] or fields["orders"]:
+        found.append(_line("ordered", units.one_line(orders)))
     if fields["admission"]:
         found.append(_line("admission", fields["admission"]))
     if fields["join_link"]:
         found.append(_line("address", fields["join_link"]))
-    found += [_line("warning", units.short_peers(item["message"])) for item in fields["conditions"]]
+    found += [_line("warning", units.short_peers(item["message"])) for item in fields["conditions"] if item["key"] != ORDERS]
     return found
 
 

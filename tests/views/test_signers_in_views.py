@@ -74,7 +74,8 @@ def test_the_status_and_the_lines_show_them_too() -> None:
     shown = "\n".join(node_status.lines(node_status.summary(status)))
     assert "keeper" in shown and "on probation for 8 more reports" in shown
     assert f"{peer(9)} is banned in round 9 by {AUTHOR}: sends noise" in shown
-    assert "a signer ends the run after round 57" in shown
+    assert "ordered     a signer pauses the run before round 40; a signer ends the run after round 57" in shown
+    assert "warning     a signer" not in shown
     printed = screen.getvalue()
     assert "signers" in printed and "a signer pauses the run before round 40" in printed
     assert f"ban  {peer(9)}  by {AUTHOR}" in printed
@@ -115,7 +116,9 @@ def test_an_order_leaves_the_warnings_once_it_holds_and_the_page_shows_it_all_th
     assert replay(made[: place[3] + 1]).warnings[ORDERS] == f"{end}; {change} from round 3 on", "round 2 is trained"
     status = replay(made[: place[4] + 1])
     assert status.warnings[ORDERS] == end and status.orders == f"{end}; {change} by a signer's order"
+    assert f"ordered     {status.orders}" in node_status.lines(node_status.summary(status)), "also what holds already"
     finished = replay(made)
+    assert f"ordered     {own_part.ended_by_signer(finished)}" in node_status.lines(node_status.summary(finished))
     assert ORDERS not in finished.warnings and own_part.ended_by_signer(finished) == "a signer ended the run after round 5"
     assert " by a signer's order, held-out loss" in screen(finished, 120, 24)
     assert own_part.ended_by_signer(replay(events(6))) == "" == own_part.ended_by_signer(status)
