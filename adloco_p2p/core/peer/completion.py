@@ -63,6 +63,10 @@ class CompletionBarrier:
         """Peers that answered that they are not done; the last message of each counts."""
 
     @property
+    def has_begun(self) -> bool:
+        return self._own is not None
+
+    @property
     def liars(self) -> tuple[PeerId, ...]:
         """Members that signed two different claims about the end of this history."""
         return self._claims.liars if self._claims is not None else ()

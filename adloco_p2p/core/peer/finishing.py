@@ -49,8 +49,6 @@ class Finishing:
         transfer_seconds: float,
     ) -> None:
         """`transfer_seconds`: that a state may take over a slow link."""
-        self.has_finished = False
-        """The last plan is applied here, and this peer waits for the others."""
         self._state = state
         self._book = state.book
         self._agreement = agreement
@@ -64,6 +62,11 @@ class Finishing:
         """For the final state of the others; it is on its way as long as the book has a `final`."""
         self._is_saved = False
         """The checkpoint of the run's end is written."""
+
+    @property
+    def has_finished(self) -> bool:
+        """The last plan is applied here, and this peer waits for the others."""
+        return self._completion.has_begun
 
     @property
     def next_deadline(self) -> float | None:
@@ -127,7 +130,6 @@ class Finishing:
         losses = final.heldout_losses if final is not None else ()
         finished = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
         logs: list[Effect] = [finished] if self._book.is_on_roster(plan) else []
-        self.has_finished = True
         state = final.state_digest if final is not None else None
         digest, roster = self._book.digests[plan.round], roster_of(plan)
         sent = self._completion.begin(plan=digest, state=state, is_agreed=is_agreed, roster=roster, now=now)
@@ -197,10 +199,6 @@ class Finishing:
     def reopen(self) -> None:
         """Another history has won. Where the run was complete in the one that lost, it goes on."""
         self._has_asked = False
-        self._withdraw()
-
-    def _withdraw(self) -> None:
-        self.has_finished = False
         self._completion.withdraw()
 
     def _complete(self, plan: RoundPlan, now: float) -> list[Effect]:
@@ -210,7 +208,7 @@ class Finishing:
 
     def _exchange(self, run: FinalState, mine: Sequence[InstanceId]) -> list[Effect]:
         """This peer's final state for that of the run."""
-        self._withdraw()
+        self._completion.withdraw()
         self._state.final = None
         for instance in mine:
             self._state.instance(instance).give_up()
