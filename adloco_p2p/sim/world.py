@@ -25,7 +25,8 @@ from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.completion import PENDING_SECONDS
-from adloco_p2p.core.peer.lifecycle import ALONE, HANDOVER_SECONDS, NOT_THE_MODEL
+from adloco_p2p.core.peer.finishing import ALONE, NOT_THE_MODEL
+from adloco_p2p.core.peer.lifecycle import HANDOVER_SECONDS
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort, Liar

@@ -5,7 +5,7 @@ from typing import Literal
 
 from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.core.model.telemetry import Plan
-from adloco_p2p.core.planning.link_periods import TRIAL_ROUNDS
+from adloco_p2p.core.planning.link_periods import TRIAL_ROUNDS, is_benched_by
 from adloco_p2p.views import units
 from adloco_p2p.views.records import RoundResult
 
@@ -47,9 +47,8 @@ def slow_peer(plan: Plan, results: Iterable[RoundResult], *, codec: str, me: str
 
 
 def waits_for_its_link(plan: Plan, peer: str) -> bool:
-    """Whether its link keeps it on the bench: it has no instance, and the plan's reason names it
-    (`core/planning/link_periods.py`). Shortly before its link is tried it has one."""
-    return _is_benched(plan, peer) and all(share.peer != peer for planned in plan.instances for share in planned.hosts)
+    """Whether its link keeps it on the bench, without an instance: it has one shortly before its link is tried."""
+    return is_benched_by(plan.reason, peer) and all(share.peer != peer for planned in plan.instances for share in planned.hosts)
 
 
 def link_words(plan: Plan, peer: str) -> str:
@@ -58,17 +57,13 @@ def link_words(plan: Plan, peer: str) -> str:
     return f"{rate * 8 / 1e6:.3g} Mbit/s up would hold the others up; its link is tried every {TRIAL_ROUNDS} rounds"
 
 
-def _is_benched(plan: Plan, peer: str) -> bool:
-    return f"{peer} is benched" in plan.reason
-
-
 def _left_out(plan: Plan, me: str) -> str:
     """By `core/planning/link_periods.py`."""
     rates = {entry.peer: entry.upload_bytes_per_second for entry in plan.roster}
     every = {share.peer: share.averages_every for planned in plan.instances for share in planned.hosts}
     found = []
     for peer in sorted(rates, key=lambda peer: (peer != me, peer)):
-        is_benched = _is_benched(plan, peer)
+        is_benched = is_benched_by(plan.reason, peer)
         if is_benched or every.get(peer, 1) > 1:
             what = "waits on the bench" if is_benched else f"is in one of {every[peer]} averages"
             name = "this peer" if peer == me else peer

@@ -47,7 +47,7 @@ def claims(state: Callable[[PeerId], Digest]) -> Outgoing:
 
 def _last_of(machine: Machine, peer: PeerId) -> RunComplete | None:
     assert machine.process is not None
-    return machine.process.peer._lifecycle._completion._ended.get(peer)
+    return machine.process.peer._finishing._completion._ended.get(peer)
 
 
 def never_done(_machine: Machine, _peer: PeerId, message: object) -> Sent:

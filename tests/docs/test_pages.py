@@ -18,6 +18,8 @@ HISTORY = REPOSITORY / "CHANGELOG.md"
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*\.(?:py|md|yaml|toml|sh|proto|svg|js|gz)|(?!\d)[\w.-]+(?:/[\w.-]+)+/?|[\w-]+/")
+LINK = re.compile(r"\]\(([\w./-]*)#([\w-]+)\)")
+"""The page, empty where it is the same one, and the heading."""
 NAME = re.compile(r"_?[A-Za-z]\w*(?:\.\w+)*(?:\(\))?")
 IN_FILE = re.compile(r"`(\w+)` in `([\w/]+\.py)`|`([\w/]+\.py)` \(`(\w+)`\)")
 """A name and its file: "`STEPS` in `core/averaging/outer_round.py`", or the other way round in the glossary."""
@@ -46,6 +48,12 @@ def paths_in(page: Path) -> Iterator[str]:
     yield from (word for word in quoted_in(page) if PATH.fullmatch(word) and word not in OF_A_RUN | MADE_BY_THE_READER)
 
 
+def headings_of(page: Path) -> set[str]:
+    """As the end of a link names them."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def is_there(path: str, page: Path) -> bool:
     """From the repository, the package or the folder of the page; a bare file name anywhere in the repository."""
     if any((root / path).exists() for root in (REPOSITORY, PACKAGE, page.parent)):
@@ -64,6 +72,12 @@ def test_a_path_that_is_gone_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("See `core/apportion.py`, `core/model/scalars.py`, `swarm/mesh/`, `left_out.py` and `scalars.py`.\n")
     assert [path for path in paths_in(page) if not is_there(path, page)] == ["core/apportion.py", "swarm/mesh/", "left_out.py"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_every_link_on_a_page_leads_to_a_heading(page: Path) -> None:
+    links = [(page.parent / path if path else page, heading) for path, heading in LINK.findall(page.read_text())]
+    assert not [(path, heading) for path, heading in links if heading not in headings_of(path)]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != HISTORY], ids=shown)

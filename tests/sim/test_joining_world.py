@@ -7,7 +7,7 @@ import pytest
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.core.peer.lifecycle import NOT_THE_MODEL
+from adloco_p2p.core.peer.finishing import NOT_THE_MODEL
 from adloco_p2p.sim import links
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.world import World, rules_of_one

@@ -11,7 +11,8 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.peer.lifecycle import ALONE, LAST_CHECKPOINT, NO_FINAL_MODEL, NOT_THE_MODEL
+from adloco_p2p.core.peer.finishing import ALONE, NO_FINAL_MODEL, NOT_THE_MODEL
+from adloco_p2p.core.peer.lifecycle import LAST_CHECKPOINT
 from adloco_p2p.sim.adversary import Liar
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of

@@ -104,7 +104,7 @@ class Acceptor:
         )
 
     def _refuse(self, ballot: Ballot, silent: Sequence[PeerId], now: float) -> bool:
-        """Send the refusal, if there is a reason for one. Whether there was."""
+        """Send the refusal, if there is a reason for one. Returns whether there was."""
         refusal = self.refusal(ballot, silent, now)
         if refusal is None:
             return False
@@ -130,7 +130,7 @@ class Acceptor:
         self._values.ask_for(digest, sender)
 
     def accept(self, now: float) -> bool:
-        """Ack the highest proposal that no promise forbids, once its value is checked. Whether anything was done."""
+        """Ack the highest proposal that no promise forbids, once its value is checked. Returns whether anything was done."""
         for proposal, digest in self._learner.ranked_proposals():
             proposer = proposal.ballot.peer
             if self.promised is not None and proposal.ballot < self.promised:
@@ -205,7 +205,7 @@ class Acceptor:
     # --- votes -------------------------------------------------------------------------------------------------------
 
     def cast_vote(self, now: float) -> bool:
-        """Vote for a value that a majority acked; abstain if the vote of this slot is given to another. Whether it did."""
+        """Vote for a value that a majority acked; abstain if this slot's vote is given to another. Returns whether it did."""
         me = self._context.me
         for proposal, digest in self._learner.chosen_proposals():
             ballot, absent = proposal.ballot, proposal.absent

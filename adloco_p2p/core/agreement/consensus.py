@@ -201,7 +201,7 @@ class Consensus:
         return self._flush(now)
 
     def state(self, statement: Decree) -> str:
-        """A signer's statement, or evidence, to be carried by the next plan. Why it cannot be; empty where it can."""
+        """Have the next plan carry a signer's statement, or evidence. Returns why it cannot; empty where it can."""
         return self._context.statements.note(statement, self.ledger)
 
     def _is_let_in(self, request: JoinRequest, sender: PeerId, now: float) -> bool:
@@ -466,8 +466,9 @@ class Consensus:
             self._context.emit(*self._exchange.serve(self.ledger, peer, after=newest, now=now))
 
     def _send_settled(self, peer: PeerId, head: Sequence[Digest]) -> bool:
-        """Give a member of a large roster whose ledger ends right before the last entry its certificate, the first time: it
-        took part in that slot and lacks that alone, which is on its way. An entry is much longer. Whether that was done."""
+        """The first time that a member of a large roster asks whose ledger ends right before the last entry, send it only the
+        certificate: it took part in that slot and has the rest of the entry, which is much longer. Returns whether it was
+        sent."""
         entry = self._settled
         is_one_behind = entry is not None and tuple(head) == (entry.value.parent,)
         if entry is None or not is_one_behind or peer in self._served or peer not in self.slot.members:
@@ -482,7 +483,7 @@ class Consensus:
 
     def _supply_settled(self, sender: PeerId, message: Pull) -> bool:
         """Give a member the reports that it lacks for the plan that was decided last here: it has the value, and most of the
-        entry. Whether that was done."""
+        entry. Returns whether any were sent."""
         entry = self._settled
         if entry is None or message.parent != entry.value.parent or sender not in self.slot.members:
             return False

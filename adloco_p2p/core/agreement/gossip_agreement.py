@@ -160,7 +160,7 @@ class GossipAgreement:
         return list(self.members.leave(now))
 
     def state(self, statement: Decree) -> str:
-        """Pass on a signer's statement, or evidence, until a plan carries it. Why none will; empty where one may."""
+        """Pass on a signer's statement, or evidence, until a plan carries it. Returns why none will; empty where one may."""
         return self.consensus.state(statement)
 
     def refusal(self) -> str:
@@ -183,9 +183,9 @@ class GossipAgreement:
         return self.tick(now)
 
     def _with_changes(self, outcomes: list[Outcome], now: float) -> list[Outcome]:
-        """And then: members that stopped counting since the last call, also those that a plan left out, and members that count
-        again. A member that came and went between two calls is gone too: a plan counts on it. A passive member receives no
-        beats that rise, so it receives neither."""
+        """The outcomes, then the members that stopped counting since the last call, also those that a plan left out, and those
+        that count again. A member that came and went between two calls is gone too: a plan counts on it. A passive member
+        receives no beats that rise, so it receives neither."""
         if self.members.is_passive:
             return outcomes
         living, plans = self.members.living(now), _plans(outcomes)

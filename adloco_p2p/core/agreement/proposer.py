@@ -138,7 +138,7 @@ class Proposer:
     # --- ballots -----------------------------------------------------------------------------------------------------
 
     def attempt(self, now: float) -> bool:
-        """Begin a ballot if it is this peer's turn. Whether it did."""
+        """Begin a ballot if it is this peer's turn. Returns whether it did."""
         self._note_reports(now)
         if self.ready_at is None or not self._may_propose(now) or now < self._due(self.ready_at, now):
             return False
@@ -191,7 +191,8 @@ class Proposer:
     # --- proposals ---------------------------------------------------------------------------------------------------
 
     def propose(self, now: float) -> bool:
-        """With promises of a majority: repeat what was accepted in the highest ballot, or make a value. Whether it did."""
+        """With promises of a majority, propose what was accepted in the highest ballot, or else a value of this peer's. Returns
+        whether it did."""
         if self._ballot is None or self._has_proposed or self._ballot != self._acceptor.promised:
             return False
         if not self._slot.is_quorum(self._promises, self._absent):

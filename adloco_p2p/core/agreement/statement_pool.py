@@ -44,7 +44,7 @@ class StatementPool:
         return wrong
 
     def note(self, decree: Decree, ledger: Ledger) -> str:
-        """Keep it until the ledger has it. Why it cannot stand there; empty where it can."""
+        """Keep it until the ledger has it. Returns why it cannot stand there; empty where it can."""
         digest = canonical.digest_once(decree)
         if digest in self._pending or (isinstance(decree, Evidence) and self._is_accused(decree)):
             return ""

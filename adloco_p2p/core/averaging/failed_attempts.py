@@ -80,7 +80,7 @@ class FailedAttempts:
 
 
 def causes(reports: Mapping[PeerId, Ended]) -> dict[PeerId, frozenset[PeerId]]:
-    """Of one attempt, with the live members that each named in vain."""
+    """The causes of the failure of one attempt, with the live members that each named in vain."""
     by_themselves = [member for member, ended in reports.items() if not ended.suspects and ended.because is None]
     if by_themselves:
         return dict.fromkeys(by_themselves, frozenset())

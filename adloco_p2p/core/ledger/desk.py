@@ -23,7 +23,7 @@ class Desk:
         self._has_wrong_sum = False
 
     def problem(self, decree: Decree) -> str:
-        """Why it cannot stand in the value; empty where it can. The next one is judged after it."""
+        """Why the statement cannot stand in the value; empty where it can. The next one is judged after it."""
         if isinstance(decree, Evidence):
             return self._problem_of_evidence(decree)
         about = f" about {decree.subject}" if decree.subject else ""

@@ -124,7 +124,7 @@ class CatchingUp:
         return effects
 
     def pass_over_the_rest(self) -> list[Effect]:
-        """To the end of the run, which others have come to: their state after the last plan is all that is needed yet."""
+        """Go to the end of the run, which others have reached: only their state after the last plan is still needed."""
         last = self._book.newest.round
         effects = self._fast_forward(last)
         self._state.opened = last

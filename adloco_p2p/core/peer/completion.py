@@ -63,6 +63,10 @@ class CompletionBarrier:
         """Peers that answered that they are not done; the last message of each counts."""
 
     @property
+    def has_begun(self) -> bool:
+        return self._own is not None
+
+    @property
     def liars(self) -> tuple[PeerId, ...]:
         """Members that signed two different claims about the end of this history."""
         return self._claims.liars if self._claims is not None else ()
@@ -70,7 +74,7 @@ class CompletionBarrier:
     def begin(
         self, *, plan: Digest, state: Digest | None, is_agreed: bool, roster: Sequence[PeerId], now: float
     ) -> list[Effect]:
-        """Send it to all others. A peer that comes here again, with the state of the others, keeps to its claim."""
+        """Send the end of the run to all others. A peer that comes here again, with the others' state, keeps to its claim."""
         if self._claims is None or self._claims.own.plan != plan:
             claim = FinalClaim(peer=self.me, plan=plan, state=state, is_agreed=is_agreed)
             self._claims = FinalClaims(replace(claim, signature=self._sign(claim.payload)), roster, self._verify)
@@ -132,13 +136,13 @@ class CompletionBarrier:
         return self._sent == self._claims.digest and now >= self._changed_at + SETTLED_SECONDS
 
     def is_last_word(self, now: float) -> bool:
-        """Since this was asked first no claim has been on its way any more: that a peer has gone may be known before its claim
-        is here."""
+        """Whether this was asked first so long ago that no claim is on its way any more: that a peer has gone may be known
+        before its claim is here."""
         self._unsure_since = now if self._unsure_since is None else self._unsure_since
         return now >= self._unsure_since + SETTLED_SECONDS
 
     def may_go(self, now: float, gone: Collection[PeerId]) -> bool:
-        """And none of them has another state, which it would exchange for that of this peer."""
+        """The wait is over, and no other peer has another state, which it would exchange for that of this peer."""
         return self.is_over(now, gone) and self._is_enough(self._elsewhere(gone), now)
 
     def _is_enough(self, awaited: Collection[PeerId], now: float) -> bool:
@@ -151,13 +155,13 @@ class CompletionBarrier:
         return any(self._is_at(peer, plan) for peer in others) and not self._missing(plan, others, gone)
 
     def final_state(self, voters: Sequence[PeerId]) -> FinalState | None:
-        """Of the run; see `FinalClaims.final_state`."""
+        """The final state of the run; see `FinalClaims.final_state`."""
         if self._own is None or self._claims is None:
             return None
         return self._claims.final_state(voters, self._held(self._own.plan) | {self.me: self._own.state})
 
     def state_of_most(self, plan: Digest, roster: Sequence[PeerId], voters: Sequence[PeerId]) -> FinalState | None:
-        """Of the run, for a peer that has not come to its last plan: that of more than half of the voters, if there is one."""
+        """The final state of more than half of the voters, if there is one, for a peer that has not come to the last plan."""
         claims = self._before_own
         if claims is None or claims.own.plan != plan:
             nothing = FinalClaim(peer=self.me, plan=plan, state=None, is_agreed=False)

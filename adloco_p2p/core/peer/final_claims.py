@@ -19,7 +19,7 @@ CLAIMS_KEPT = 2
 
 
 class FinalClaims:
-    """Those about one last plan that one peer counts."""
+    """The claims about one last plan that one peer counts."""
 
     def __init__(self, own: FinalClaim, roster: Iterable[PeerId], verify: Verify) -> None:
         self.own = own
@@ -33,8 +33,9 @@ class FinalClaims:
 
     @property
     def digest(self) -> Digest:
-        """Of what counts, the same wherever it does: neither the order in which claims came, nor their signatures, of which
-        there are several for one content, nor which two of its claims a peer has of a member that signed more."""
+        """Of the claims that count: equal on two peers that count the same. It depends neither on the order in which claims
+        came, nor on their signatures, of which one content may have several, nor on which two of the claims of a member that
+        signed more a peer has."""
         if self._digest is None:
             liars, claims = self.liars, sorted((claim.peer, claim.state or "", claim.is_agreed) for claim in self.all)
             self._digest = canonical.digest((liars, [counted for counted in claims if counted[0] not in liars]))
@@ -51,8 +52,8 @@ class FinalClaims:
         return tuple(peer for peer, claims in sorted(self._known.items()) if len(claims) > 1)
 
     def take(self, claims: Iterable[FinalClaim]) -> None:
-        """Those that are new, of members and about this plan, and that their authors signed. No honest message has more than
-        CLAIMS_KEPT of one author; further ones are not verified."""
+        """Count the claims that are new, about this plan, and signed by a member. No honest message has more than CLAIMS_KEPT
+        of one author; further ones are not verified."""
         verified: Counter[PeerId] = Counter()
         for claim in claims:
             known = self._known.get(claim.peer)
@@ -64,10 +65,11 @@ class FinalClaims:
                 self._digest = None
 
     def final_state(self, voters: Sequence[PeerId], held: Mapping[PeerId, Digest | None]) -> FinalState | None:
-        """Of the run, by the claims of the `voters`, in the order in which they joined: that of more than half of them, dead or
-        alive; else one to which a majority agreed on every step, by the word of its holders; else that of most; else that of
-        the first. Where no voter has one, by the claims of the others, of which no number is a majority. None where nobody has
-        one. `held`: the states that members hold by now. Those that took this one count for it, too."""
+        """The state of the run, by the claims of the `voters`, which come in the order in which they joined: the one of more
+        than half of them, dead or alive; else one to which a majority agreed on every step, by the word of its holders; else
+        the one with most claims; else the first voter's. Where no voter claims a state, the claims of the others decide
+        likewise, but no number of them is a majority. None where nobody claims one. `held`: the states that members hold by
+        now. A member that took the state of the run over counts for it, too."""
         claims = {peer: known[0] for peer, known in self._known.items() if len(known) == 1 and known[0].state is not None}
         states: dict[Digest, list[PeerId]] = {}
         counted = [peer for peer in voters if peer in claims]

@@ -1,4 +1,4 @@
-"""Whether this peer trains, ends, pauses or stops: what the user asks, and the end of the run.
+"""Whether this peer trains, ends, pauses or stops: what the user asks. `finishing.py` has the end of the run.
 
 `STEPS` names every step from one stage to another. A peer that ends begins no round after `last_round`; where it alone hosts
 an instance it then waits for others to fetch the state. A peer that has the finished model waits for the others; where another
@@ -8,26 +8,18 @@ history wins meanwhile, the model is not that of the run, and the peer goes on.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from math import isfinite
 
-from adloco_p2p.core.model import canonical, telemetry
-from adloco_p2p.core.model.events import (
-    Commanded,
-    Effect,
-    Outcome,
-    Send,
-    StateServed,
-    Stop,
-)
-from adloco_p2p.core.model.messages import AverageDigest, RunComplete
+from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.events import Commanded, Effect, Outcome, Send, StateServed, Stop
+from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.protocol import CANNOT_FOLLOW, UPGRADE_REMEDY, unfollowed
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.catch_up import CatchingUp
-from adloco_p2p.core.peer.completion import CompletionBarrier
 from adloco_p2p.core.peer.fetching import Fetching
-from adloco_p2p.core.peer.plan_book import FinalState, PlanBook
+from adloco_p2p.core.peer.finishing import Finishing
+from adloco_p2p.core.peer.plan_book import PlanBook
 from adloco_p2p.core.peer.reporting import Reporting
 from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
@@ -43,18 +35,7 @@ NOBODY_THERE = "E315"
 
 OUTGROWN = "E316"
 """The run follows a newer protocol than this version."""
-NOT_THE_MODEL = "E314"
-"""The run is over, and this peer does not have its model."""
-NO_FINAL_MODEL = "no peer could give this one the final model"
-TOO_LATE = "the others ended the run before this peer had caught up"
-ANOTHER_MODEL = "the others may have ended the run with another model than the one that this peer has"
-
-ALONE = (
-    "most others were not heard at the end, and may have ended the run without this peer: the model that it trained is its"
-    " last checkpoint, which `adloco-peer export` writes"
-)
 LAST_CHECKPOINT = "stopped; the last checkpoint stands"
-NOT_COMPARED = "stopped before the final states were compared; the last checkpoint stands"
 
 
 class Stage(StrEnum):
@@ -106,6 +87,7 @@ class Lifecycle:
         reporting: Reporting,
         catching_up: CatchingUp,
         checkpoints: Checkpoints,
+        finishing: Finishing,
         outcomes: Callable[[Sequence[Outcome], float], list[Effect]],
         transfer_seconds: float,
     ) -> None:
@@ -120,18 +102,12 @@ class Lifecycle:
         self._reporting = reporting
         self._catching_up = catching_up
         self._checkpoints = checkpoints
+        self._finishing = finishing
         self._outcomes = outcomes
-        self._completion = CompletionBarrier(
-            state.me, sign=agreement.sign, verify=agreement.verify, transfer_seconds=transfer_seconds
-        )
         self._handover_seconds = HANDOVER_SECONDS + transfer_seconds
         self._before_waiting = self.stage
-        self._is_exchanging: bool | None = None
-        """Whether the final state of the others is on its way; None: this peer has not asked for it."""
         self._alone: tuple[int, float] | None = None
         """Of a newcomer without a member: its newest round, and since when."""
-        self._is_saved = False
-        """The checkpoint of the run's end is written."""
         self._warned = ""
         """Of a protocol that this version cannot follow, in words."""
         self._handover_until = 0.0
@@ -141,7 +117,7 @@ class Lifecycle:
     def next_deadline(self) -> float | None:
         if self._alone is not None:
             return self._alone_until(self._alone[1])
-        return self._handover_until if self.is_donor else self._completion.next_deadline
+        return self._handover_until if self.is_donor else None
 
     @property
     def is_paused(self) -> bool:
@@ -175,12 +151,6 @@ class Lifecycle:
     def served(self, event: StateServed) -> None:
         self._state.instance(event.instance).served.add((event.round, event.peer))
 
-    def received(self, sender: PeerId, message: RunComplete) -> list[Effect]:
-        return self._completion.received(sender, message)
-
-    def tick(self, now: float) -> list[Effect]:
-        return self._completion.tick(now, self._state.gone)
-
     # --- what the user asks ------------------------------------------------------------------------------------------
 
     def commanded(self, event: Commanded, now: float) -> list[Effect]:
@@ -205,7 +175,7 @@ class Lifecycle:
 
     def _drain(self, event: Commanded, now: float) -> list[Effect]:
         if self.stage is Stage.WAITING:
-            return self._leave_waiting(now)
+            return self._follow(self._finishing.leave(now), now)
         if self.stage is Stage.PAUSED:
             return self._stop(Stop(reason="left while paused", is_finished=False), now)
         if self.stage in (Stage.DRAINING, Stage.HANDING_OVER):
@@ -302,7 +272,7 @@ class Lifecycle:
     def _leave_at_once(self, event: Commanded, now: float) -> list[Effect]:
         """Give up what is under way, save what is complete at a boundary, stop."""
         if self.stage is Stage.WAITING:
-            return self._leave_waiting(now)
+            return self._follow(self._finishing.leave(now), now)
         effects: list[Effect] = [telemetry.Stopping(reason=f"{event.reason}; leaves at once")]
         plan = self._book.get(self._state.opened)
         # The device may hold merged or half applied state, which belongs to no boundary that a restart could begin from.
@@ -313,14 +283,6 @@ class Lifecycle:
             if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
                 effects += self._checkpoints.save_present(boundary, now)
         return effects + self._stop(Stop(reason="left at once", is_finished=False, is_urgent=True), now)
-
-    def _leave_waiting(self, now: float) -> list[Effect]:
-        """Before the others had their time. What is saved as finished is the model of the run."""
-        if self._is_apart():
-            return self._stop(Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL), now)
-        if self._is_agreed(self._book.newest):
-            return self._complete(self._book.newest, now)
-        return self._stop(Stop(reason=NOT_COMPARED, is_finished=False), now)
 
     def give_up(self, reason: str, now: float) -> list[Effect]:
         """Training leads nowhere here. What was saved stays, and nothing more is."""
@@ -337,15 +299,10 @@ class Lifecycle:
             return self._stop(Stop(reason=reason, is_finished=False, error=NOBODY_THERE), now)
         if self._is_busy(now):
             return []
-        if passed := self._pass_over_the_rest():
+        if not self.is_ending and (passed := self._finishing.pass_over_the_rest()):
             return passed
-        if self._fetching.has_given_up:
-            return self._stop(Stop(reason=NO_FINAL_MODEL, is_finished=False, error=NOT_THE_MODEL), now)
-        newest, opened = self._book.newest, self._state.opened
-        is_last_step = opened + 1 == newest.round and self._book.has_others(newest, self._state.gone)  # they still serve states
-        is_arriving = opened == newest.round or is_last_step or bool(self._fetching.under_way)
-        if not is_arriving and self.have_others_ended():
-            return self._stop(Stop(reason=TOO_LATE, is_finished=False, error=NOT_THE_MODEL), now)
+        if missed := self._finishing.missed():
+            return self._stop(missed, now)
         if not self.is_ending or self._has_rounds_left():
             return []
         if self._waits_for_successors(now):
@@ -456,138 +413,29 @@ class Lifecycle:
 
     # --- the end of the run ------------------------------------------------------------------------------------------
 
-    def have_others_ended(self) -> bool:
-        newest = self._book.newest
-        digest = self._book.digests[newest.round]
-        return newest.is_last and self._completion.are_all_done(digest, _peers_of(newest), self._state.gone)
-
     def finish(self, now: float) -> list[Effect]:
-        """Once the last plan is applied and its instance evaluated, save the model and announce that to the others."""
-        plan = self._book.get(self._state.opened)
-        if plan is None or self._state.opening is not None or not plan.is_last:
-            return []
-        final, mine = self._state.final, self._book.mine(plan)
-        if mine and final is None:
-            return self._evaluate_exchanged(plan)
-        loss = final.heldout_loss if final is not None else None
-        if loss is not None and not isfinite(loss):
-            return self.give_up(f"training has diverged: the held-out loss after round {plan.round} is not finite", now)
-        is_agreed = self._is_agreed(plan)
-        self._is_saved = is_agreed and not self._is_apart()
-        effects = self._save_final(plan, now, is_finished=self._is_saved) if is_agreed else []
-        totals = canonical.to_plain(self._checkpoints.totals(now))
-        losses = final.heldout_losses if final is not None else ()
-        finished = telemetry.Finished(round=plan.round, heldout_loss=loss, heldout_losses=losses, **totals)
-        logs: list[Effect] = [finished] if self._book.is_on_roster(plan) else []
-        self._before_waiting = self.stage
-        self._enter(Stage.WAITING)
-        state = final.state_digest if final is not None else None
-        digest, roster = self._book.digests[plan.round], _peers_of(plan)
-        sent = self._completion.begin(plan=digest, state=state, is_agreed=is_agreed, roster=roster, now=now)
-        return [*effects, *logs, *sent]
+        return self._follow(self._finishing.finish(now), now)
 
-    def _is_agreed(self, plan: RoundPlan) -> bool:
-        """A majority agreed on every step to this peer's states after the last plan, or has reported them since. Without a seat
-        it has none."""
-        is_own = self._is_exchanging is None
-        return self._book.is_on_roster(plan) and all(
-            self._state.known(instance).doubtful_from is None or (is_own and self._state.is_reported(plan, instance))
-            for instance in self._book.mine(plan)
-        )
-
-    def _complete(self, plan: RoundPlan, now: float) -> list[Effect]:
-        """With the model of the run, which is saved as that."""
-        saves = [] if self._is_saved else self._save_final(plan, now)
-        return [*saves, *self._stop(Stop(reason="the run is complete", is_finished=True), now)]
-
-    def _is_apart(self) -> bool:
-        """Most of those that decided may have ended the run without this peer, and those that are here."""
-        return self._agreement.may_be_apart(is_alone=_peers_of(self._book.newest) == [self._state.me])
-
-    def _save_final(self, plan: RoundPlan, now: float, *, is_finished: bool = True) -> list[Effect]:
-        saves = [self._checkpoints.save(instance, plan.round) for instance in self._book.mine(plan)]
-        return [*saves, *self._checkpoints.complete(plan.round, now, is_finished=is_finished)]
+    def wait(self, now: float) -> list[Effect]:
+        return self._follow(self._finishing.wait(now), now)
 
     def reopen(self) -> list[Effect]:
         """Another history has won. Where the run was complete in the one that lost, it goes on."""
-        self._is_exchanging = None
+        self._finishing.reopen()
         if not self.is_waiting:
             return []
         self._enter(self._before_waiting)
-        self._completion.withdraw()
         return [telemetry.Resumed(round=self._state.opened + 1)]
 
-    def wait(self, now: float) -> list[Effect]:
-        """The run is complete here: stop once the others have the model too. A peer with another final state than that of the
-        run fetches it, once. One that does not get it, or of whose state nothing shows that it is that of the run, ends with
-        an error."""
-        plan, gone = self._book.newest, self._state.gone
-        if not self._completion.is_over(now, gone):
-            return []
-        if not self._book.is_on_roster(plan):
-            return self._stop(Stop(reason=TOO_LATE, is_finished=False, error=NOT_THE_MODEL), now)
-        run = self._completion.final_state(voters_of(self._book, plan))
-        final, is_agreed = self._state.final, self._is_agreed(plan)
-        has_it = run is None or final is None or run.digest == final.state_digest
-        if run is not None and not has_it and (run.is_of_most or not is_agreed) and self._is_exchanging is None:
-            return self._exchange(run, self._book.mine(plan))
-        if has_it and not self._completion.may_go(now, gone):
-            return []
-        if self._is_apart():
-            return self._stop(Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL), now)
-        is_sure = run is None or not (run.is_disputed or (run.is_agreed and not has_it))
-        if (is_agreed and is_sure) or (has_it and run is not None and run.is_agreed):
-            return self._complete(plan, now)
-        if not self._completion.is_last_word(now):
-            return []
-        saves = self._save_final(plan, now, is_finished=False) if is_agreed else []
-        return [*saves, *self._stop(Stop(reason=ANOTHER_MODEL, is_finished=False, error=NOT_THE_MODEL), now)]
-
-    def _exchange(self, run: FinalState, mine: Sequence[InstanceId]) -> list[Effect]:
-        """This peer's final state for that of the run."""
-        self._enter(self._before_waiting)
-        self._completion.withdraw()
-        self._state.final = None
-        for instance in mine:
-            self._state.instance(instance).give_up()
-        return self._fetch_final(run, "the final state of this peer is not that of the run; fetching that of the others")
-
-    def _fetch_final(self, run: FinalState, reason: str) -> list[Effect]:
-        self._book.final, self._is_exchanging = run, True
-        return [telemetry.Warning(key="final state", message=reason, active=True)]
-
-    def _pass_over_the_rest(self) -> list[Effect]:
-        """Where most of those that decide have ended the run, and this peer lacks a state on the way, which none may have any
-        more, it needs only their final one. A member may have claimed two: so it doubts that until all have compared."""
-        last, opened = self._book.newest, self._state.opened
-        is_lacking = any(instance not in self._state.held for instance in self._book.sources(last))
-        if not last.is_last or opened >= last.round or self.is_ending or self._fetching.under_way or not is_lacking:
-            return []
-        run = self._completion.state_of_most(self._book.digests[last.round], _peers_of(last), voters_of(self._book, last))
-        if run is None or all(peer in self._state.gone for peer in run.holders):
-            return []
-        reason = "this peer lacks a state before the last round; fetching the final one of the others"
-        return [*self._catching_up.pass_over_the_rest(), *self._fetch_final(replace(run, is_agreed=False), reason)]
-
-    def _evaluate_exchanged(self, plan: RoundPlan) -> list[Effect]:
-        is_here = all(self._state.is_at(instance, plan.round) for instance in self._book.mine(plan))
-        if not (self._is_exchanging and is_here):
-            return []
-        self._is_exchanging, self._book.final = False, None
-        ended = telemetry.Warning(key="final state", message="the exchange has ended", active=False)
-        return [ended, *self._state.final_evaluations(plan)]
-
-
-def voters_of(book: PlanBook, plan: RoundPlan) -> list[PeerId]:
-    """Whose final states decide after the last plan: hosts that had work in the last round, in the order of their joining."""
-    before = book.get(plan.round - 1)
-    worked = {share.peer for item in (before.instances if before else ()) for share in item.hosts if share.samples > 0}
-    members = [entry.peer for entry in sorted(plan.roster, key=lambda entry: (entry.joined_round, entry.peer))]
-    return [peer for peer in members if peer in worked] or members
-
-
-def _peers_of(plan: RoundPlan) -> list[PeerId]:
-    return [roster_entry.peer for roster_entry in plan.roster]
+    def _follow(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Enter the stage that the end of the run asks for: waiting for the others, the one before that again, or stopped."""
+        if self._finishing.has_finished and not self.is_waiting:
+            self._before_waiting = self.stage
+            self._enter(Stage.WAITING)
+        elif self.is_waiting and not self._finishing.has_finished:
+            self._enter(self._before_waiting)
+        last = effects[-1] if effects else None
+        return [*effects[:-1], *self._stop(last, now)] if isinstance(last, Stop) else effects
 
 
 def last_before_handover(book: PlanBook, opened: int, reported: Collection[int], gone: Collection[PeerId]) -> int:

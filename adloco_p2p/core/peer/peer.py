@@ -75,6 +75,7 @@ from adloco_p2p.core.peer.boundary import Boundary
 from adloco_p2p.core.peer.catch_up import CatchingUp
 from adloco_p2p.core.peer.divergence import note_round, reason_to_stop
 from adloco_p2p.core.peer.fetching import Fetching
+from adloco_p2p.core.peer.finishing import Finishing
 from adloco_p2p.core.peer.lifecycle import Lifecycle, Stage
 from adloco_p2p.core.peer.reporting import Reporting
 from adloco_p2p.core.peer.saving import Checkpoints
@@ -134,6 +135,15 @@ class Peer:
             checkpoints=self._checkpoints,
             adaptive_timeout=self._adaptive_timeout,
         )
+        transfer_seconds = slow_transfer_seconds(cadence.state_bytes)
+        self._finishing = Finishing(
+            self._state,
+            agreement=agreement,
+            fetching=self._fetching,
+            catching_up=self._catching_up,
+            checkpoints=self._checkpoints,
+            transfer_seconds=transfer_seconds,
+        )
         self._lifecycle = Lifecycle(
             self._state,
             agreement=agreement,
@@ -141,8 +151,9 @@ class Peer:
             reporting=self._reporting,
             catching_up=self._catching_up,
             checkpoints=self._checkpoints,
+            finishing=self._finishing,
             outcomes=self._outcomes,
-            transfer_seconds=slow_transfer_seconds(cadence.state_bytes),
+            transfer_seconds=transfer_seconds,
         )
 
     @property
@@ -169,7 +180,7 @@ class Peer:
             if not more:
                 break
         self._agreement.note_work(self._state.working())
-        parts = (self._fetching, self._boundary, self._catching_up, self._lifecycle)
+        parts = (self._fetching, self._boundary, self._catching_up, self._lifecycle, self._finishing)
         waits = [part.next_deadline for part in parts]
         waits += [at for outer in self._state.rounds if (at := outer.given_up_at) is not None and at > now]
         self._next_wait = min([instant for instant in waits if instant is not None], default=None)
@@ -252,7 +263,7 @@ class Peer:
             self._has_news = bool(effects) or has_ended_doubt  # a step to another phase is logged
             return effects
         if isinstance(message, RunComplete):
-            return self._lifecycle.received(event.sender, message)
+            return self._finishing.received(event.sender, message)
         outcomes = self._agreement.receive(event.sender, message, now)
         self._has_news = _have_news(outcomes)
         return self._outcomes(outcomes, now)
@@ -262,7 +273,7 @@ class Peer:
         for outer in self._state.rounds:
             effects += self._state.stamped(outer.tick(now))
         self._fetching.tick(now)
-        effects += self._lifecycle.tick(now)
+        effects += self._finishing.tick(now)
         outcomes = self._agreement.tick(now)
         is_due = self._next_wait is not None and self._next_wait <= now
         self._has_news = is_due or bool(effects) or _have_news(outcomes)
@@ -370,7 +381,7 @@ class Peer:
         effects: list[Effect] = []
         for outer in self._state.rounds:
             is_deserted = self._state.is_deserted(outer)
-            is_too_late = outer.share.contributes(outer.round) and self._lifecycle.have_others_ended()
+            is_too_late = outer.share.contributes(outer.round) and self._finishing.have_others_ended()
             if outer.is_given_up(now, is_deserted=is_deserted) and not is_too_late:
                 hosted = self._state.instance(outer.instance)
                 effects += outer.abandon()

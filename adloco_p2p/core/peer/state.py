@@ -165,7 +165,8 @@ class PeerState:
             self.instance(message.instance).early_votes.setdefault(message.round, {})[sender] = vote
 
     def prove(self, instance: InstanceId, number: int) -> bool:
-        """By the votes that are here nobody can have committed an average of that round. Whether a state was in doubt of it."""
+        """By the votes that are here no host can have committed an average of that round. Returns whether a state was in doubt
+        because of it."""
         doubtful = [item for item in self.instances.values() if (instance, number) in item.unproven]
         for item in doubtful:
             item.unproven.remove((instance, number))

@@ -152,6 +152,11 @@ _WORDS = {
 }
 
 
+def is_benched_by(reason: str, peer: str) -> bool:
+    """Whether a plan with this reason has the peer wait on the bench for its link. A plan has no field for it."""
+    return f"{peer} {_WORDS[TRIAL_ROUNDS]}" in reason
+
+
 def _in_words(slow: Mapping[PeerId, LinkPeriod], uplinks: Mapping[PeerId, float], vector_bytes: int) -> str:
     return "; ".join(
         f"{peer} {_WORDS[period.every]} (its link needs {vector_bytes / uplinks[peer]:.3g} s at {uplinks[peer] / 1e6:.3g} MB/s)"

@@ -27,7 +27,7 @@ from adloco_p2p.core.model.events import (
 from adloco_p2p.core.model.messages import FinalClaim, RunComplete
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, RESEND_SECONDS, SETTLED_SECONDS, CompletionBarrier
-from adloco_p2p.core.peer.lifecycle import NOT_THE_MODEL, voters_of
+from adloco_p2p.core.peer.finishing import NOT_THE_MODEL, voters_of
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.peer.plan_book import PlanBook
 from adloco_p2p.core.planning.round_plan import genesis, next_plan

@@ -25,7 +25,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.messages import AverageDigest, CommitVoted
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
-from adloco_p2p.core.peer.lifecycle import NOT_THE_MODEL, TOO_LATE
+from adloco_p2p.core.peer.finishing import NOT_THE_MODEL, TOO_LATE
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, Story, Told, rules
 
 PEERS = (PEER0, PEER1, PEER2)

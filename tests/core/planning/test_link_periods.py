@@ -17,6 +17,7 @@ from adloco_p2p.core.planning.link_periods import (
     TRIAL_ROUNDS,
     LinkPeriod,
     exchange_seconds,
+    is_benched_by,
     link_periods,
 )
 from adloco_p2p.core.planning.placement import InstanceDraft, Turns, place_hosts
@@ -220,6 +221,7 @@ def test_words() -> None:
         "p003 is in every 4th average (its link needs 22.5 s at 2 MB/s); "
         "p004 is benched, and tried every 32 rounds (its link needs 90 s at 0.5 MB/s)"
     )
+    assert [number for number in range(5) if is_benched_by(found.reason, peer(number))] == [4]
 
 
 # --- in plans --------------------------------------------------------------------------------------------------------
