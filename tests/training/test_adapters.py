@@ -13,6 +13,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adloco_p2p.commands.plan import memory_need_of
 from adloco_p2p.config.run_config import LoraConfig, ModelConfig, RunConfig
 from adloco_p2p.errors import ConfigError, DeviceError
 from adloco_p2p.numerics.batch import Batch
@@ -217,6 +218,30 @@ def test_the_frozen_a_follows_the_seed_alone(tmp_path: Path) -> None:
 def test_layers_that_cannot_have_adapters_are_refused(lora: dict[str, Any], named: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=named):
         build(save_base(tmp_path / "base"), **lora)
+
+
+@pytest.mark.parametrize("targets", [("q_proj", "v_prj"), ("q_proj", "all-linear")])
+def test_a_new_run_whose_targets_name_nothing_beside_others_is_refused_and_one_that_exists_goes_on(
+    targets: tuple[str, ...], tmp_path: Path
+) -> None:
+    run = lora_run(save_base(tmp_path / "base"), targets=targets)
+    run = replace(run, data=replace(run.data, sequence_length=LENGTH))
+    peer = hosting(run)
+    for begin in (lambda: peer.start([ONE]), lambda: memory_need_of(run)):
+        with pytest.raises(
+            ConfigError, match=rf"^model\.lora\.targets: {targets[1]} names no layer .* k_proj, lm_head"
+        ) as refused:
+            begin()
+        assert refused.value.code == "E209"
+    memory_need_of(replace(run, model=replace(run.model, digest=weights_digest(run.model))))
+    peer.start([])  # a joiner
+    vector = torch.zeros(peer.num_parameters)
+    peer.adopt(ONE, vector, vector.clone())
+
+
+@pytest.mark.parametrize("targets", [("q_proj", "mlp.down_proj", "lm_head"), ("model.layers.1.self_attn.v_proj",)])
+def test_targets_may_be_parts_of_names(targets: tuple[str, ...], tmp_path: Path) -> None:
+    hosting(lora_run(save_base(tmp_path / "base"), targets=targets)).start([ONE])
 
 
 def test_the_digest_is_of_the_weights_however_they_are_dealt_over_files(tmp_path: Path) -> None:
