@@ -75,8 +75,8 @@ def check_targets(module: Any, lora: LoraConfig) -> None:
         ]
         names = {name.removesuffix(".base_layer").rpartition(".")[2] for name in linear}
         raise ConfigError(
-            f"model.lora.targets: {', '.join(idle)} names no layer with an adapter; leave it out, or name layers among"
-            f" {', '.join(sorted(names))}; all-linear, alone, names all but the head",
+            f"model.lora.targets: no layer that takes an adapter is called {', '.join(idle)}; leave it out, or name layers"
+            f" among {', '.join(sorted(names))}; all-linear, alone, names all but the head",
             code="E209",
         )
 
