@@ -205,6 +205,25 @@ def test_a_plan_without_a_configuration_is_of_the_run_in_the_directory_and_one_t
     assert "name a CONFIG" in capsys.readouterr().err
 
 
+def test_a_plan_names_the_settings_in_which_the_run_of_the_directory_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "mine.yaml"
+    config.write_text("name: mine\nwork:\n  rounds: 2\n")
+    run = load_run(config, []).value
+    with closing(Workdir.open(tmp_path / "run")) as workdir:
+        workdir.adopt(replace(run, author="me", packages={"its": "1"}, data=replace(run.data, digest="ab")))
+    (tmp_path / "run" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events(6)))
+    plan = ["plan", str(config), "--samples", "1000000", "--workdir", str(tmp_path / "run")]
+    assert main(plan) == 0
+    assert "other settings" not in capsys.readouterr().out
+    assert main([*plan, "--set", "work.inner_steps=7"]) == 0
+    there = run.work.inner_steps
+    assert f"had other settings than are planned here: work.inner_steps: 7 here, {there} there\n" in capsys.readouterr().out
+    assert main([*plan, "--json", "--set", "work.inner_steps=7"]) == 0
+    assert json.loads(capsys.readouterr().out)["differs"] == [f"work.inner_steps: 7 here, {there} there"]
+
+
 def test_start_without_a_configuration_goes_on_with_the_run_of_the_directory(tmp_path: Path) -> None:
     mine = RunConfig(name="mine", work=WorkRules(samples=60_000))
     with closing(Workdir.open(tmp_path)) as workdir:

@@ -117,8 +117,13 @@ def _over_file(run: RunConfig, file: Path) -> RunConfig:
         attention=run.data.attention,
         **columns,
     )
-    # a short file will do
-    return replace(run, data=data, batch=replace(run.batch, initial_batch=1), instances=replace(run.instances, data=()))
+    return replace(
+        run,
+        data=data,
+        batch=replace(run.batch, initial_batch=1),  # a short file will do
+        instances=replace(run.instances, data=()),
+        evaluation=replace(run.evaluation, rows=max(2, run.evaluation.rows)),  # one of them may hold a single token
+    )
 
 
 def _on_tasks(arguments: argparse.Namespace) -> int:

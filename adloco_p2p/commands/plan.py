@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.console import say, say_json
+from adloco_p2p.config.fields import differences
 from adloco_p2p.config.load import load_run
-from adloco_p2p.config.local_files import check_sources
+from adloco_p2p.config.local_files import check_sources, with_plain_paths
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.measurers import LEAST_FULL
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
     from adloco_p2p.training.memory_need import MemoryNeed
     from adloco_p2p.views.cost_model import Estimate, Exchange, Link, LookPrice
     from adloco_p2p.views.device_share import DeviceShare
+
+ADDED_BY_START = (
+    "author:",
+    "founders",
+    "packages",
+    "protocol:",
+    "data.digest:",
+    "model.digest:",
+    "model.files:",
+    "model.parent:",
+    "tokenizer.digest:",
+)
+"""Settings that no configuration has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +57,8 @@ class RunEstimate:
     by_method: "Sequence[Estimate]"
     happened: dict[str, int] | None
     """Totals of the directory that was named, if one was."""
+    differs: Sequence[str]
+    """How the settings that are planned (here) differ from those of that directory's run (there)."""
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -89,6 +105,7 @@ def _estimated(arguments: argparse.Namespace, run: RunConfig) -> RunEstimate:
         computing=_computing(arguments, run, link),
         by_method=_estimates(arguments, run, num_samples=num_samples, link=link),
         happened=None if arguments.workdir is None else _happened(arguments),
+        differs=_differences(arguments, run),
     )
 
 
@@ -106,6 +123,7 @@ def _document(run: RunConfig, estimate: RunEstimate) -> dict[str, object]:
         "devices": [asdict(item) for item in estimate.devices],
         "emulated": estimate.emulated or None,
         "happened": estimate.happened,
+        "differs": estimate.differs,
         "device": None if computing is None else {**asdict(computing), "share": computing.share},
     }
 
@@ -125,6 +143,8 @@ def _lines(run: RunConfig, estimate: RunEstimate, *, shards: int) -> Iterator[st
     yield from map(_estimate_line, estimate.by_method)
     if estimate.happened is not None:
         yield _happened_line(estimate.happened)
+    if estimate.differs:
+        yield f"  what happened there had other settings than are planned here: {'; '.join(estimate.differs)}"
 
 
 def _planned_run(arguments: argparse.Namespace) -> RunConfig:
@@ -139,6 +159,15 @@ def _planned_run(arguments: argparse.Namespace) -> RunConfig:
     if arguments.set:
         raise ConfigError("--set: the run of --workdir has its settings; name a CONFIG to plan with others", code="E200")
     return run
+
+
+def _differences(arguments: argparse.Namespace, run: RunConfig) -> list[str]:
+    """Setting by setting, where a configuration and a directory are named; without what `start` adds to a configuration."""
+    from adloco_p2p.storage.workdir import read_run
+
+    if arguments.workdir is None or arguments.config is None or (held := read_run(arguments.workdir)) is None:
+        return []
+    return [line for line in differences(with_plain_paths(run), held) if not line.startswith(ADDED_BY_START)]
 
 
 def _final_samples(workdir: Path | None) -> int | None:
@@ -277,6 +306,7 @@ def _happened_line(happened: dict[str, int]) -> str:
 def memory_need_of(run: RunConfig) -> "MemoryNeed":
     from adloco_p2p.data.tokenizer import open_tokenizer
     from adloco_p2p.numerics.layout import layout_of
+    from adloco_p2p.training.adapters import check_targets
     from adloco_p2p.training.memory_need import memory_need
     from adloco_p2p.training.model import build_model
     from adloco_p2p.training.shards.division import undivided_bytes
@@ -285,6 +315,8 @@ def memory_need_of(run: RunConfig) -> "MemoryNeed":
     check_sources(run)
     vocab_size = open_tokenizer(run.tokenizer).vocab_size
     model = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
+    if run.model.lora.rank and not run.model.digest:  # a run that exists has one, and goes on
+        check_targets(model, run.model.lora)
     return memory_need(
         run,
         layout_of(model),

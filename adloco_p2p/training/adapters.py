@@ -61,6 +61,26 @@ def adapted(base: transformers.PreTrainedModel, lora: LoraConfig, *, seed: int) 
     return module
 
 
+def check_targets(module: Any, lora: LoraConfig) -> None:
+    """Raise ConfigError where a name of `model.lora.targets` is that of no layer with an adapter, beside names that are: `peft`
+    passes over it, and less would be trained than was meant."""
+    if lora.targets == ("all-linear",):
+        return
+    have = [f".{name}" for name in module.base_model.targeted_module_names]
+    idle = [target for target in lora.targets if not any(name.endswith(f".{target}") for name in have)]
+    if idle:
+        kinds = torch.nn.Linear, transformers.pytorch_utils.Conv1D
+        linear = [
+            name for name, layer in module.base_model.model.named_modules() if isinstance(layer, kinds) and ".lora_" not in name
+        ]
+        names = {name.removesuffix(".base_layer").rpartition(".")[2] for name in linear}
+        raise ConfigError(
+            f"model.lora.targets: no layer that takes an adapter is called {', '.join(idle)}; leave it out, or name layers"
+            f" among {', '.join(sorted(names))}; all-linear, alone, names all but the head",
+            code="E209",
+        )
+
+
 def _more_than_linear(base: torch.nn.Module) -> list[str]:
     """Names of modules that inherit from a linear layer and compute something else, such as Llama 4's routers, which return two
     tensors: `peft` takes them for linear layers."""

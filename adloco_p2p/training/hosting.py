@@ -21,7 +21,7 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import ConfigError, DeviceError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.layout import Layout, flatten
-from adloco_p2p.training.adapters import draw_adapter_
+from adloco_p2p.training.adapters import check_targets, draw_adapter_
 from adloco_p2p.training.assessment import ROWS_AT_ONCE, Steps, assessed, row_losses
 from adloco_p2p.training.compiling import check_can_compile
 from adloco_p2p.training.data_parallel import Team
@@ -69,6 +69,12 @@ class Hosting(HostedInstances):
         self._heldout: list[tuple[float, Batch]] = []
         """Held-out rows, and how much their loss counts: of all data, or of each data set of the mixture."""
         self._heldout_losses: dict[InstanceId, tuple[float, ...]] = {}
+
+    def start(self, instances: Sequence[InstanceId]) -> None:
+        """Raises ConfigError for adapters that the run's author cannot have meant: here, because runs that exist go on."""
+        if instances and self._run.model.lora.rank:
+            check_targets(self._shell.module, self._run.model.lora)
+        super().start(instances)
 
     def _configured(self, run: RunConfig, peer_config: PeerConfig) -> dict[str, torch.device]:  # noqa: ARG002
         """The devices of local parameters by their names, ready for work."""

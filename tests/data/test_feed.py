@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adloco_p2p.commands.evaluation import _over_file
 from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data import indexing
@@ -282,6 +283,16 @@ def test_drawn_heldout_rows_of_one_token(private_cache: Path, tmp_path: Path, ha
         drawn(short, rows=1), private_cache
     )
     opened(drawn(next(seed for seed in range(100) if predicted(seed)), rows=1), private_cache)
+
+
+def test_a_run_that_draws_one_row_is_evaluated_on_a_file_whose_last_row_has_one_token(
+    private_cache: Path, tmp_path: Path
+) -> None:
+    write_text(tmp_path / "a.txt", [f"{1:032d}"])
+    run = run_over(source="python")
+    for seed in range(8):
+        evaluated = _over_file(replace(run, evaluation=replace(run.evaluation, rows=1, seed=seed)), tmp_path / "a.txt")
+        assert opened(evaluated, private_cache).heldout(evaluated.evaluation.rows).num_predicted_tokens == 31
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -13,16 +13,22 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adloco_p2p.config.run_config import LoraConfig, ModelConfig, RunConfig
+from adloco_p2p.commands.plan import memory_need_of
+from adloco_p2p.config.run_config import AveragingConfig, LoraConfig, ModelConfig, RunConfig
+from adloco_p2p.core.model.lineage import Fork, Merge
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import ConfigError, DeviceError
+from adloco_p2p.numerics.aggregate import aggregate
+from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.layout import flatten, layout_of, unflatten_
 from adloco_p2p.training.adapters import draw_adapter_, merged, save_adapter
 from adloco_p2p.training.memory_search import step_bytes
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.pretrained import stored_dtype, weights_digest
 from adloco_p2p.training.shell import ModelShell
-from tests.training.small_run import LENGTH, ONE, RUN, TWO, VOCAB_SIZE, effect, hosting, train_round
+from tests.training.small_run import LENGTH, ONE, RUN, TWO, VOCAB_SIZE, effect, hosting, never, silent, train_round
 
 ARCHITECTURES: dict[str, dict[str, object]] = {
     "llama": {"tie_word_embeddings": True},
@@ -219,6 +225,30 @@ def test_layers_that_cannot_have_adapters_are_refused(lora: dict[str, Any], name
         build(save_base(tmp_path / "base"), **lora)
 
 
+@pytest.mark.parametrize("targets", [("q_proj", "v_prj"), ("q_proj", "all-linear")])
+def test_a_new_run_whose_targets_name_nothing_beside_others_is_refused_and_one_that_exists_goes_on(
+    targets: tuple[str, ...], tmp_path: Path
+) -> None:
+    run = lora_run(save_base(tmp_path / "base"), targets=targets)
+    run = replace(run, data=replace(run.data, sequence_length=LENGTH))
+    peer = hosting(run)
+    for begin in (lambda: peer.start([ONE]), lambda: memory_need_of(run)):
+        with pytest.raises(
+            ConfigError, match=rf"^model\.lora\.targets: no layer .* is called {targets[1]}; .* k_proj, lm_head"
+        ) as refused:
+            begin()
+        assert refused.value.code == "E209"
+    memory_need_of(replace(run, model=replace(run.model, digest=weights_digest(run.model))))
+    peer.start([])  # a joiner
+    vector = torch.zeros(peer.num_parameters)
+    peer.adopt(ONE, vector, vector.clone())
+
+
+@pytest.mark.parametrize("targets", [("q_proj", "mlp.down_proj", "lm_head"), ("model.layers.1.self_attn.v_proj",)])
+def test_targets_may_be_parts_of_names(targets: tuple[str, ...], tmp_path: Path) -> None:
+    hosting(lora_run(save_base(tmp_path / "base"), targets=targets)).start([ONE])
+
+
 def test_the_digest_is_of_the_weights_however_they_are_dealt_over_files(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base", dtype=torch.bfloat16)
     model = ModelConfig(pretrained=str(base))
@@ -316,6 +346,46 @@ def test_a_snapshot_holds_the_adapter_only_and_goes_on_exactly(freeze_a: bool, t
     train_round(again, effect(ONE, 1))
     assert again.digests(ONE) == peer.digests(ONE)
     assert again.evaluate(ONE) == peer.evaluate(ONE)
+
+
+@pytest.mark.parametrize(
+    "averaging",
+    [
+        AveragingConfig(codec="int8", fragments=2),
+        AveragingConfig(codec="topk2", aggregation="robust"),
+        AveragingConfig(codec="sign", aggregation="clip"),
+    ],
+)
+def test_hosts_of_adapters_share_their_bytes_through_codecs_fragments_rules_a_fork_and_a_merge(
+    averaging: AveragingConfig, tmp_path: Path
+) -> None:
+    run = replace(lora_run(save_base(tmp_path / "base")), averaging=averaging)
+    peers = [hosting(run, me=PeerId(f"host {place}")) for place in range(4)]
+    rule, codec = rule_named(averaging.aggregation, division=averaging.division), codec_named(averaging.codec)
+
+    def averaged(instance: InstanceId, number: int) -> None:
+        for place, peer in enumerate(peers):
+            work = effect(instance, number, first_sample=100 * number + 20 * place)
+            assert peer.run_inner(work, should_stop=never, on_progress=silent) is not None
+        vectors = [peer.pseudo_gradient(instance) for peer in peers]
+        made = aggregate(vectors, [20] * 4, [5] * 4, rule=rule, codec=codec)
+        for peer, residual in zip(peers, made.residuals, strict=True):
+            peer.apply_outer(instance, made.vector, round=number, residual=residual)
+        assert len({peer.digests(instance) for peer in peers}) == 1
+
+    for peer in peers:
+        peer.start([ONE])
+    before = peers[0].evaluate(ONE)
+    for number in range(4):
+        averaged(ONE, number)
+    assert peers[0].evaluate(ONE) < before
+    for peer in peers:
+        peer.transition([Fork(source=ONE, targets=(TWO,))], [])
+    averaged(TWO, 4)
+    assert peers[0].digests(TWO) != peers[0].digests(ONE)
+    for peer in peers:
+        peer.transition([], [Merge(sources=(ONE, TWO), target=ONE, weights=(0.5, 0.5), reason="a test")])
+    assert len({peer.digests(ONE) for peer in peers}) == 1
 
 
 def test_a_drawn_adapter_overwrites_the_vector_it_is_drawn_into(tmp_path: Path) -> None:
