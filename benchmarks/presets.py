@@ -5,7 +5,7 @@ python -m benchmarks.presets report               the table from both, into docs
 
 Codec, feedback, reduction and outer step are the product's, by the preset; the inner steps of all hosts are computed at once
 (`benchmarks/robustness/training.py`), one row a host and step. A run of 8 hosts and 64 rounds takes 20 s of an idle core with
-20,864 parameters, and some three minutes with 286,848 (`--width 144`).
+20,864 parameters, and some three minutes with 286,272 (`--width 144`).
 """
 
 import argparse

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from adloco_p2p.config.run_config import AVERAGING_PRESETS
-from adloco_p2p.views.cost_model import MEASURED_PRICES
+from adloco_p2p.views.cost_model import MEASURED_PRICES, PRICED
 from benchmarks.method.store import read_records
 from benchmarks.presets import KEPT, WAYS, Cell, Noise, bytes_up, codecs_of, key_of, price_of, run_of, table
 
@@ -50,6 +50,8 @@ def test_a_warm_up_begins_dense_and_its_bytes_are_those_of_all_rounds() -> None:
 def test_plan_shows_the_price_that_the_kept_records_give() -> None:
     records = read_records(KEPT)
     kept = {Cell(**record["cell"]) for record in records}
+    (parameters,) = {record["parameters"] for record in records if record["cell"]["width"] == 32}
+    assert PRICED.endswith(f"{parameters:,} parameters")
     measured = {Cell(way=way, hosts=hosts): price for way, prices in MEASURED_PRICES.items() for hosts, price in prices.items()}
     assert measured.keys() == {cell for cell in kept if cell.way in MEASURED_PRICES and cell.rounds == 64 and cell.width == 32}
     for cell, (price, half_width) in measured.items():

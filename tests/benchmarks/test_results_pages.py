@@ -15,6 +15,7 @@ from benchmarks import (
     islands,
     million,
     muon,
+    not_built,
     outer_state,
     own_data,
     presets,
@@ -80,6 +81,7 @@ def records_of(path: Path) -> list[Record]:
 Tables = dict[str, list[str]]
 TABLES: dict[str, tuple[str, Callable[[], Tables]]] = {
     "presets": ("bytes.md", lambda: {"presets": presets.table(records_of(presets.KEPT))}),
+    "not built": ("bytes.md", lambda: {"not built": not_built.table(records_of(not_built.KEPT))}),
     "outer state": ("bytes.md", lambda: {"states": outer_state.table(records_of(outer_state.KEPT))}),
     "grid": ("time.md", lambda: {"grid": grid_tables.utilisation_table(records_of(grid.KEPT))}),
     "grid, bytes": ("time.md", lambda: {"wire": grid_tables.bytes_table(records_of(grid.KEPT))}),
