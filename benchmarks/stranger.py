@@ -153,7 +153,8 @@ async def attack(arguments: argparse.Namespace) -> Counter[str]:
     try:
         discovery = Discovery(node.dht, node.identity)
         digest = await choose_run(discovery, wanted=None)
-        known = (await connect_to_run(node, discovery, digest, should_retry=True)).connected
+        announced = [record.peer for record in await discovery.find_peers(digest)]
+        known = (await connect_to_run(node, discovery, digest, should_retry=True, members=announced)).connected
         peers = tuple(dict.fromkeys([*known, *await node.peers_connected()]))
         run = (await fetch_manifest(node.p2p, peers, digest)).verified(digest)
         deeds = [DEEDS[name] for name in arguments.only] or list(DEEDS.values())

@@ -140,9 +140,11 @@ class _ObserverNode:
         while True:
             await asyncio.sleep(pause)
             pause = min(2 * pause, RECONNECT_SECONDS)
-            connections = await connect_to_run(self._swarm_node, discovery, self._run.digest, should_retry=False)
-            self.observer.meet(connections.connected)
             members = self.observer.ledger.members()
+            connections = await connect_to_run(
+                self._swarm_node, discovery, self._run.digest, should_retry=False, members=members
+            )
+            self.observer.meet(connections.connected)
             await self._cards.look([each for each in connections.records if each.peer in members], connections.connected)
 
     async def _on_message(self, sender: PeerId, message: WireMessage) -> None:

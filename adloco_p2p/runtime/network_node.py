@@ -6,7 +6,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +220,9 @@ async def _train(
         nickname=embedding.config.nickname,
         version=as_label(installed_version("adloco-peer") or ""),
     )
-    contacts = (await connect_to_run(swarm_node, discovery, local.run.digest, should_retry=False)).connected
+    seated = roster_of(local.durable.plans[-1]) if local.durable is not None else ()
+    connections = await connect_to_run(swarm_node, discovery, local.run.digest, should_retry=False, members=seated)
+    contacts = connections.connected
     if not contacts and has_others(local.durable, local.me):
         embedding.say(
             "no other peer answers; they may have ended the run: rounds trained alone from here are not part of it then"
@@ -291,7 +293,14 @@ class NetworkPeer:
             self._server, fetcher, num_parameters=engine.num_parameters, dtypes=engine.state_dtypes, write=write
         )
         self._reachability = self._new_reachability()
-        self._maintenance = PeerMaintenance(swarm_node, discovery, run=run.digest, roster=self._roster, write=local.sink.write)
+        self._maintenance = PeerMaintenance(
+            swarm_node,
+            discovery,
+            run=run.digest,
+            roster=self._roster,
+            members=self._ever_seated,
+            write=local.sink.write,
+        )
         self._messenger = NetworkMessenger(self._wire, roster=self._roster, fail=self._fail)
         self._node = self._new_node()
 
@@ -449,6 +458,9 @@ class NetworkPeer:
 
     def _roster(self) -> list[PeerId]:
         return [entry.peer for entry in self._agreement.ledger.plans[-1].roster]
+
+    def _ever_seated(self) -> Collection[PeerId]:
+        return self._agreement.ledger.members()
 
     def _fail(self, error: BaseException) -> None:
         self._node.post(error)

@@ -34,7 +34,7 @@ async def gather(
             reported = list(missing)
         if not missing:
             return
-        await connect_to_run(swarm_node, discovery, run, should_retry=True)
+        await connect_to_run(swarm_node, discovery, run, should_retry=True, members=founders)
         answers = await ping_all(swarm_node.p2p, missing)
         here = {peer for peer, answer in answers.items() if answer.run == run}
         missing = [peer for peer in missing if peer not in here]

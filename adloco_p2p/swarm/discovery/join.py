@@ -1,8 +1,9 @@
 """The way of a process to its run: the run's digest, its manifest, and its peers."""
 
 import asyncio
+import random
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.protocol import unfollowed
@@ -21,6 +22,9 @@ DISCOVERY_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 PEERS_ASKED = 5
 """About the protocol that the run follows now."""
+MAX_OTHERS_DIALLED = 8
+"""At each look, of the announced peers that had no seat as far as is known. Anybody can announce any number of names, with
+addresses of third parties, and all peers of the run find all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +69,16 @@ class RunConnections:
     records: tuple[PeerRecord, ...]
 
 
-async def connect_to_run(swarm_node: SwarmNode, discovery: Discovery, run: Digest, *, should_retry: bool) -> RunConnections:
+async def connect_to_run(
+    swarm_node: SwarmNode, discovery: Discovery, run: Digest, *, should_retry: bool, members: Collection[PeerId] = ()
+) -> RunConnections:
     """Connect to the announced peers of the run and remember those that this peer has a connection with: anybody can announce
-    addresses that lead nowhere. Addresses of networks that this machine is not in are not dialled (`leads_out`). Without
-    `should_retry` each peer is dialled once."""
+    addresses that lead nowhere. All `members` are dialled, and of the others a few, drawn anew at each look. Addresses of
+    networks that this machine is not in are not dialled (`leads_out`). Without `should_retry` each peer is dialled once."""
     records = await discovery.find_peers(run)
     connected, own = set(await swarm_node.peers_connected()), await swarm_node.addresses()
     addresses = {record.peer: [text for text in record.addresses if leads_out(text, own)] for record in records}
-    new = [address for peer, known in addresses.items() if peer not in connected for address in known]
+    new = [address for peer in _to_dial(addresses.keys() - connected, members) for address in addresses[peer]]
     dialled = await swarm_node.connect(new, should_retry=should_retry) if new else {}
     connected |= {peer for peer, problem in dialled.items() if problem is None}
     swarm_node.remember(address for peer, known in addresses.items() if peer in connected for address in known)
@@ -81,6 +87,11 @@ async def connect_to_run(swarm_node: SwarmNode, discovery: Discovery, run: Diges
         unreached={peer: problem for peer, problem in dialled.items() if problem is not None},
         records=records,
     )
+
+
+def _to_dial(announced: Collection[PeerId], members: Collection[PeerId]) -> list[PeerId]:
+    known, others = set(announced) & set(members), sorted(set(announced) - set(members))
+    return [*sorted(known), *sorted(random.sample(others, min(MAX_OTHERS_DIALLED, len(others))))]
 
 
 async def find_manifest(swarm_node: SwarmNode, discovery: Discovery, run: Digest) -> SignedManifest:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.scalars import Digest, PeerId
@@ -37,13 +37,22 @@ class PeerMaintenance:
     """Run its three coroutines beside the loop, until cancelled."""
 
     def __init__(
-        self, swarm_node: SwarmNode, discovery: Discovery, *, run: Digest, roster: Callable[[], Sequence[PeerId]], write: Write
+        self,
+        swarm_node: SwarmNode,
+        discovery: Discovery,
+        *,
+        run: Digest,
+        roster: Callable[[], Sequence[PeerId]],
+        members: Callable[[], Collection[PeerId]],
+        write: Write,
     ) -> None:
-        """`write` takes events: `clock`, `peer_card`, and `warning` where a condition begins and ends."""
+        """`members`: all that ever had a seat. `write` takes events: `clock`, `peer_card`, and `warning` where a condition
+        begins and ends."""
         self._swarm_node = swarm_node
         self._discovery = discovery
         self._run = run
         self._roster = roster
+        self._members = members
         self._write = write
         self._cards = PeerCards(swarm_node.p2p, write)
         self._warned: set[str] = set()
@@ -72,7 +81,9 @@ class PeerMaintenance:
         pause = RECONNECT_SECONDS / 8
         while True:
             await asyncio.sleep(pause)
-            known = await connect_to_run(self._swarm_node, self._discovery, self._run, should_retry=True)
+            known = await connect_to_run(
+                self._swarm_node, self._discovery, self._run, should_retry=True, members=self._members()
+            )
             self._unreached = frozenset(known.unreached)
             roster = set(self._roster())
             missed = {

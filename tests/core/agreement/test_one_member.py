@@ -23,7 +23,7 @@ from adloco_p2p.core.model.ledger_entry import (
     Value,
     WrongSum,
 )
-from adloco_p2p.core.model.messages import Accepted, Ack, Chosen, Entries, Final, Proposal, Refusal, Supply
+from adloco_p2p.core.model.messages import Accepted, Ack, Chosen, Entries, Final, Prepare, Promise, Proposal, Refusal, Supply
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.identities import sign, verify
@@ -307,3 +307,18 @@ def test_no_value_is_kept_that_is_larger_than_any_valid_one() -> None:
             victim.receive(liar, message, swarm.now)
     kept = (victim.consensus.values._values, victim.consensus.learner._proposals, victim.consensus._early)
     assert not any(kept)
+
+
+def test_of_a_slot_to_come_one_message_of_each_kind_and_member_is_kept() -> None:
+    swarm = Swarm(5)
+    victim, parent = swarm.peers[peer(0)], Digest("f" * 64)
+    for attempt in range(50):
+        for sender in (peer(1), peer(2), PeerId("stranger")):
+            ballot = Ballot(attempt=attempt, peer=sender)
+            for message in (
+                Prepare(parent=parent, ballot=ballot, absent=()),
+                Promise(parent=parent, ballot=ballot, accepted=None),
+            ):
+                victim.receive(sender, message, swarm.now)
+    kept = victim.consensus._early
+    assert set(kept) == {(sender, kind) for sender in (peer(1), peer(2)) for kind in ("Prepare", "Promise")}

@@ -59,6 +59,16 @@ def test_an_invitation_of_a_signer_that_this_plan_removes_lets_nobody_in() -> No
     assert verdict(ledger, joined=[invited(peer(1))], statements=[removal]) == problem
 
 
+def test_a_signer_that_is_added_again_has_its_invitations_again() -> None:
+    """So a key that was stolen must not be."""
+    ledger = ticketed_ledger()
+    agree(ledger, statements=[statement("add_signer", SECOND)])
+    agree(ledger, statements=[statement("remove_signer", AUTHOR, serial=1, signer=SECOND)])
+    assert verdict(ledger, joined=[invited(peer(3))]) == "the invitation is not by a signer of this run"
+    agree(ledger, statements=[statement("add_signer", AUTHOR, serial=2, signer=SECOND)])
+    assert verdict(ledger, joined=[invited(peer(3))]) == ""
+
+
 @pytest.mark.parametrize(
     ("made", "problem"),
     [

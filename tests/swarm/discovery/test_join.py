@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery import join
-from adloco_p2p.swarm.discovery.join import DISCOVERY_SECONDS, LOOK_SECONDS, connect_to_run, find_manifest
+from adloco_p2p.swarm.discovery.join import DISCOVERY_SECONDS, LOOK_SECONDS, MAX_OTHERS_DIALLED, connect_to_run, find_manifest
 from adloco_p2p.swarm.p2p.dht_records import PeerRecord
 
 RUN = Digest("ab" * 32)
@@ -54,6 +56,29 @@ def test_only_peers_that_were_reached_are_remembered() -> None:
     known = asyncio.run(connect_to_run(node, Announced(), RUN, should_retry=False))  # type: ignore[arg-type]
     assert known.connected == (ANSWERS, KNOWN) and known.unreached == {SILENT: "no answer"}
     assert node.book == [ADDRESSES[KNOWN], ADDRESSES[ANSWERS]]
+
+
+def test_of_names_without_a_seat_a_few_are_dialled_at_a_time_and_members_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Review A10: a stranger announces names without number, with addresses of a third party."""
+    monkeypatch.setattr(join, "random", Random(0))
+    members = [PeerId(f"member{number:02}") for number in range(12)]
+    others = [PeerId(f"other{number:02}") for number in range(40)]
+    dialled: list[set[PeerId]] = []
+
+    class Flooded(Announced):
+        async def find_peers(self, run: Digest) -> list[PeerRecord]:
+            (like, *_) = await super().find_peers(run)
+            return [replace(like, peer=peer, addresses=(f"/ip4/192.0.2.9/tcp/1/p2p/{peer}",)) for peer in (*others, *members)]
+
+    class Node(Dialling):
+        async def connect(self, addresses: Iterable[str], *, should_retry: bool) -> Mapping[PeerId, str | None]:
+            dialled.append({PeerId(address.rpartition("/")[2]) for address in addresses})
+            return dict.fromkeys(dialled[-1], "no answer")
+
+    for _ in range(40):
+        asyncio.run(connect_to_run(Node(), Flooded(), RUN, should_retry=True, members=members))  # type: ignore[arg-type]
+    assert all(set(members) < found and len(found) == len(members) + MAX_OTHERS_DIALLED for found in dialled)
+    assert set().union(*dialled) == {*members, *others}, "each has its turn"
 
 
 @pytest.mark.parametrize("ready_at", [0.0, 20.0, DISCOVERY_SECONDS + 10.0])

@@ -34,7 +34,7 @@ def maintenance(
 ) -> PeerMaintenance:
     host: Any = FakeHost()
     no_discovery: Any = None
-    return PeerMaintenance(host, no_discovery, run=RUN, roster=lambda: list(roster()), write=write)
+    return PeerMaintenance(host, no_discovery, run=RUN, roster=lambda: list(roster()), members=lambda: [*roster()], write=write)
 
 
 def test_a_wrong_clock_is_reported_once_when_it_begins_and_once_when_it_ends(monkeypatch):
@@ -77,7 +77,7 @@ def test_the_warning_about_a_connection_names_the_peer(monkeypatch):
     rounds = iter(found)
     told: list[Any] = []
 
-    async def connect(*_, should_retry):
+    async def connect(*_, should_retry, members):
         try:
             return RunConnections(connected=(), unreached=next(rounds), records=())
         except StopIteration:
