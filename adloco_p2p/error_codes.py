@@ -429,8 +429,9 @@ ERROR_CODES = {
     "E502": ErrorCode(
         "not enough memory",
         "The model with its optimizer, or one sample, does not fit the memory that may be used.",
-        "`--max-instances 1`, or `--peer-set memory_fraction=0.9`; close other programs that use the GPU (`nvidia-smi`)"
-        " or the main memory.",
+        "`--max-instances 1`; on a GPU `--peer-set activation_checkpointing=true` or `--peer-set memory_fraction=0.9`, on a"
+        " processor `--peer-set memory_budget_bytes=N` with the bytes that one sample needs. Close other programs that use the"
+        " GPU (`nvidia-smi`) or the main memory.",
     ),
     "E503": ErrorCode(
         "training has diverged",

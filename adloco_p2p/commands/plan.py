@@ -132,7 +132,7 @@ def _lines(run: RunConfig, estimate: RunEstimate, *, shards: int) -> Iterator[st
     """For a person. `shards`: over how many devices the user asks to divide the model."""
     yield from (f"  instance {instance} trains on {name}" for instance, name in enumerate(run.instances.data))
     yield _memory_line(estimate.need)
-    yield _devices_line(estimate.devices)
+    yield _devices_line(estimate.devices, estimate.need)
     yield from _shards_lines(run, estimate.need, estimate.devices, asked=shards)
     yield from _arithmetic_lines(estimate.emulated)
     yield _exchange_line(estimate.exchange)
@@ -367,12 +367,17 @@ def _shards_lines(run: RunConfig, need: "MemoryNeed", devices: "Sequence[DeviceM
     ]
 
 
-def _devices_line(devices: "Sequence[DeviceMemory]") -> str:
-    """The devices of this machine; instances are spread over several."""
+def _devices_line(devices: "Sequence[DeviceMemory]", need: "MemoryNeed") -> str:
+    """The devices of this machine; instances are spread over several. On a processor all memory is main memory."""
     each = [
         f"{item.name} ({item.model}), {units.size(item.free_bytes)} of {units.size(item.total_bytes)} free" for item in devices
     ]
-    return f"  this machine: {'; '.join(each)}"
+    line = f"  this machine: {'; '.join(each)}"
+    if devices[0].name != "cpu":
+        return line
+    whole = need.device + need.host + need.process
+    held = "" if whole <= devices[0].free_bytes else ", which is more than is free"
+    return f"{line}; training here takes {units.size(whole)} in all{held}"
 
 
 def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples: int, link: "Link") -> "tuple[Estimate, ...]":

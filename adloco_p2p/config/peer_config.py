@@ -45,8 +45,8 @@ class PeerConfig:
     memory_budget_bytes: Annotated[int, Ge(1 << 20)] = 2 << 30
     """On a CPU, or an Apple GPU: bytes that one micro-batch may need for its activations and gradients."""
     activation_checkpointing: bool = False
-    """Keep of a block's activations its input only and compute the others again: far less memory, a third more time, the same
-    gradients bit for bit."""
+    """Keep of a block's activations its input only and compute the others again: about half of the memory, a quarter more time,
+    the same gradients bit for bit."""
     compile: bool = False
     """On a GPU: compute with the model compiled by torch.compile, for faster inner steps (twice as fast on an H200); compiling
     takes up to minutes, at the start and at the first rows of another kind. Needs Triton, a C compiler and Python's headers."""

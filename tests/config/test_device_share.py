@@ -11,6 +11,7 @@ from adloco_p2p.cli import main
 from adloco_p2p.commands.plan import memory_need_of
 from adloco_p2p.config.load import load_run
 from adloco_p2p.training.device import DeviceMemory
+from adloco_p2p.views import units
 from adloco_p2p.views.cost_model import Link
 from adloco_p2p.views.device_share import DeviceShare, device_share
 from tests.config.test_shipped_configs import ROOT, parameters
@@ -88,6 +89,21 @@ def test_the_plan_of_a_small_run_shows_sizes_and_batches_that_can_be_read(capsys
     assert main(["plan", "default", "--samples", "1000", "--peers", "3", "--set", small]) == 0
     said = capsys.readouterr().out
     assert " kB on the device" in said and "0.00" not in said and "constant batch of 2.67 per host" in said
+
+
+def test_the_plan_for_a_processor_adds_its_memory_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need = memory_need_of(load_run(None, []).value)
+    whole = need.device + need.host + need.process
+    said = []
+    for free in (whole, whole - 1):
+        machine = DeviceMemory(name="cpu", model="processor", free_bytes=free, total_bytes=2 * whole)
+        monkeypatch.setattr("adloco_p2p.commands.plan._devices", lambda machine=machine: (machine,))
+        assert main(["plan", "default", "--samples", "1000"]) == 0
+        said.append(capsys.readouterr().out)
+    assert all(f"training here takes {units.size(whole)} in all" in text for text in said)
+    assert ["more than is free" in text for text in said] == [False, True]
 
 
 def test_the_plan_of_a_divided_model_shows_the_memory_of_each_device(
