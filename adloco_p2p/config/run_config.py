@@ -167,6 +167,7 @@ class InnerConfig:
     betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
     weight_decay: Annotated[float, Ge(0)] = 0.1
+    """Of every trained parameter, gains of norms and biases too, which many training loops leave out."""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.95
     """Of Muon."""
     clip_norm: PositiveFloat = 1.0

@@ -5,10 +5,14 @@ import shutil
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 
+from adloco_p2p.config.load import load_run
+from adloco_p2p.data.feed import IndexedFeed, open_feed
 from benchmarks import (
     carried_over,
     critical_batch,
@@ -27,9 +31,12 @@ from benchmarks import (
 )
 from benchmarks.assessed import report as assessed
 from benchmarks.method import __main__ as method
+from benchmarks.method import rows
 from benchmarks.method.report import rewrite, write
 from benchmarks.method.rows import LINEAR, SEESAW, TUNING_SEED
+from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED
 from benchmarks.method.store import Record, read_records, records_by_key
+from benchmarks.ngram import NgramTable, rows_of
 from benchmarks.robustness import report as robustness
 from benchmarks.text_runs import COUNTED, Runs
 from benchmarks.wan import grid, grid_tables
@@ -176,6 +183,61 @@ def test_the_first_page_states_what_tuning_alike_moved_on_one_seed() -> None:
     (before, after), (below, over) = above(tuned.LONG_H), above(LINEAR)
     moved = f"from {before:.3f} above DiLoCo of H 64 to {after:.3f}, and from {-below:.3f} below the linear ramp to {over:.3f}"
     assert f"{moved} above it" in " ".join((DOCS / "results.md").read_text().split())
+
+
+def test_the_first_page_counts_the_rounds_of_the_records() -> None:
+    page = (DOCS / "results.md").read_text()
+    by_method, small, large = records_of(method.KEPT), tuned.Runs(records_by_key(tuned.KEPT, [])), Runs(small_vocabulary.SCALE)
+
+    def times_fewer(base: str, row: str) -> float:
+        """Paired by seed, beyond the tuning seed."""
+        both = [
+            {r["seed"]: r["rounds"] for r in by_method if r["row"] == name and r["seed"] != TUNING_SEED} for name in (base, row)
+        ]
+        return fmean(both[0][seed] / both[1][seed] for seed in both[0].keys() & both[1].keys())
+
+    def of_tuned(row: str) -> str:
+        return f"{fmean(record['rounds'] for record in small.of_winner(row).values()):.0f}"
+
+    counted = {
+        line.split("|")[1].strip(): line.split("|")[6].strip() for line in small_vocabulary.tables(large)["small vocabulary"]
+    }
+    constant = counted[f"DiLoCo B {small_vocabulary.LARGEST} H {small_vocabulary.H}"]
+    test, start = of_tuned(tuned.TEST), counted[small_vocabulary.FIXED]
+    both = (int(counted[small_vocabulary.SLOW_LOW]) + int(counted[small_vocabulary.SEESAW])) // 2
+    for words in (
+        f"It trades: {times_fewer(rows.SAME_START, rows.ONE):.2f} times fewer rounds",
+        f"It trades: {times_fewer(rows.LONG_START, 'long: AdLoCo, eta 2.5, at most 24'):.1f} times fewer rounds",
+        f"It trades: {test} rounds for {of_tuned(tuned.START)}",
+        f"Higher, in {test} rounds for {of_tuned(tuned.LONG_H)}",
+        f"No difference shown: {test} rounds for {of_tuned(tuned.FIXED)}",
+        f"both take some {both} rounds for {start}",
+        f"ends as low in {constant} rounds for {counted[small_vocabulary.TEST]}",
+    ):
+        assert words in page
+
+
+def test_the_pages_have_the_tables_of_counts_of_short_and_long_runs() -> None:
+    feed = open_feed(load_run(BASE, [f"seed={HELDOUT_SEED}"]).value, cache_dir=None)
+    assert isinstance(feed, IndexedFeed)
+    training, heldout = feed.rows.training, rows_of(feed.heldout(HELDOUT_ROWS))
+    order = np.random.default_rng(HELDOUT_SEED).permutation(training.num_rows).astype(np.int64)
+    page = " ".join((RESULTS / "method.md").read_text().split())
+    by_samples = {}
+    for samples in (method.SAMPLES, rows.LONG * method.SAMPLES):
+        table = NgramTable(rows_of(training.gather(order[:samples])), order=3, vocab_size=feed.vocab_size)
+        by_samples[samples] = table.losses(heldout)[-1]
+        assert f"**{by_samples[samples]:.3f}**" in page
+        assert f"--rows {samples}" in page
+    counted = by_samples[rows.LONG * method.SAMPLES]
+    losses: dict[str, list[float]] = {}
+    for record in records_of(method.KEPT):
+        if record["row"].startswith("long: ") and record["seed"] != TUNING_SEED:
+            losses.setdefault(record["row"], []).append(record["loss"])
+    below = {name: round(counted, 3) - round(fmean(some), 3) for name, some in losses.items()}
+    plain = [gap for name, gap in below.items() if name.startswith("long: DiLoCo B 8 ")]
+    assert f"end below it, by {min(plain):.3f} to {max(plain):.3f}" in page
+    assert max(gap for name, gap in below.items() if not name.startswith("long: DiLoCo B 8 ")) == pytest.approx(0.0, abs=5e-4)
 
 
 def test_no_exploratory_row_stands_among_the_planned_differences() -> None:
