@@ -1,7 +1,8 @@
 """The plans that one peer has, and their consequences for it: its own instances, the states that it needs, the peers that share
 it."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
@@ -67,6 +68,8 @@ class PlanBook:
         """Of the run, where this peer ended it with another."""
         self._mine: dict[int, list[InstanceId]] = {}
         """Round -> instances that this peer hosts in it. Every event asks."""
+        self._ended: dict[tuple[int, InstanceId], Digest] = {}
+        """(Round, instance) -> the state before the round before that one, of an instance that its plan merges away."""
 
     @property
     def newest(self) -> RoundPlan:
@@ -80,6 +83,22 @@ class PlanBook:
         self.digests[plan.round] = canonical.digest_once(plan)
         hosted = [item.instance for item in plan.instances if any(share.peer == self.me for share in item.hosts)]
         self._mine[plan.round] = hosted
+
+    def name_ended(self, plan: RoundPlan, reports: Sequence[Report]) -> None:
+        """A plan has no place for the states of the instances that it merges away. The reports that it was decided from name
+        them all the same, by the rule that names the others."""
+        before = self.plans.get(plan.round - 1)
+        sources = {source for merge in plan.merges for source in merge.sources} - {item.instance for item in plan.instances}
+        for instance in sources:
+            item = before.find(instance) if before is not None else None
+            state = named_state(item, reports, round=plan.round - 2) if item is not None else None
+            if state is not None:
+                self._ended[plan.round, instance] = state
+
+    def named(self, instance: InstanceId, number: int) -> Digest | None:
+        """The state before the round `number - 1`, as the plan of this round names it, or what that plan was decided from."""
+        item = self._plan_of(instance, number)
+        return item.state_digest if item is not None else self._ended.get((number, instance))
 
     def note_states(self, report: Report) -> None:
         self._reporters.setdefault(report.round, {})[report.peer] = None
@@ -100,6 +119,7 @@ class PlanBook:
         self.plans = {number: plan for number, plan in self.plans.items() if number in plans}
         self.digests = {number: digest for number, digest in self.digests.items() if number in plans}
         self._mine = {number: hosted for number, hosted in self._mine.items() if number in plans}
+        self._ended = {key: state for key, state in self._ended.items() if key[0] in plans}
         self._states = {key: states for key, states in self._states.items() if key[0] in reports}
         self._reporters = {number: peers for number, peers in self._reporters.items() if number in reports}
 
@@ -240,10 +260,10 @@ class PlanBook:
 
     def _had_agreed_state(self, peer: PeerId, instance: InstanceId, number: int) -> bool:
         """Before this round, where a plan names one: it reported it, or it had no work in the round before and fetched it."""
-        naming = self._plan_of(instance, number + 1)
-        if naming is None or naming.state_digest is None or peer not in self.planned(instance, number - 1):
+        named = self.named(instance, number + 1)
+        if named is None or peer not in self.planned(instance, number - 1):
             return True
-        return self._states.get((number - 1, instance), {}).get(peer) == naming.state_digest
+        return self._states.get((number - 1, instance), {}).get(peer) == named
 
     def _have_none(self, planned: Collection[PeerId], instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
         """Each of these is gone, or goes without."""
@@ -263,10 +283,10 @@ class PlanBook:
         states = self._states.get((boundary - 1, instance), {})
         digest = self.reported_state(instance, boundary - 1, gone, passes_over=passes_over)
         is_agreed = digest is not None and self.is_of_majority(instance, boundary - 1, digest)
-        present, naming = self._plan_of(instance, boundary), self._plan_of(instance, boundary + 1)
+        present, named = self._plan_of(instance, boundary), self.named(instance, boundary + 1)
         rewind = present.rewind if present is not None else None
-        if naming is not None and naming.state_digest is not None:
-            digest, is_agreed = naming.state_digest, True
+        if named is not None:
+            digest, is_agreed = named, True
         hosts = [peer for number in range(boundary - 1, boundary + 2) for peer in self.planned(instance, number)]
         having = self.plans.get(boundary - 1)
         hosts += [peer for peer in self._may_have(having, instance) if peer in states] if having is not None else []
@@ -319,3 +339,14 @@ class PlanBook:
         """By the plan of that round, where it is known and has the instance."""
         plan = self.plans.get(number)
         return plan.find(instance) if plan is not None else None
+
+
+def named_state(item: InstancePlan, reports: Sequence[Report], *, round: int) -> Digest | None:
+    """The state of an instance after this round, where the next plan is decided from these `reports` on it: that of more than
+    half of the hosts that had work in it, as far as the plan after it (`item`) has them. See `core/planning/round_plan.py`."""
+    workers = {share.peer for share in item.hosts if share.place_before is not None and share.had_work(round)}
+    found = [(report.peer, one) for report in reports if report.round == round for one in report.instances]
+    counts = Counter(
+        one.state_digest for peer, one in found if peer in workers and one.instance == item.instance and not one.is_bare
+    )
+    return next((state for state, count in sorted(counts.items()) if is_majority(count, len(workers))), None)
