@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.instance_plan import InstancePlan
-from adloco_p2p.core.model.plan import RoundPlan, keepers_of, members_of
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, keepers_of, members_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, InstanceId, PeerId
 
@@ -62,8 +62,8 @@ class PlanBook:
         self.digests: dict[int, Digest] = {}
         self._states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
         """(Round, instance) -> the state after the round, as each peer reported it."""
-        self._reporters: dict[int, dict[PeerId, None]] = {}
-        """Round -> peers that reported it."""
+        self._reporters: dict[int, dict[PeerId, bool]] = {}
+        """Round -> peers that reported it, and whether they announced that they end."""
         self.final: FinalState | None = None
         """Of the run, where this peer ended it with another."""
         self._mine: dict[int, list[InstanceId]] = {}
@@ -101,7 +101,7 @@ class PlanBook:
         return item.state_digest if item is not None else self._ended.get((number, instance))
 
     def note_states(self, report: Report) -> None:
-        self._reporters.setdefault(report.round, {})[report.peer] = None
+        self._reporters.setdefault(report.round, {})[report.peer] = report.capacity.is_leaving
         for item in report.instances:
             self._states.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
 
@@ -173,21 +173,41 @@ class PlanBook:
 
     @property
     def leaving(self) -> set[PeerId]:
-        """Members that end, as their newest report announces."""
-        return {seat.peer for seat in self.newest.roster if seat.capacity.is_leaving}
+        """Members that end, as their newest report announces, which a plan shows two rounds later. One that has joined again
+        since does not."""
+        announced = {seat.peer: seat.capacity.is_leaving for seat in self.newest.roster}
+        joined = {seat.peer: seat.joined_round for seat in self.newest.roster}
+        for number, reporters in sorted(self._reporters.items()):
+            if number > self.newest.round - REPORT_LAG:
+                announced |= {peer: ends for peer, ends in reporters.items() if joined.get(peer, LARGEST_COUNT) <= number}
+        return {peer for peer, ends in announced.items() if ends}
 
     def is_held(
-        self, instance: InstanceId, number: int, gone: Collection[PeerId], *, after: int, served: Collection[PeerId] = ()
+        self,
+        instance: InstanceId,
+        number: int,
+        gone: Collection[PeerId],
+        *,
+        after: int,
+        served: Collection[PeerId] = (),
+        is_going: bool = False,
     ) -> bool:
         """More than half of the heirs that train the instance reported its state after the round `after`, are among the
         `served`, or make that state themselves: they had work in that round, and reported a state before it. A host that only
-        receives has an older state until then, and one that is still fetching none. For keepers see `is_kept`."""
+        receives has an older state until then, and one that is still fetching none. For keepers see `is_kept`.
+
+        `is_going`: this peer has ended that round and would go now. Another one may do so in the same moment, and its report,
+        which announces that, is not here yet. Of those that have not reported only peers with smaller names count, until a
+        plan has the reports of that round: so no two rely on each other."""
         plan = self.plans.get(number)
         keepers = keepers_of(plan) if plan is not None else frozenset()
         heirs = [peer for peer in self.heirs(instance, number, gone) if peer not in keepers]
         known = (states for (round, of), states in self._states.items() if of == instance and round < after)
         had = {peer for states in known for peer in states}
-        have = {*served, *self._states.get((after, instance), {}), *had.intersection(self.planned(instance, after))}
+        makers = had.intersection(self.planned(instance, after))
+        if is_going and after + REPORT_LAG not in self.plans:
+            makers = {peer for peer in makers if peer < self.me}
+        have = {*served, *self._states.get((after, instance), {}), *makers}
         return is_majority(len(have.intersection(heirs)), len(heirs))
 
     def is_kept(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
