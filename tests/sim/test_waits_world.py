@@ -271,7 +271,7 @@ def test_the_model_is_gone_where_the_last_that_had_a_state_vanished_or_left_at_o
     assert world._is_model_gone()
 
 
-def test_the_model_is_gone_where_a_peer_that_lives_lost_its_seat_after_its_last_state() -> None:
+def test_the_model_is_gone_where_a_peer_that_lives_lost_its_seat_after_its_last_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """It drops the state with the seat (seed 214 of the command in `docs/limits.md`)."""
     world = world_of(1, peers=2, rounds=9, count=1, checkpoint_period=1)
     one, other = world.machines.values()
@@ -283,7 +283,7 @@ def test_the_model_is_gone_where_a_peer_that_lives_lost_its_seat_after_its_last_
     assert not world._is_model_gone(), "and still had it in the plans since then"
     assert other.process is not None
     entries = [replace(entry, plan=replace(entry.plan, roster=())) for entry in other.process.agreement.ledger.since(1)]
-    other.process.agreement.ledger.since = lambda number: iter(entries)  # type: ignore[method-assign]
+    monkeypatch.setattr(other.process.agreement.ledger, "since", lambda number: iter(entries))
     assert world._is_model_gone()
 
 
