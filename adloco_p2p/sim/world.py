@@ -347,13 +347,21 @@ class World:
         return machine.peer in roster_of(last) or not is_full
 
     def _is_model_gone(self) -> bool:
-        """All that ever reported a state are gone for good, and the last of them vanished or left at once."""
+        """All that ever reported a state are gone for good, or lost their seat after it and dropped it; and the last that went
+        vanished or left at once."""
         had = [machine for machine in self._honest() if any(report.instances for report in machine.reported)]
         ends = [end for machine in had if (end := _end_of(machine)) is not None]
-        if not had or len(ends) < len(had):
+        left = [machine for machine in had if _end_of(machine) is None]
+        if not ends or not all(self._lost_its_seat(machine) for machine in left):
             return False
         _, stop = max(ends, key=lambda end: end[0])
         return stop is None or stop.is_urgent
+
+    def _lost_its_seat(self, machine: Machine) -> bool:
+        """After the last state that it reported: a plan did without it."""
+        newest = max(report.round for report in machine.reported if report.instances)
+        entries = machine.process.agreement.ledger.since(newest + 1) if machine.process is not None else ()
+        return any(machine.peer not in roster_of(entry.plan) for entry in entries)
 
     def _may_end_without(self, stop: Stop) -> bool:
         """The last one alive, after most electors died, does not call its model that of the run."""

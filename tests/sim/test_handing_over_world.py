@@ -14,16 +14,25 @@ ROUNDS = 8
 RULES = rules_of_one(ROUNDS, probation_rounds=0)
 
 
-def drained(seed: int, *, transfer_seconds: float, at: float) -> World:
-    """One founder, and three newcomers that came in its second round. A round takes ten seconds."""
+def drained(seed: int, *, transfer_seconds: float, at: float, founders: int = 1) -> World:
+    """Founders that all leave, and three newcomers that came in their second round. A round takes ten seconds."""
     faults = Faults(uplink_bytes_per_second=STATE_BYTES / transfer_seconds, faults_end_at=20.0)
-    world = World(seed, peers=1, rounds=ROUNDS, faults=faults, round_seconds=10.0, rules=RULES)
+    world = World(seed, peers=founders, rounds=ROUNDS, faults=faults, round_seconds=10.0, rules=RULES)
     world.limit_seconds = 900.0
-    (founder,) = world.machines.values()
+    machines = list(world.machines.values())
     for number in range(3):
         world.queue.at(12.0 + 0.1 * number, world._join)
-    world.queue.at(at, _leave, founder)
+    for founder in machines:
+        world.queue.at(at, _leave, founder)
     return world
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("at", [32.0, 35.0])
+def test_two_hosts_that_end_with_one_round_do_not_rely_on_each_other(seed: int, at: float) -> None:
+    """Both end it within the time that a message takes. In three of these worlds both were gone with the only copies."""
+    world = drained(seed, transfer_seconds=14.0, at=at, founders=2)
+    assert seconds_to_the_end(world) < 300.0
 
 
 def _leave(founder: Machine) -> None:

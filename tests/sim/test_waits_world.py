@@ -272,6 +272,22 @@ def test_the_model_is_gone_where_the_last_that_had_a_state_vanished_or_left_at_o
     assert world._is_model_gone()
 
 
+def test_the_model_is_gone_where_a_peer_that_lives_lost_its_seat_after_its_last_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It drops the state with the seat (seed 214 of the command in `docs/limits.md`)."""
+    world = world_of(1, peers=2, rounds=9, count=1, checkpoint_period=1)
+    one, other = world.machines.values()
+    play_until(world, lambda: one.process is not None and one.process.agreement.ledger.head.round >= 4)
+    one.is_gone = True
+    one.crash("the test kills it")
+    assert not world._is_model_gone(), "the other one is still there, with its seat"
+    other.reported = [report for report in other.reported if report.round == 0]
+    assert not world._is_model_gone(), "and still had it in the plans since then"
+    assert other.process is not None
+    entries = [replace(entry, plan=replace(entry.plan, roster=())) for entry in other.process.agreement.ledger.since(1)]
+    monkeypatch.setattr(other.process.agreement.ledger, "since", lambda number: iter(entries))
+    assert world._is_model_gone()
+
+
 @pytest.mark.parametrize("command", ["drain", "pause"])
 @pytest.mark.parametrize("later", [0.0, 1.0, 2.0])
 def test_a_peer_that_ends_while_it_is_alone_waits_for_those_that_join_meanwhile(command: Command, later: float) -> None:

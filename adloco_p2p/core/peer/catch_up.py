@@ -143,8 +143,10 @@ class CatchingUp:
         self._checkpoints.cut(after=first)
         for entry in switched.won:
             self._state.learn(entry.plan)
-            for signed in entry.reports:
-                self._book.note_states(signed.report)
+            reports = [signed.report for signed in entry.reports]
+            self._book.name_ended(entry.plan, reports)
+            for report in reports:
+                self._book.note_states(report)
         return [*effects, *(line for plan in plans for line in self._state.plan_lines(plan))]
 
     def _boundaries(self) -> dict[InstanceId, int]:
@@ -169,8 +171,8 @@ class CatchingUp:
         named = {item.instance: item.state_digest for item in plan.instances}
         agreed = {i: state or self._book.reported_state(i, number, self._state.gone) for i, state in named.items()}
         states = {item.instance: self._state_after(number, item) for item in own.instances}
-        for instance, state in states.items():  # the last plan names no state of instances that it merges away
-            if state == named.get(instance) or self._book.is_of_majority(instance, number, state):
+        for instance, state in states.items():
+            if state == self._book.named(instance, plan.round) or self._book.is_of_majority(instance, number, state):
                 self._state.instance(instance).confirm(number + 1)
         differing = [i for i, state in states.items() if agreed.get(i) not in (None, state)]
         effects: list[Effect] = []

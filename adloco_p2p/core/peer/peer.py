@@ -332,6 +332,7 @@ class Peer:
                 case Decided(plan=plan, reports=reports, decrees=decrees):
                     effects += ruled_lines(decrees, plan.round)
                     self._state.learn(plan)
+                    self._book.name_ended(plan, reports)
                     if self._lifecycle.is_paused:
                         self._state.forget_before(plan.round - self._state.rounds_kept)
                     for report in reports:

@@ -1,13 +1,14 @@
 """The plans that one peer has, and their consequences for it: its own instances, the states that it needs, the peers that share
 it."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.instance_plan import InstancePlan
-from adloco_p2p.core.model.plan import RoundPlan, keepers_of, members_of
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, keepers_of, members_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, InstanceId, PeerId
 
@@ -61,12 +62,14 @@ class PlanBook:
         self.digests: dict[int, Digest] = {}
         self._states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
         """(Round, instance) -> the state after the round, as each peer reported it."""
-        self._reporters: dict[int, dict[PeerId, None]] = {}
-        """Round -> peers that reported it."""
+        self._reporters: dict[int, dict[PeerId, bool]] = {}
+        """Round -> peers that reported it, and whether they announced that they end."""
         self.final: FinalState | None = None
         """Of the run, where this peer ended it with another."""
         self._mine: dict[int, list[InstanceId]] = {}
         """Round -> instances that this peer hosts in it. Every event asks."""
+        self._ended: dict[tuple[int, InstanceId], Digest] = {}
+        """(Round, instance) -> the state before the round before that one, of an instance that its plan merges away."""
 
     @property
     def newest(self) -> RoundPlan:
@@ -81,8 +84,24 @@ class PlanBook:
         hosted = [item.instance for item in plan.instances if any(share.peer == self.me for share in item.hosts)]
         self._mine[plan.round] = hosted
 
+    def name_ended(self, plan: RoundPlan, reports: Sequence[Report]) -> None:
+        """A plan has no place for the states of the instances that it merges away. The reports that it was decided from name
+        them all the same, by the rule that names the others."""
+        before = self.plans.get(plan.round - 1)
+        sources = {source for merge in plan.merges for source in merge.sources} - {item.instance for item in plan.instances}
+        for instance in sources:
+            item = before.find(instance) if before is not None else None
+            state = named_state(item, reports, round=plan.round - 2) if item is not None else None
+            if state is not None:
+                self._ended[plan.round, instance] = state
+
+    def named(self, instance: InstanceId, number: int) -> Digest | None:
+        """The state before the round `number - 1`, as the plan of this round names it, or what that plan was decided from."""
+        item = self._plan_of(instance, number)
+        return item.state_digest if item is not None else self._ended.get((number, instance))
+
     def note_states(self, report: Report) -> None:
-        self._reporters.setdefault(report.round, {})[report.peer] = None
+        self._reporters.setdefault(report.round, {})[report.peer] = report.capacity.is_leaving
         for item in report.instances:
             self._states.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
 
@@ -100,6 +119,7 @@ class PlanBook:
         self.plans = {number: plan for number, plan in self.plans.items() if number in plans}
         self.digests = {number: digest for number, digest in self.digests.items() if number in plans}
         self._mine = {number: hosted for number, hosted in self._mine.items() if number in plans}
+        self._ended = {key: state for key, state in self._ended.items() if key[0] in plans}
         self._states = {key: states for key, states in self._states.items() if key[0] in reports}
         self._reporters = {number: peers for number, peers in self._reporters.items() if number in reports}
 
@@ -153,21 +173,41 @@ class PlanBook:
 
     @property
     def leaving(self) -> set[PeerId]:
-        """Members that end, as their newest report announces."""
-        return {seat.peer for seat in self.newest.roster if seat.capacity.is_leaving}
+        """Members that end, as their newest report announces, which a plan shows two rounds later. One that has joined again
+        since does not."""
+        announced = {seat.peer: seat.capacity.is_leaving for seat in self.newest.roster}
+        joined = {seat.peer: seat.joined_round for seat in self.newest.roster}
+        for number, reporters in sorted(self._reporters.items()):
+            if number > self.newest.round - REPORT_LAG:
+                announced |= {peer: ends for peer, ends in reporters.items() if joined.get(peer, LARGEST_COUNT) <= number}
+        return {peer for peer, ends in announced.items() if ends}
 
     def is_held(
-        self, instance: InstanceId, number: int, gone: Collection[PeerId], *, after: int, served: Collection[PeerId] = ()
+        self,
+        instance: InstanceId,
+        number: int,
+        gone: Collection[PeerId],
+        *,
+        after: int,
+        served: Collection[PeerId] = (),
+        is_going: bool = False,
     ) -> bool:
         """More than half of the heirs that train the instance reported its state after the round `after`, are among the
         `served`, or make that state themselves: they had work in that round, and reported a state before it. A host that only
-        receives has an older state until then, and one that is still fetching none. For keepers see `is_kept`."""
+        receives has an older state until then, and one that is still fetching none. For keepers see `is_kept`.
+
+        `is_going`: this peer has ended that round and would go now. Another one may do so in the same moment, and its report,
+        which announces that, is not here yet. Of those that have not reported only peers with smaller names count, until a
+        plan has the reports of that round: so no two rely on each other."""
         plan = self.plans.get(number)
         keepers = keepers_of(plan) if plan is not None else frozenset()
         heirs = [peer for peer in self.heirs(instance, number, gone) if peer not in keepers]
         known = (states for (round, of), states in self._states.items() if of == instance and round < after)
         had = {peer for states in known for peer in states}
-        have = {*served, *self._states.get((after, instance), {}), *had.intersection(self.planned(instance, after))}
+        makers = had.intersection(self.planned(instance, after))
+        if is_going and after + REPORT_LAG not in self.plans:
+            makers = {peer for peer in makers if peer < self.me}
+        have = {*served, *self._states.get((after, instance), {}), *makers}
         return is_majority(len(have.intersection(heirs)), len(heirs))
 
     def is_kept(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
@@ -240,10 +280,10 @@ class PlanBook:
 
     def _had_agreed_state(self, peer: PeerId, instance: InstanceId, number: int) -> bool:
         """Before this round, where a plan names one: it reported it, or it had no work in the round before and fetched it."""
-        naming = self._plan_of(instance, number + 1)
-        if naming is None or naming.state_digest is None or peer not in self.planned(instance, number - 1):
+        named = self.named(instance, number + 1)
+        if named is None or peer not in self.planned(instance, number - 1):
             return True
-        return self._states.get((number - 1, instance), {}).get(peer) == naming.state_digest
+        return self._states.get((number - 1, instance), {}).get(peer) == named
 
     def _have_none(self, planned: Collection[PeerId], instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
         """Each of these is gone, or goes without."""
@@ -263,10 +303,10 @@ class PlanBook:
         states = self._states.get((boundary - 1, instance), {})
         digest = self.reported_state(instance, boundary - 1, gone, passes_over=passes_over)
         is_agreed = digest is not None and self.is_of_majority(instance, boundary - 1, digest)
-        present, naming = self._plan_of(instance, boundary), self._plan_of(instance, boundary + 1)
+        present, named = self._plan_of(instance, boundary), self.named(instance, boundary + 1)
         rewind = present.rewind if present is not None else None
-        if naming is not None and naming.state_digest is not None:
-            digest, is_agreed = naming.state_digest, True
+        if named is not None:
+            digest, is_agreed = named, True
         hosts = [peer for number in range(boundary - 1, boundary + 2) for peer in self.planned(instance, number)]
         having = self.plans.get(boundary - 1)
         hosts += [peer for peer in self._may_have(having, instance) if peer in states] if having is not None else []
@@ -319,3 +359,14 @@ class PlanBook:
         """By the plan of that round, where it is known and has the instance."""
         plan = self.plans.get(number)
         return plan.find(instance) if plan is not None else None
+
+
+def named_state(item: InstancePlan, reports: Sequence[Report], *, round: int) -> Digest | None:
+    """The state of an instance after this round, where the next plan is decided from these `reports` on it: that of more than
+    half of the hosts that had work in it, as far as the plan after it (`item`) has them. See `core/planning/round_plan.py`."""
+    workers = {share.peer for share in item.hosts if share.place_before is not None and share.had_work(round)}
+    found = [(report.peer, one) for report in reports if report.round == round for one in report.instances]
+    counts = Counter(
+        one.state_digest for peer, one in found if peer in workers and one.instance == item.instance and not one.is_bare
+    )
+    return next((state for state, count in sorted(counts.items()) if is_majority(count, len(workers))), None)

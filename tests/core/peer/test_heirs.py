@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from adloco_p2p.core.model.lineage import Merge
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -22,9 +24,9 @@ def plans() -> list[RoundPlan]:
     return [first, second := next_plan(first, (), small_rules(3, 9)), next_plan(second, (), small_rules(3, 9))]
 
 
-def book(made: list[RoundPlan]) -> PlanBook:
+def book(made: list[RoundPlan], *, me: PeerId = ME) -> PlanBook:
     """Of a peer that has done round 1; all three reported round 0."""
-    known = PlanBook(ME)
+    known = PlanBook(me)
     for plan in made:
         known.remember(plan)
     for peer in (ME, ONE, OTHER):
@@ -42,6 +44,39 @@ def test_members_that_announced_their_end_are_no_heirs() -> None:
     assert known.has_heirs(known.newest, ()) and not known.has_heirs(known.newest, (OTHER,))
     assert known.is_held(INSTANCE, 1, (), after=1)
     assert not known.is_held(INSTANCE, 1, (OTHER,), after=1), "it may rely on this peer in turn"
+
+
+def test_members_whose_newest_report_announces_their_end_are_no_heirs_before_a_plan_has_that() -> None:
+    """One that resumes is an heir again, by a report or as a joiner."""
+    known = book(plans())
+    said = report(ONE, 1, STATE)
+    ending = replace(said, capacity=replace(CAPACITY, is_leaving=True))
+    known.note_states(ending)
+    assert known.heirs(INSTANCE, 1, ()) == [OTHER]
+    rejoined = tuple(replace(seat, joined_round=2) if seat.peer == ONE else seat for seat in known.newest.roster)
+    again = book([*plans()[:2], replace(plans()[2], roster=rejoined)])
+    again.note_states(ending)
+    assert again.heirs(INSTANCE, 1, ()) == [ONE, OTHER]
+    known.note_states(replace(said, round=2))
+    assert known.heirs(INSTANCE, 1, ()) == [ONE, OTHER]
+
+
+@pytest.mark.parametrize("me", range(3))
+def test_of_hosts_that_have_ended_a_round_none_relies_on_one_that_may_rely_on_it(me: int) -> None:
+    """They may all go in one moment, before the report of any has come. The last by name relies on the others."""
+    first, second, _ = plans()
+    names = [ME, ONE, OTHER]
+    known = book([first, second], me=names[me])
+    others = [name for name in names if name != names[me]]
+    assert known.is_held(INSTANCE, 1, (), after=1), "they will have the state"
+    assert known.is_held(INSTANCE, 1, (), after=1, is_going=True) == (me == 2)
+    assert known.is_held(INSTANCE, 1, others[:1], after=1, is_going=True) == (me == 2 or (me == 1 and others[1] < names[me]))
+    for name in others:
+        known.note_states(report(name, 1, STATE))
+    assert known.is_held(INSTANCE, 1, (), after=1, is_going=True)
+    known = book(plans(), me=names[me])
+    known.remember(replace(known.newest, round=3))
+    assert known.is_held(INSTANCE, 1, (), after=1, is_going=True), "the plan has the reports of all that go"
 
 
 def test_hosts_that_only_receive_a_round_have_its_state_once_they_report_it() -> None:

@@ -1,13 +1,15 @@
 """Which state of an instance everybody takes where no majority of its hosts reported one: from plans and reports alone."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
+from adloco_p2p.core.model.lineage import Merge
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
-from adloco_p2p.core.peer.plan_book import PlanBook
+from adloco_p2p.core.peer.plan_book import PlanBook, named_state
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
@@ -109,3 +111,52 @@ def test_what_most_hosts_reported_is_agreed_though_the_last_plan_merges_the_inst
     last = replace(next_plan(next_plan(plan, (), small_rules(5, 9)), (), small_rules(5, 9)), instances=())
     catching_up_of(state).check_own_state(last)
     assert (state.known(INSTANCE).doubtful_from is None) is is_confirmed
+
+
+def trained(peer: PeerId, number: int, state: Digest) -> Report:
+    """The report of a host that did its part of the round."""
+    made = report(peer, number, state)
+    return replace(made, instances=tuple(replace(item, contributors=1) for item in made.instances))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_peer_names_states_by_the_rule_of_the_plans(seed: int) -> None:
+    """Hosts have gone since the reported round, and of those that are left some do not report, and others have no work."""
+    random = Random(f"named {seed}")
+    first = genesis(RUN, [(peer, CAPACITY) for peer in HOSTS], small_rules(5, 9))
+    before = next_plan(first, (), small_rules(5, 9))
+    shares = [replace(share, works_from=random.choice((0, 0, 0, 2))) for share in before.instances[0].hosts]
+    left = tuple(random.sample(shares, random.randint(1, len(shares))))
+    before = replace(before, instances=(replace(before.instances[0], hosts=tuple(sorted(left, key=lambda share: share.peer))),))
+    reporting = random.sample(HOSTS, random.randint(1, len(HOSTS)))
+    make = {peer: random.choice((trained, trained, report)) for peer in reporting}
+    reports = [make[peer](peer, 0, random.choice((AGREED, AGREED, APART))) for peer in reporting]
+    named = next_plan(before, reports, small_rules(5, 9)).instances[0].state_digest
+    assert named_state(before.instances[0], reports, round=0) == named
+
+
+def test_the_reports_of_the_last_plan_name_the_state_of_an_instance_that_it_merges_away() -> None:
+    """Three of five hosts left in round 0, without a vote. The two that stay have their state from each other, and may go, too:
+    nothing but their reports ends the doubt of those that take it from them (seed 166 of `docs/consensus.md`)."""
+    known = book({}, {})
+    first, before, last = (known.plans[number] for number in range(3))
+    left = tuple(share for share in before.instances[0].hosts if share.peer in HOSTS[3:])
+    before = replace(before, instances=(replace(before.instances[0], hosts=left),))
+    merge = Merge(sources=(INSTANCE, InstanceId(1)), target=InstanceId(1), weights=(1.0, 0.0), reason="last")
+    last = replace(last, instances=(replace(last.instances[0], instance=InstanceId(1)),), merges=(merge,))
+    reports = [trained(peer, 0, AGREED) for peer in HOSTS[3:]]
+    state = PeerState(HOSTS[4], is_delayed=False, rounds_kept=2)
+    for plan in (first, before, last):
+        state.learn(plan)
+    for made in reports:
+        state.book.note_states(made)
+    state.own_reports[0] = replace(reports[1], plan=state.book.digests[0])
+    state.instance(INSTANCE).doubt(1)
+    assert not state.book.outlook(INSTANCE, 1, HOSTS[:3]).is_agreed
+    state.book.name_ended(last, reports)
+    outlook = state.book.outlook(INSTANCE, 1, HOSTS[:3])
+    assert (outlook.digest, outlook.donors, outlook.is_agreed) == (AGREED, (HOSTS[3],), True)
+    catching_up_of(state).check_own_state(last)
+    assert state.known(INSTANCE).doubtful_from is None
+    state.cut(at=2)
+    assert state.book.named(INSTANCE, 2) is None, "another history counts"
