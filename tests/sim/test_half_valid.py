@@ -31,7 +31,7 @@ def test_half_valid_messages_of_a_member(seed: int) -> None:
     ],
 )
 def test_each_promise_can_be_broken(wrong: dict[str, Any], problem: str) -> None:
-    kept = {"violation": "", "seconds": 24.0, "pace": 0.5, "longest_eviction": 30.0, "void": 0.5}
+    kept: dict[str, Any] = {"violation": "", "seconds": 24.0, "pace": 0.5, "longest_eviction": 30.0, "void": 0.5}
     arena: Any = SimpleNamespace(longest_allowed_eviction=30.0, num_wrong_steps=0)
     assert problem_of(Result(arena=arena, **kept), LEAST_SENT) == ""
     assert problem_of(Result(arena=arena, **(kept | wrong)), LEAST_SENT) == problem
