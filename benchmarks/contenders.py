@@ -303,6 +303,7 @@ CONTENDERS: dict[str, Callable[[Task, Director], AbstractContextManager[Ways]]] 
     "robust": partial(ours, rule="robust"),
     "recheck": partial(ours, recheck=0.05),
     "recheck 1": partial(ours, recheck=1.0),
+    "robust recheck": partial(ours, rule="robust", recheck=0.05),
 }
 
 

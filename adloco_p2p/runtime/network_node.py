@@ -204,6 +204,11 @@ def _say_link(link: str, embedding: Embedding, run: RunConfig, identity: Identit
         f"the link lets in everybody who has it: {invited.seats} seats {until(invited.last_round, run.work)}; more links, and"
         f" an end of this one: adloco-peer invite --workdir {embedding.workdir.path}"
     )
+    if run.averaging.aggregation == "mean":
+        embedding.say(
+            "averaging.aggregation is mean: any one of them can ruin the model. A run among people you do not know begins with"
+            " --set averaging.aggregation=robust"
+        )
     return whole
 
 

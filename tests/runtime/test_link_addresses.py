@@ -1,11 +1,18 @@
 """The addresses of the link that a node prints and keeps: they lead to the run after every restart."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.runtime.network_node import LINKED_ADDRESSES, addresses_known, addresses_of_link
+from adloco_p2p.runtime.network_node import LINKED_ADDRESSES, _say_link, addresses_known, addresses_of_link
 from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.swarm.p2p.addresses import PeerAddress, parse_peer_addresses
+from adloco_p2p.swarm.p2p.identity import Identity
 
 ME, FOUNDER = (PeerId(f"12D3KooW{letter * 44}") for letter in "AB")
 
@@ -48,3 +55,17 @@ def test_the_link_has_room_for_this_peer_and_takes_more_of_others_where_it_has_n
     own = f"/ip4/9.9.9.9/tcp/4/p2p/{ME}"
     assert own in after_starts([[own]], parse_peer_addresses(others))
     assert after_starts([[]], parse_peer_addresses(others)) == tuple(others[:LINKED_ADDRESSES])
+
+
+@pytest.mark.parametrize(("rule", "is_warned"), [("mean", True), ("robust", False)])
+def test_the_author_is_warned_beside_the_link_where_one_host_can_ruin_the_model(
+    rule: Any, is_warned: bool, tmp_path: Path
+) -> None:
+    author = Identity.load_or_create(tmp_path / "identity.key")
+    run = replace(RunConfig(), author=author.peer_id)
+    run = replace(run, averaging=replace(run.averaging, aggregation=rule))
+    said: list[str] = []
+    embedding: Any = SimpleNamespace(say=said.append, workdir=SimpleNamespace(path=tmp_path))
+    link = _say_link(f"adloco://{run.digest},/ip4/192.0.2.2/tcp/4/p2p/{author.peer_id}", embedding, run, author)
+    assert said[0] == f"join link: {link}"
+    assert any("--set averaging.aggregation=robust" in line for line in said) == is_warned

@@ -1,49 +1,40 @@
-"""Seeds of well-formed, wrong messages: no honest process ends, and the honest peers end the run with one state."""
+"""Seeds of messages that are out of their time, or wrong. `python -m tests.sim.half_valid` plays thousands."""
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from adloco_p2p.sim.adversary import Liar
-from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.identities import sign
-from adloco_p2p.sim.simulate import run_seed, summary
-from adloco_p2p.sim.world import Parts
-from tests.sim.half_valid import HalfValidMember, HalfValidStrangers
+from benchmarks.adversary.arena import Result
+from tests.sim.half_valid import LEAST_SENT, SENDERS, problem_of
 
-FAULTS = Faults(loss=0.02, faults_end_at=10.0)
-BLOCK = 5
+SEEDS = 5
 
 
-def failures_of_strangers(seeds: range) -> list[str]:
-    failed = []
-    for seed in seeds:
-        strangers = HalfValidStrangers()
-        parts = Parts(adversary=strangers, liars={0: Liar(sends=strangers.tap)})
-        result = run_seed(seed, peers=5, rounds=6, faults=FAULTS, round_seconds=1.2, measures_bytes=False, parts=parts)
-        if result.violation is not None:
-            failed.append(summary([result]))
-        assert strangers.num_sent > 20
-    return failed
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_half_valid_messages_of_strangers(seed: int) -> None:
+    assert problem_of(*SENDERS["strangers"](seed)) == ""
 
 
-def failures_of_a_member(seeds: range) -> list[str]:
-    failed = []
-    for seed in seeds:
-        member = HalfValidMember(seed, sign)
-        parts = Parts(liars={seed % 5: Liar(sends=member)})
-        result = run_seed(seed, peers=5, rounds=6, faults=FAULTS, round_seconds=1.2, measures_bytes=False, parts=parts)
-        if result.violation is not None:
-            failed.append(summary([result]))
-        assert member.num_sent > 20
-    return failed
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_half_valid_messages_of_a_member(seed: int) -> None:
+    assert problem_of(*SENDERS["member"](seed)) == ""
 
 
-@pytest.mark.parametrize("block", range(2))
-def test_half_valid_messages_of_strangers(block: int) -> None:
-    failed = failures_of_strangers(range(block * BLOCK, (block + 1) * BLOCK))
-    assert not failed, failed[0]
-
-
-@pytest.mark.parametrize("block", range(2))
-def test_half_valid_messages_of_a_member(block: int) -> None:
-    failed = failures_of_a_member(range(block * BLOCK, (block + 1) * BLOCK))
-    assert not failed, failed[0]
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"violation": "handle raised"}, "handle raised"),
+        ({"pace": 0.49}, "plans came at 49% of the pace without it"),
+        ({"void": 0.51}, "51% of the rounds were void"),
+        ({"longest_eviction": 31.0}, "an honest peer had no seat for 31 s, 30 s are allowed"),
+    ],
+)
+def test_each_promise_can_be_broken(wrong: dict[str, Any], problem: str) -> None:
+    kept: dict[str, Any] = {"violation": "", "seconds": 24.0, "pace": 0.5, "longest_eviction": 30.0, "void": 0.5}
+    arena: Any = SimpleNamespace(longest_allowed_eviction=30.0, num_wrong_steps=0)
+    assert problem_of(Result(arena=arena, **kept), LEAST_SENT) == ""
+    assert problem_of(Result(arena=arena, **(kept | wrong)), LEAST_SENT) == problem
+    assert problem_of(Result(arena=arena, **kept), LEAST_SENT - 1) == f"{LEAST_SENT - 1} messages were sent"
+    arena.num_wrong_steps = 1
+    assert problem_of(Result(arena=arena, **kept), LEAST_SENT) == "steps with an average that no honest host computed: 1"

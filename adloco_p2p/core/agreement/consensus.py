@@ -37,7 +37,7 @@ from adloco_p2p.core.agreement.slot import Context, Slot, next_slot
 from adloco_p2p.core.agreement.statement_pool import StatementPool
 from adloco_p2p.core.agreement.values import Values, lacking_of
 from adloco_p2p.core.ledger.admission import Door
-from adloco_p2p.core.ledger.fork_choice import switch_between
+from adloco_p2p.core.ledger.fork_choice import is_backed, switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS, CheckBudget, Puzzle
 from adloco_p2p.core.ledger.validation import door_of, may_have_ended
@@ -539,7 +539,7 @@ class Consensus:
     def follow_reorg(self, other: Ledger, now: float) -> None:
         reorg = switch_between(self.ledger, other)
         first = reorg.won[0]
-        if not reorg.lost and self._is_contradicted(first.certificate, first.value.departed, now):
+        if not is_backed(reorg) and self._is_contradicted(first.certificate, first.value.departed, now):
             return
         self._context.emit(*(Persist(record=entry) for entry in reorg.won))
         for entry, parent in zip(reorg.won, [reorg.fork, *(entry.plan for entry in reorg.won)], strict=False):

@@ -13,7 +13,7 @@ from adloco_p2p.core.agreement.emergency import STUCK_LEASES, is_contradicted
 from adloco_p2p.core.agreement.known_peers import MAX_KNOWN
 from adloco_p2p.core.agreement.ledger_sync import LedgerExchange
 from adloco_p2p.core.agreement.membership import Timing
-from adloco_p2p.core.ledger.fork_choice import switch_between
+from adloco_p2p.core.ledger.fork_choice import is_backed, switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.electorate import electorate, electors, is_emergency
 from adloco_p2p.core.model.events import Send
@@ -111,7 +111,7 @@ class Observer:
 
     def follow_reorg(self, other: Ledger, now: float) -> None:
         reorg = switch_between(self.ledger, other)
-        if not reorg.lost and self._is_contradicted(reorg.won[0], now):
+        if not is_backed(reorg) and self._is_contradicted(reorg.won[0], now):
             return
         self.ledger = other
         self._forget_heads()

@@ -124,3 +124,9 @@ def switch_between(own: Ledger, other: Ledger) -> Reorg:
         lost=own.after(own.digests[common], len(own.digests)),
         won=other.after(own.digests[common], len(other.digests)),
     )
+
+
+def is_backed(switched: Reorg) -> bool:
+    """Whether anybody voted for what is won and not for what is lost, too. An honest peer votes for one value of a slot, so
+    otherwise only liars voted for it. False where nothing is lost: then the votes do not show that."""
+    return bool(switched.lost) and not _voters(switched.won[0]) <= _voters(switched.lost[0])

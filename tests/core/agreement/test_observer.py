@@ -22,7 +22,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.identities import verify
 from tests.core.agreement.test_consensus import RULES, Swarm, decide
-from tests.core.agreement.test_strangers import connect_to_run, entry_of
+from tests.core.agreement.test_strangers import certified_alone, connect_to_run, entry_of, lies_beside
 from tests.core.core_values import RUN, capacity, instance_report, peer
 
 ME = PeerId("observer")
@@ -298,3 +298,19 @@ def test_an_observer_that_was_not_there_follows_the_members_through_an_emergency
         reader.receive(name, beat, swarm.now)
     reader.receive(peer(1), Entries(entries=(entry,)), swarm.now)
     assert reader.ledger.digests[-1] == entry.value.plan
+
+
+def test_a_member_that_votes_twice_leads_no_observer_from_an_entry_that_it_certified_alone() -> None:
+    swarm = trained(5, rounds=3)
+    liar, *others = sorted(swarm.peers)
+    ledger = swarm.peers[liar].ledger
+    reader = observer(swarm, liar)
+    reader.receive(liar, Entries(entries=tuple(ledger.entries[:-1])), swarm.now)
+    for name in others:
+        reader.receive(name, swarm.peers[name].members.heartbeat(swarm.now), swarm.now)
+    alone = certified_alone(liar, ledger.entries[-1], absent=others)
+    reader.receive(liar, Entries(entries=(alone,)), swarm.now)
+    assert reader.ledger.entries[-1] == alone, "its plan is that of all"
+    lies = lies_beside(ledger, liar, absent=others)
+    reader.receive(liar, Entries(entries=tuple(lies.entries[-2:])), swarm.now)
+    assert lies.head.rank > reader.ledger.head.rank and reader.ledger.entries[-1] == alone

@@ -236,6 +236,49 @@ def test_a_member_alone_does_not_certify_the_value_that_all_vote_for() -> None:
     assert num_emergencies(swarm.genesis, swarm.peers[victim].ledger.entries) == 0
 
 
+def test_a_member_that_votes_twice_leads_nobody_from_an_entry_that_it_certified_alone() -> None:
+    """A peer that is one entry behind takes that from the liar, with its single vote, since the others are ahead. The next lie
+    of the same member has as many electors behind it, none, and more rounds."""
+    swarm = played(5)
+    _, liar, *_, late = swarm.order
+    victim, others = swarm.peers[late], tuple(name for name in sorted(swarm.peers) if name != liar)
+    parent = victim.ledger.digests[-1]
+    for name in swarm.peers:
+        swarm.report(name, 2)
+    while swarm.mail:  # nothing reaches the one that is late
+        sender, receiver, message = swarm.mail.pop(0)
+        swarm.take(receiver, swarm.peers[receiver].receive(sender, message, swarm.now) if receiver != late else [])
+    entry = swarm.peers[liar].ledger.entries[-1]
+    assert entry.value.parent == parent == victim.ledger.digests[-1]
+    for name in others:
+        beat = swarm.peers[name].members.heartbeat(swarm.now)
+        swarm.take(late, victim.receive(name, beat, swarm.now) if name != late else [])
+
+    alone = certified_alone(liar, entry, absent=others)
+    swarm.take(late, victim.receive(liar, Entries(entries=(alone,)), swarm.now))
+    assert victim.ledger.entries[-1] == alone, "its plan is that of all"
+    lies = lies_beside(swarm.peers[liar].ledger, liar, absent=others)
+    swarm.take(late, victim.receive(liar, Entries(entries=tuple(lies.entries[-2:])), swarm.now))
+    assert lies.head.rank > victim.ledger.head.rank and victim.ledger.entries[-1] == alone
+
+
+def certified_alone(name: PeerId, entry: LedgerEntry, *, absent: Sequence[PeerId]) -> LedgerEntry:
+    about, ballot = (entry.value.parent, canonical.digest(entry.value)), Ballot(attempt=1, peer=name)
+    return replace(entry, certificate=certificate_of([name], about, ballot=ballot, absent=tuple(sorted(absent))))
+
+
+def lies_beside(ledger: Ledger, name: PeerId, *, absent: Sequence[PeerId]) -> Ledger:
+    """The ledger with another last entry, from the same reports, and one more; one member certified both."""
+    last = ledger.entries[-1]
+    lies, reports = ledger.truncated(last.value.parent), [signed.report for signed in last.reports]
+    value = replace(last.value, departed=(absent[0],))
+    plan = decide(lies.plans[-1], reports, change_of(value, reports, lies, verify))
+    lie = replace(last, plan=plan, value=replace(value, plan=canonical.digest(plan)))
+    lies.append(certified_alone(name, lie, absent=absent))
+    lies.append(entry_of(name, lies, absent=absent[1:], departed=()))
+    return lies
+
+
 def test_a_voter_of_an_emergency_follows_it_though_an_absent_member_is_back() -> None:
     """It voted with the same members absent. The vote of the other one comes after the heartbeat of a third."""
     swarm = Swarm(5)
