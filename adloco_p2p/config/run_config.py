@@ -167,7 +167,7 @@ class InnerConfig:
     betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
     weight_decay: Annotated[float, Ge(0)] = 0.1
-    """Of every trained parameter, gains of norms and biases too, which many training loops leave out."""
+    """Decoupled from the gradient: each step multiplies what `decayed` names by 1 - learning rate * weight_decay."""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.95
     """Of Muon."""
     clip_norm: PositiveFloat = 1.0
@@ -186,6 +186,9 @@ class InnerConfig:
     batch_scaling_cap: Annotated[float, Ge(1)] = 2.0
     adoption_warmup_steps: NaturalInt = 50
     """Inner steps of warm-up after a host adopted foreign parameters and zeroed its moments."""
+    decayed: Literal["all", "matrices"] = field(default="all", metadata=canonical.ADDED)
+    """What `weight_decay` decays. `all`: every trained parameter. `matrices`: those of two dimensions or more, embeddings too,
+    and no gain of a norm and no bias, as most training loops do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

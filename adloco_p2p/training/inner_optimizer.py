@@ -5,11 +5,15 @@
 | `adamw` | 8 | torch's AdamW: element by element, so one step on the whole vector steps every parameter |
 | `adamw8bit` | 2.1 | torchao's, its moments as 8-bit codes with a scale per block |
 | `muon` | 4 for matrices, 8 for the rest | torch's Muon for the matrices of blocks, AdamW for embeddings, head, vectors |
+
+Weight decay is decoupled in all three. With `decayed: all` torch's optimizers apply it; with `matrices` it is applied here,
+before their step: pieces of the 8-bit state are whole blocks, which do not end where a parameter does.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -60,13 +64,42 @@ def inner_optimizer(
     inner: InnerConfig, parameters: torch.Tensor, layout: Layout, *, matrices: frozenset[str]
 ) -> InnerOptimizer:
     """The run's, with zero state, for local parameters [P]. `matrices`: names of the parameters that Muon may step."""
+    decay = None
+    if inner.decayed == "matrices":
+        decay = _Decay(inner.weight_decay, parameters, layout)
+        inner = replace(inner, weight_decay=0.0)
     match inner.kind:
         case "adamw":
-            return _Stepped(parameters, [_adamw(inner, parameters, [slice(0, len(parameters))])])
+            parts = [_adamw(inner, parameters, [slice(0, len(parameters))])]
         case "adamw8bit":
-            return _Stepped(parameters, [_adamw8bit(inner, parameters)])
+            parts = [_adamw8bit(inner, parameters)]
         case "muon":
-            return _Stepped(parameters, _muon_and_adamw(inner, parameters, layout, matrices))
+            parts = _muon_and_adamw(inner, parameters, layout, matrices)
+    return _Stepped(parameters, parts, decay)
+
+
+class _Decay:
+    """Of the matrices in the vector; allocates nothing."""
+
+    def __init__(self, weight_decay: float, parameters: torch.Tensor, layout: Layout) -> None:
+        self._weight_decay = weight_decay
+        places = _joined(slice(e.offset, e.offset + e.size) for e in layout.entries if len(e.shape) >= 2)
+        self._matrices = [parameters.detach()[place] for place in places]
+
+    def apply(self, learning_rate: float) -> None:
+        if self._matrices:
+            torch._foreach_mul_(self._matrices, 1 - learning_rate * self._weight_decay)
+
+
+def _joined(places: Iterable[slice]) -> list[slice]:
+    """Ascending places, those that touch as one."""
+    joined: list[slice] = []
+    for place in places:
+        if joined and joined[-1].stop == place.start:
+            joined[-1] = slice(joined[-1].start, place.stop)
+        else:
+            joined.append(place)
+    return joined
 
 
 class _Part:
@@ -92,10 +125,10 @@ class _Part:
 class _Stepped:
     """Several parts as one `InnerOptimizer`."""
 
-    def __init__(self, parameters: torch.Tensor, parts: Sequence[_Part]) -> None:
+    def __init__(self, parameters: torch.Tensor, parts: Sequence[_Part], decay: _Decay | None) -> None:
         covered = sum(piece.stop - piece.start for part in parts for piece, _ in part.pieces)
         assert covered == len(parameters), (covered, len(parameters))
-        self._parts = parts
+        self._parts, self._decay = parts, decay
         self._scratch_bytes = max(part.scratch_bytes for part in parts)
         self._steps = 0
 
@@ -129,6 +162,8 @@ class _Stepped:
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
         # Given back at once, to an allocator that keeps it: the room is there, or it is missed before a piece is stepped.
         torch.empty(self._scratch_bytes, dtype=torch.uint8, device=gradient.device)
+        if self._decay is not None:
+            self._decay.apply(learning_rate)
         for part in self._parts:
             for group in part.optimizer.param_groups:
                 if isinstance(group["lr"], torch.Tensor):

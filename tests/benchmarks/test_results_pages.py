@@ -16,6 +16,7 @@ from adloco_p2p.data.feed import IndexedFeed, open_feed
 from benchmarks import (
     carried_over,
     critical_batch,
+    decayed,
     islands,
     million,
     muon,
@@ -92,6 +93,7 @@ TABLES: dict[str, tuple[str, Callable[[], Tables]]] = {
     "outer state": ("bytes.md", lambda: {"states": outer_state.table(records_of(outer_state.KEPT))}),
     "grid": ("time.md", lambda: {"grid": grid_tables.utilisation_table(records_of(grid.KEPT))}),
     "grid, bytes": ("time.md", lambda: {"wire": grid_tables.bytes_table(records_of(grid.KEPT))}),
+    "decayed": ("tuned.md", lambda: {"decayed": decayed.table(records_of(decayed.KEPT))}),
     "muon": ("muon.md", lambda: muon.tables(muon.Cells(), muon.SEEDS)),
     "seeds and scalars": ("seed_scalar.md", lambda: {"seed scalar": seed_scalar.table(records_of(seed_scalar.KEPT))}),
     "sizes": ("sizes.md", lambda: sizes.tables(Runs(sizes.SCALE))),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from adloco_p2p.config.fields import differences, flatten
+from adloco_p2p.config.run_config import InnerConfig, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.canonical import ADDED
 from adloco_p2p.decode import decode
@@ -47,3 +48,10 @@ def test_an_added_setting_is_listed_at_its_default_and_compared() -> None:
     changed = NewerRun(work=NewerSection(warmup=2))
     assert differences(NewerRun(), changed) == ["work.warmup: 0 here, 2 there"]
     assert decode(NewerRun, canonical.encode(changed), max_bytes=1000) == changed
+
+
+def test_runs_that_do_not_set_what_is_decayed_keep_their_bytes() -> None:
+    usual, changed = RunConfig(), RunConfig(inner=InnerConfig(decayed="matrices"))
+    assert b"decayed" not in canonical.encode(usual) and usual.digest != changed.digest
+    for run in (usual, changed):
+        assert decode(RunConfig, canonical.encode(run), max_bytes=100_000) == run

@@ -1,6 +1,7 @@
 """Loading a configuration: layers, origins, and what a user is told who wrote something wrong."""
 
 import json
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def test_the_warm_up_of_the_command_line_replaces_that_of_the_file(tmp_path: Pat
 
 
 def test_every_setting_has_an_origin_and_every_origin_a_setting(tmp_path: Path) -> None:
-    plain = canonical.to_plain(from_text(tmp_path, "model: {pretrained: a/b, architecture: {}}").value)
+    plain = asdict(from_text(tmp_path, "model: {pretrained: a/b, architecture: {}}").value)
     origins = from_text(tmp_path, "model: {pretrained: a/b, architecture: {}}").origins
 
     def keys_of(section: dict[str, Any], prefix: str = "") -> set[str]:

@@ -60,6 +60,7 @@ def test_public_runs_pin_what_they_download(name: str) -> None:
     for revision in (run.data.revision, run.tokenizer.revision):
         assert revision is not None and len(revision) == 40
     assert run.batch.test == "schedule", "what docs/results.md favours where the length of a run is known"
+    assert run.inner.decayed == "matrices", "what docs/results/tuned.md favours"
     tokens = 20 * parameters(run)
     assert run.work.samples is not None
     assert run.work.samples * run.data.sequence_length == pytest.approx(tokens, rel=0.05), "20 tokens per parameter"

@@ -1,7 +1,7 @@
 """The inner optimizers: against slow versions of our own, saved and resumed, and what their state weighs."""
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 import torch
@@ -141,6 +141,40 @@ def test_eight_bits_step_almost_like_thirty_two() -> None:
 
 
 # --- all of them -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("decayed", "gain"), [("all", 1 - 0.01 * 0.1), ("matrices", 1.0)])
+def test_what_decays_where_the_gradient_is_zero(kind: Kind, decayed: Literal["all", "matrices"], gain: float) -> None:
+    """No parameter begins or ends with a block of the 8-bit state."""
+    needs(kind)
+    layout = layout_of_shapes(first=(5,), table=(70, 61), norm=(7,), wide=(4, 10), experts=(2, 3, 4), last=(3,))
+    parameters = torch.ones(layout.num_parameters)
+    optimizer = made(replace(RUN.inner, kind=kind, decayed=decayed), parameters, layout, "wide", "experts")
+    optimizer.step(torch.zeros_like(parameters), 0.01)
+    for name, values in layout.views(parameters):
+        expected = 1 - 0.01 * 0.1 if name in ("table", "wide", "experts") else gain
+        torch.testing.assert_close(values, torch.full_like(values, expected), rtol=0, atol=1e-7)
+
+
+def test_decayed_matrices_are_torchs_two_groups_of_parameters() -> None:
+    layout = layout_of_shapes(table=(6, 4), norm=(5,), tall=(8, 3))
+    parameters = random(layout.num_parameters, seed=1)
+    expected = {name: torch.nn.Parameter(view.clone()) for name, view in layout.views(parameters)}
+    groups: list[dict[str, Any]] = [
+        {"params": [expected["table"], expected["tall"]]},
+        {"params": [expected["norm"]], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, lr=0.01, betas=RUN.inner.betas, eps=RUN.inner.eps, weight_decay=RUN.inner.weight_decay)
+    optimizer = made(replace(RUN.inner, decayed="matrices"), parameters, layout)
+    for seed in (2, 3, 4):
+        gradient = random(layout.num_parameters, seed=seed)
+        for name, view in layout.views(gradient):
+            expected[name].grad = view.clone()
+        adamw.step()
+        optimizer.step(gradient, 0.01)
+    for name, view in layout.views(parameters):
+        torch.testing.assert_close(view, expected[name].detach(), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", KINDS)

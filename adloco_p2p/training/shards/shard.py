@@ -100,9 +100,14 @@ class Shard:
     def _new_optimizer(self) -> tuple[torch.optim.Optimizer, list[dict[str, torch.Tensor]]]:
         """AdamW on what is here, and its moments, zero, of each piece: element by element, so a part needs no other one."""
         inner = self._setup.run.inner
-        held = [piece.values for piece in self._pieces if piece.values.numel()]
+        held = [piece for piece in self._pieces if piece.values.numel()]
+        is_all = inner.decayed == "all"
+        groups: list[dict[str, Any]] = [
+            {"params": [piece.values for piece in held if is_all or piece.parameter.ndim >= 2]},
+            {"params": [piece.values for piece in held if not is_all and piece.parameter.ndim < 2], "weight_decay": 0.0},
+        ]
         optimizer = torch.optim.AdamW(
-            held, lr=0.0, betas=inner.betas, eps=inner.eps, weight_decay=inner.weight_decay, fused=True
+            groups, lr=0.0, betas=inner.betas, eps=inner.eps, weight_decay=inner.weight_decay, fused=True
         )
         moments = []
         for piece in self._pieces:
