@@ -93,13 +93,14 @@ ERROR_CODES = {
         "the data cannot be used",
         "The files or the data set are missing, unreachable, of another form, without the text column, or too small.",
         "Correct `data.*` in the configuration; `adloco-peer config show CONFIG` explains each setting."
-        " `--set data.source=python` needs no download.",
+        " `--set data.source=python data.path=null data.name=null data.revision=null data.heldout_split=null"
+        " data.messages_column=null` needs no download.",
     ),
     "E208": ErrorCode(
         "the tokenizer cannot be used",
         "It cannot be loaded from the hub or the directory, has no end-of-text token, or belongs to another model.",
         "Correct `tokenizer.source`: with `model.pretrained` leave it out, the model's own is used; for a model that is trained"
-        " from the beginning `--set tokenizer.source=bytes` needs no download.",
+        " from the beginning `--set tokenizer.source=bytes tokenizer.revision=null` needs no download.",
     ),
     "E209": ErrorCode(
         "the model cannot be built",
