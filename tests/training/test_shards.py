@@ -250,9 +250,9 @@ def test_odd_sizes_in_three_processes_and_the_death_of_one() -> None:
     assert failed.value.code == "E103" and all(process.poll() is not None for process in processes)
     with pytest.raises(ShardLost, match="are gone"):
         three.evaluate(ONE)
-    with pytest.raises(DeviceError, match=r"process 0 is short of memory: x; lower max_micro_batch") as failed:
+    with pytest.raises(DeviceError, match=r"process 0 is short of memory: x; lower max_micro_batch") as short:
         three._group._refuse(0, reason="x", kind="memory")
-    assert failed.value.code == "E502"
+    assert short.value.code == "E502"
 
 
 SCRIPT = """
