@@ -302,14 +302,7 @@ class NetworkPeer:
             self._server, fetcher, num_parameters=engine.num_parameters, dtypes=engine.state_dtypes, write=write
         )
         self._reachability = self._new_reachability()
-        self._maintenance = PeerMaintenance(
-            swarm_node,
-            discovery,
-            run=run.digest,
-            roster=self._roster,
-            members=self._ever_seated,
-            write=local.sink.write,
-        )
+        self._maintenance = self._new_maintenance()
         self._messenger = NetworkMessenger(self._wire, roster=self._roster, fail=self._fail)
         self._node = self._new_node()
 
@@ -380,6 +373,16 @@ class NetworkPeer:
             run=self._local.run.digest,
             dial=self._swarm_node.dial_from_outside,
             protocol=lambda: self._agreement.ledger.plans[-1].protocol,
+        )
+
+    def _new_maintenance(self) -> PeerMaintenance:
+        return PeerMaintenance(
+            self._swarm_node,
+            self._discovery,
+            run=self._local.run.digest,
+            roster=self._roster,
+            members=self._ever_seated,
+            write=self._local.sink.write,
         )
 
     def _new_wire(self) -> GossipWire:

@@ -91,7 +91,7 @@ async def connect_to_run(
 
 def _to_dial(announced: Collection[PeerId], members: Collection[PeerId]) -> list[PeerId]:
     known, others = set(announced) & set(members), sorted(set(announced) - set(members))
-    return [*sorted(known), *sorted(random.sample(others, min(MAX_OTHERS_DIALLED, len(others))))]
+    return [*sorted(known), *sorted(random.SystemRandom().sample(others, min(MAX_OTHERS_DIALLED, len(others))))]
 
 
 async def find_manifest(swarm_node: SwarmNode, discovery: Discovery, run: Digest) -> SignedManifest:
