@@ -19,7 +19,7 @@ class ErrorCode:
 
 EXIT_CODES = {
     0: "done, or stopped on request with everything saved",
-    1: "a fault of the program: it has written a support bundle",
+    1: "a fault of the program, of a GPU or of a process of the node: starting again may cure it",
     2: "what was asked for cannot be done: the command line, the configuration or the data",
     3: "the network",
     4: "the disk",
@@ -42,6 +42,13 @@ ERROR_CODES = {
         " of the last checkpoint.",
         "Start again with the same command. Where it comes back, `sudo dmesg | grep Xid` names the fault: heat, power, memory"
         " or the driver; other programs on the card may take its memory (`nvidia-smi`).",
+    ),
+    "E103": ErrorCode(
+        "a process that holds a part of the model ended",
+        "With `shards` each device has a process. One was killed, most often because main memory ran out, failed, or did not"
+        " answer; the node ends with it, because nobody else has its part. The last checkpoint is intact.",
+        "The same command goes on from there. The message names the process and its last words; `journalctl -k` shows whether"
+        " the system killed it.",
     ),
     # --- 2: the user's -----------------------------------------------------------------------------------------------
     "E200": ErrorCode(
@@ -86,13 +93,14 @@ ERROR_CODES = {
         "the data cannot be used",
         "The files or the data set are missing, unreachable, of another form, without the text column, or too small.",
         "Correct `data.*` in the configuration; `adloco-peer config show CONFIG` explains each setting."
-        " `--set data.source=python` needs no download.",
+        " `--set data.source=python data.path=null data.name=null data.revision=null data.heldout_split=null"
+        " data.messages_column=null` needs no download.",
     ),
     "E208": ErrorCode(
         "the tokenizer cannot be used",
         "It cannot be loaded from the hub or the directory, has no end-of-text token, or belongs to another model.",
         "Correct `tokenizer.source`: with `model.pretrained` leave it out, the model's own is used; for a model that is trained"
-        " from the beginning `--set tokenizer.source=bytes` needs no download.",
+        " from the beginning `--set tokenizer.source=bytes tokenizer.revision=null` needs no download.",
     ),
     "E209": ErrorCode(
         "the model cannot be built",
@@ -439,13 +447,6 @@ ERROR_CODES = {
         "The author has to lower the learning rate and start a new run: `inner.learning_rate`, or in a program around"
         " `adloco_p2p.Swarm` that of its own optimizer. With faulty memory or an overclocked GPU it happens on one machine"
         " only.",
-    ),
-    "E504": ErrorCode(
-        "a process that holds a part of the model ended",
-        "With `shards` each device has a process. One was killed, most often because main memory ran out, failed, or did not"
-        " answer; the node ends with it, because nobody else has its part. The last checkpoint is intact.",
-        "The same command goes on from there. The message names the process and its last words; `journalctl -k` shows whether"
-        " the system killed it.",
     ),
     "E520": ErrorCode(
         "this Python is too old",

@@ -14,6 +14,7 @@ AdlocoError
   TaskScoringFailed           this machine's: the run's tasks cannot be scored here; training goes on
   StorageError                the disk's: refuse to start, or stop cleanly; never train on without durability
   DeviceError                 the machine's: even one sample does not fit the device
+  ShardLost                   a process that held a part of the model ended: the supervisor restarts
 """
 
 from adloco_p2p.error_codes import ERROR_CODES
@@ -121,6 +122,12 @@ class DeviceError(AdlocoError):
 
     exit_code = 5
     code = "E501"
+
+
+class ShardLost(AdlocoError):
+    """A process that held a part of the model ended, or did not answer. The same command goes on from the last checkpoint."""
+
+    code = "E103"
 
 
 def brief(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from adloco_p2p.cli.parser import Parser, error_words
 from adloco_p2p.commands.console import Steps, lossy_output, remark, say_json
 from adloco_p2p.commands.hub import settle as settle_hub
 from adloco_p2p.error_codes import ERROR_CODES
-from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
+from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, ShardLost, StorageError, SwarmError
 
 EXIT_BROKEN_PIPE = 141
 """The reader of the output is gone; the code that a shell reports of a process that SIGPIPE ended."""
@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> int:
     module, function = arguments.verb.split(":")
     try:
         return int(getattr(importlib.import_module(f"adloco_p2p.commands.{module}"), function)(arguments))
-    except (ConfigError, SwarmError, StorageError, DeviceError, RemoteProtocolError) as error:
+    except (ConfigError, SwarmError, StorageError, DeviceError, RemoteProtocolError, ShardLost) as error:
         problems = error.problems if isinstance(error, ConfigError) else (str(error),)
         _report(error.code, problems, as_json=vars(arguments).get("json", False))
         return error.exit_code

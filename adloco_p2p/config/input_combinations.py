@@ -52,7 +52,7 @@ def _model(run: RunConfig) -> Iterator[str]:
     if not model.lora.targets:
         yield "model.lora.targets: empty, so nothing would be trained; name layers such as q_proj, or leave it out"
     if tokenizer.revision is not None and tokenizer.source == "bytes":
-        yield "tokenizer.revision: the `bytes` tokenizer has no versions; leave it out or set tokenizer.source"
+        yield "tokenizer.revision: the `bytes` tokenizer has no versions; set it to null, or set tokenizer.source"
 
 
 def _plugins(run: RunConfig) -> Iterator[str]:

@@ -160,8 +160,8 @@ class PretrainedTokenizer:
             why = _first_line(error) if is_here or is_asked else NOT_CACHED
             raise ConfigError(
                 f"tokenizer.source, or model.pretrained where that is left out: {config.source!r} cannot be loaded: {where}"
-                f"{why}; name a local folder with tokenizer.json, or a hub tokenizer that can be reached; a model that begins"
-                " from random weights can use bytes (no download)",
+                f"{why}; name a local folder with tokenizer.json, or a hub tokenizer that can be reached; for a model that"
+                " begins from random weights tokenizer.source=bytes tokenizer.revision=null needs no download",
                 code="E208",
             ) from error
         if not getattr(self._inner, "is_fast", False):

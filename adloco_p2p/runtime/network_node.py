@@ -94,7 +94,7 @@ def addresses_known(workdir: Path) -> Sequence[PeerAddress]:
 async def start_run(embedding: Embedding, run: RunConfig, *, initial_peers: Sequence[str]) -> Stop:
     """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap."""
     _, addresses = split_initial_peers(initial_peers)
-    check_sources(run)  # what is not there is noticed before the join link is printed
+    check_sources(run)  # before the network does anything
     async with _on_the_network(embedding, addresses, phase="starting the p2p daemon") as swarm_node:
         if open_versions := unpinned(run):
             embedding.say(f"others cannot join before these are commit hashes of the hub: {'; '.join(open_versions)}")
@@ -168,7 +168,8 @@ async def _take_part(
     *,
     ticket: Ticket | None,
 ) -> Stop:
-    """Build what this machine has of the peer, connect to the others, then run the loop to the end."""
+    """Build what this machine has of the peer, connect to the others, then run the loop to the end. The link is handed out once
+    the model is there: one that cannot be built as the settings ask is noticed before."""
     workdir, say = embedding.workdir, embedding.say
     workdir.adopt(run)
     addresses = await swarm_node.addresses()
@@ -179,11 +180,13 @@ async def _take_part(
     link = format_link(run.digest, linked) if linked else ""
     if link:
         keep_address(workdir.path, link)
-        embedding.on_link(_say_link(link, embedding, run, swarm_node.identity))
     local = await asyncio.to_thread(open_local, embedding, run)
     try:
+        durable = local.durable if local.durable is not None else local.begin()
         workdir.save_manifest(manifest.to_bytes())
-        return await _train(swarm_node, local, manifest, link, ticket=ticket)
+        if link:
+            embedding.on_link(_say_link(link, embedding, run, swarm_node.identity))
+        return await _train(swarm_node, local, durable, manifest, link, ticket=ticket)
     finally:
         local.close()
 
@@ -213,7 +216,13 @@ def _say_link(link: str, embedding: Embedding, run: RunConfig, identity: Identit
 
 
 async def _train(
-    swarm_node: SwarmNode, local: LocalPeer, manifest: SignedManifest, link: str, *, ticket: Ticket | None
+    swarm_node: SwarmNode,
+    local: LocalPeer,
+    durable: Durable,
+    manifest: SignedManifest,
+    link: str,
+    *,
+    ticket: Ticket | None,
 ) -> Stop:
     """Connect to the others, then run the loop to the end."""
     embedding = local.embedding
@@ -234,7 +243,7 @@ async def _train(
         )
     with contextlib.closing(Journal.open(embedding.workdir.journal_path)) as journal:
         peer = NetworkPeer(swarm_node, local, discovery, manifest, contacts, journal, ticket=ticket)
-        return await peer.run(link)
+        return await peer.run(durable, link)
 
 
 def has_others(durable: Durable | None, me: PeerId) -> bool:
@@ -298,21 +307,13 @@ class NetworkPeer:
             self._server, fetcher, num_parameters=engine.num_parameters, dtypes=engine.state_dtypes, write=write
         )
         self._reachability = self._new_reachability()
-        self._maintenance = PeerMaintenance(
-            swarm_node,
-            discovery,
-            run=run.digest,
-            roster=self._roster,
-            members=self._ever_seated,
-            write=local.sink.write,
-        )
+        self._maintenance = self._new_maintenance()
         self._messenger = NetworkMessenger(self._wire, roster=self._roster, fail=self._fail)
         self._node = self._new_node()
 
-    async def run(self, link: str) -> Stop:
-        """Train to the end of the run, or until the user stops it. `link`: for others to join by."""
+    async def run(self, durable: Durable, link: str) -> Stop:
+        """Train from these decisions to the end of the run, or until the user stops it. `link`: for others to join by."""
         local, node, embedding = self._local, self._node, self._local.embedding
-        durable = local.durable if local.durable is not None else local.begin()
         for instance in durable.held:
             self._states.offer(instance, durable.round, local.engine.digests(instance)[1], local.engine.state(instance))
         schedule = DailySchedule(
@@ -377,6 +378,16 @@ class NetworkPeer:
             run=self._local.run.digest,
             dial=self._swarm_node.dial_from_outside,
             protocol=lambda: self._agreement.ledger.plans[-1].protocol,
+        )
+
+    def _new_maintenance(self) -> PeerMaintenance:
+        return PeerMaintenance(
+            self._swarm_node,
+            self._discovery,
+            run=self._local.run.digest,
+            roster=self._roster,
+            members=self._ever_seated,
+            write=self._local.sink.write,
         )
 
     def _new_wire(self) -> GossipWire:

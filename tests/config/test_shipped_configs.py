@@ -1,5 +1,6 @@
 """The configurations in `configs/`, and how they get into the wheel."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from adloco_p2p.config.documents import shipped
 from adloco_p2p.config.fields import differences
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.error_codes import ERROR_CODES
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +53,13 @@ def test_the_formula_agrees_with_the_library_on_a_small_model() -> None:
     config = transformers.AutoConfig.for_model(**run.model.architecture, vocab_size=SIZES_OF_VOCABULARIES["bytes"])
     model = transformers.AutoModelForCausalLM.from_config(config)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters(run)
+
+
+@pytest.mark.parametrize("name", ["default", "diloco", "localsgd", "ramp", "c4-150m", "c4-300m"])
+@pytest.mark.parametrize("code", ["E207", "E208"])
+def test_the_settings_of_a_remedy_are_accepted_as_they_stand(code: str, name: str) -> None:
+    (settings,) = re.findall(r"`--set ([^`]+)`", ERROR_CODES[code].remedy)
+    load_run(Path(name), settings.split())
 
 
 @pytest.mark.parametrize("name", ["c4-150m", "c4-300m"])

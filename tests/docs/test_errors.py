@@ -11,7 +11,7 @@ import pytest
 from adloco_p2p import error_codes, errors
 from adloco_p2p.cli import main
 from adloco_p2p.error_codes import ERROR_CODES, EXIT_CODES, as_markdown
-from adloco_p2p.errors import AdlocoError, ConfigError, StorageError
+from adloco_p2p.errors import AdlocoError, ConfigError, ShardLost, StorageError
 
 REPOSITORY = Path(__file__).parents[2]
 TABLE = REPOSITORY / "adloco_p2p" / "error_codes.py"
@@ -76,6 +76,17 @@ def test_messages_carry_their_code(
     assert said.startswith(f"adloco-peer: {code}: ")
     entry = ERROR_CODES[code]
     assert said.endswith(f"\n  cause:  {entry.cause}\n  remedy: {entry.remedy}\n")
+
+
+def test_a_lost_process_of_a_divided_model_is_no_crash(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(arguments: object) -> None:
+        raise ShardLost("shards: process 1 was killed")
+
+    monkeypatch.setattr("adloco_p2p.commands.train.start", fail)
+    assert main(["start", "--workdir", "w"]) == 1
+    assert capsys.readouterr().err.startswith("adloco-peer: E103: shards: process 1 was killed\n  cause:")
 
 
 def test_argparse_carries_a_code_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from adloco_p2p.config.load import load_peer
+from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, ShardLost, SwarmError
 from tests.docs.pages import REPOSITORY, Block, check_command, sandbox
 
 PEERS = REPOSITORY / "peers"
@@ -288,6 +289,15 @@ def test_the_unit_starts_a_command_that_adloco_peer_understands() -> None:
 def test_the_unit_outlasts_hours_without_a_network() -> None:
     text = UNIT.read_text()
     assert re.search(r"^StartLimitIntervalSec=0$", text, re.MULTILINE) and "StartLimitBurst" not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [(ConfigError, True), (DeviceError, True), (SwarmError, False), (ShardLost, False), (AdlocoError, False)],
+)
+def test_the_unit_starts_again_what_may_go_on(error: type[AdlocoError], is_final: bool) -> None:
+    (final,) = re.findall(r"^RestartPreventExitStatus=(.*)$", UNIT.read_text(), re.MULTILINE)
+    assert (str(error.exit_code) in final.split()) is is_final
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")

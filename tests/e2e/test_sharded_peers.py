@@ -34,8 +34,8 @@ def test_a_node_ends_with_a_part_of_its_model_and_the_same_command_goes_on(tmp_p
     first.kill()
     process.join(timeout=60)
     said = output.read_text() + errors.read_text()
-    assert process.exitcode == 5, said
-    assert "E504" in said and "was killed" in said and "Traceback" not in said
+    assert process.exitcode == 1, said
+    assert "E103" in said and "was killed" in said and "Traceback" not in said
     psutil.wait_procs([first, second], timeout=60)
     assert not first.is_running() and not second.is_running()
 

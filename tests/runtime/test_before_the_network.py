@@ -4,10 +4,11 @@ import asyncio
 import io
 import threading
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -23,6 +24,7 @@ from adloco_p2p.runtime.services import LocalPeer, open_local
 from adloco_p2p.storage.disk import check_room
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.discovery.join import JoinTarget
+from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.views.plain import PlainView
 from tests.core.core_values import RUN, capacity, peer
@@ -31,7 +33,7 @@ SILENT = PlainView(io.StringIO())
 
 
 def embedding(workdir: Workdir, **more: Any) -> Embedding:
-    return Embedding(workdir=workdir, config=PeerConfig(), view=SILENT, say=lambda _: None, **more)
+    return Embedding(**{"workdir": workdir, "config": PeerConfig(), "view": SILENT, "say": lambda _: None, **more})
 
 
 @pytest.mark.parametrize("verb", ["start", "join"])
@@ -77,6 +79,54 @@ def test_a_missing_directory_is_noticed_before_the_join_link(
         with pytest.raises(ConfigError, match=f"{setting}: '\\./no") as refused:
             asyncio.run(started)
     assert refused.value.code == code
+
+
+class NobodyElse:
+    """A node of the network that can be dialled, and has nobody to talk to."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity, self.me = identity, identity.peer_id
+
+    async def addresses(self) -> list[str]:
+        return [f"/ip4/127.0.0.1/tcp/1/p2p/{self.me}"]
+
+    async def describe_reachability(self) -> str:
+        return "reachable"
+
+    async def stop(self) -> None:
+        """Nothing."""
+
+
+def refuse(*_: object) -> NoReturn:
+    raise ConfigError("model.lora.targets: no layer is called nonsense", code="E209")
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+def test_a_model_that_cannot_be_built_is_noticed_before_the_join_link(
+    is_built: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of it, such as names of layers, where the engine begins a new run."""
+    said: list[str] = []
+    engine = SimpleNamespace(
+        snapshot_bytes=0, micro_batch_limit=1, num_parameters=1, device_names=(), start=refuse, release=lambda: None
+    )
+    with closing(Workdir.open(tmp_path)) as workdir:
+        node = NobodyElse(Identity.load_or_create(workdir.identity_path))
+
+        async def start(**_: object) -> NobodyElse:
+            return node
+
+        def build(*_: object) -> Built:
+            if not is_built:
+                refuse()
+            return Built(engine=engine, unigram_entropy=None)
+
+        monkeypatch.setattr(SwarmNode, "start", start)
+        run = replace(RunConfig(), author=node.me)
+        begun = network_node.start_run(embedding(workdir, build=build, say=said.append), run, initial_peers=())
+        with pytest.raises(ConfigError, match="nonsense"):
+            asyncio.run(begun)
+    assert "reachable" in said and not [line for line in said if "adloco://" in line]
 
 
 def test_checkpoints_that_the_disk_cannot_hold_are_noticed_before_others_are_asked(tmp_path: Path) -> None:

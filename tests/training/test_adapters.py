@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.commands.plan import memory_need_of
-from adloco_p2p.config.run_config import AveragingConfig, LoraConfig, ModelConfig, RunConfig
+from adloco_p2p.config.run_config import AveragingConfig, LoraConfig, ModelConfig, OuterConfig, RunConfig
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import ConfigError, DeviceError
@@ -23,7 +23,9 @@ from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.layout import flatten, layout_of, unflatten_
+from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.adapters import draw_adapter_, merged, save_adapter
+from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.memory_search import step_bytes
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.pretrained import stored_dtype, weights_digest
@@ -386,6 +388,57 @@ def test_hosts_of_adapters_share_their_bytes_through_codecs_fragments_rules_a_fo
     for peer in peers:
         peer.transition([], [Merge(sources=(ONE, TWO), target=ONE, weights=(0.5, 0.5), reason="a test")])
     assert len({peer.digests(ONE) for peer in peers}) == 1
+
+
+FORECAST = replace(RUN.outer, overlap="forecast")
+STREAMING = replace(RUN.outer, overlap="streaming", delay_steps=2, mixing=0.25)
+
+
+@pytest.mark.parametrize(("outer", "fragments"), [(FORECAST, 1), (STREAMING, 2)], ids=["forecast", "streaming"])
+def test_hosts_of_adapters_share_their_bytes_while_their_devices_go_on(
+    outer: OuterConfig, fragments: int, tmp_path: Path
+) -> None:
+    """The average of a round lands after two inner steps of the next one. Restored at a boundary the hosts go on exactly."""
+    averaging = AveragingConfig(fragments=fragments)
+    run = replace(lora_run(save_base(tmp_path / "base")), outer=outer, averaging=averaging)
+
+    def hosts() -> list[Hosting]:
+        return [hosting(run, me=PeerId(f"host {place}")) for place in range(2)]
+
+    def averaged(peers: list[Hosting], number: int, *, beside: torch.Tensor | None = None) -> torch.Tensor:
+        """The mean of a round's pseudo-gradients; `beside`: that of the round before, which is still on its way."""
+        for place, peer in enumerate(peers):
+            steps = 0
+
+            def land(peer: Hosting = peer) -> bool:
+                nonlocal steps
+                if steps == 2 and beside is not None:
+                    peer.apply_outer(ONE, beside, round=number - 1)
+                steps += 1
+                return False
+
+            work = replace(effect(ONE, number, first_sample=100 * number + 20 * place), is_ahead=beside is not None)
+            assert peer.run_inner(work, should_stop=land, on_progress=silent) is not None
+        return weighted_average([peer.pseudo_gradient(ONE) for peer in peers], [1.0] * len(peers))
+
+    def applied(peers: list[Hosting], number: int, mean: torch.Tensor) -> str:
+        for peer in peers:
+            peer.apply_outer(ONE, mean, round=number)
+        (digest,) = {peer.digests(ONE)[1] for peer in peers}
+        return digest
+
+    peers, again = hosts(), hosts()
+    for peer in peers:
+        peer.start([ONE])
+    before = peers[0].evaluate(ONE)
+    first = averaged(peers, 0)
+    assert len(first) == peers[0].num_averaged(0) < peers[0].num_parameters / fragments + 1
+    applied(peers, 1, averaged(peers, 1, beside=first))
+    assert peers[0].evaluate(ONE) < before
+    for peer, other in zip(peers, again, strict=True):
+        other.restore(ONE, *peer.snapshot(ONE))
+    ends = [applied(side, 2, averaged(side, 2)) for side in (peers, again)]
+    assert ends[0] == ends[1]
 
 
 def test_a_drawn_adapter_overwrites_the_vector_it_is_drawn_into(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from adloco_p2p.config.run_config import AveragingConfig, InnerConfig, LoraConfi
 from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.lineage import Fork
 from adloco_p2p.core.model.scalars import InstanceId
-from adloco_p2p.errors import ConfigError, DeviceError
+from adloco_p2p.errors import ConfigError, DeviceError, ShardLost
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.layout import layout_of
 from adloco_p2p.training.hosting import Hosting
@@ -202,9 +202,9 @@ def test_a_process_that_is_stopped_ends_the_wait(pair: ShardedHosting, monkeypat
     processes = [member.process for member in pair._group._members]
     monkeypatch.setattr(group_module, "STALL_SECONDS", 1.0)
     processes[0].send_signal(signal.SIGSTOP)
-    with pytest.raises(DeviceError, match=r"process 0.* did not answer") as failed:
+    with pytest.raises(ShardLost, match=r"process 0.* did not answer") as failed:
         pair.evaluate(ONE)
-    assert failed.value.code == "E504" and all(process.poll() is not None for process in processes)
+    assert failed.value.code == "E103" and all(process.poll() is not None for process in processes)
 
 
 def test_fragments_in_turn_are_averaged_as_in_one_process() -> None:
@@ -246,14 +246,14 @@ def test_odd_sizes_in_three_processes_and_the_death_of_one() -> None:
         processes[1].kill()
         return False
 
-    with pytest.raises(DeviceError, match=r"process 1 was killed.*checkpoint is intact") as failed:
+    with pytest.raises(ShardLost, match=r"process 1 was killed.*checkpoint is intact") as failed:
         three.run_inner(effect(ONE, 2), should_stop=kill_one, on_progress=silent)
-    assert failed.value.code == "E504" and all(process.poll() is not None for process in processes)
-    with pytest.raises(DeviceError, match="are gone"):
+    assert failed.value.code == "E103" and all(process.poll() is not None for process in processes)
+    with pytest.raises(ShardLost, match="are gone"):
         three.evaluate(ONE)
-    with pytest.raises(DeviceError, match=r"process 0 is short of memory: x; lower max_micro_batch") as failed:
+    with pytest.raises(DeviceError, match=r"process 0 is short of memory: x; lower max_micro_batch") as short:
         three._group._refuse(0, reason="x", kind="memory")
-    assert failed.value.code == "E502"
+    assert short.value.code == "E502"
 
 
 SCRIPT = """

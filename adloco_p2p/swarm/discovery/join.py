@@ -91,12 +91,12 @@ async def connect_to_run(
 
 def _to_dial(announced: Collection[PeerId], members: Collection[PeerId]) -> list[PeerId]:
     known, others = set(announced) & set(members), sorted(set(announced) - set(members))
-    return [*sorted(known), *sorted(random.sample(others, min(MAX_OTHERS_DIALLED, len(others))))]
+    return [*sorted(known), *sorted(random.SystemRandom().sample(others, min(MAX_OTHERS_DIALLED, len(others))))]
 
 
 async def find_manifest(swarm_node: SwarmNode, discovery: Discovery, run: Digest) -> SignedManifest:
-    """The run's manifest, from any of its peers or of those that this one is connected with. A peer prints its link before it
-    has loaded the model, and answers only afterwards: so it is asked again for a while. Raises SwarmError."""
+    """The run's manifest, from any of its peers or of those that this one is connected with. A peer prints its addresses before
+    it has loaded the model, and answers only afterwards: so it is asked again for a while. Raises SwarmError."""
     deadline = time.monotonic() + DISCOVERY_SECONDS
     while True:
         known = await connect_to_run(swarm_node, discovery, run, should_retry=False)

@@ -25,7 +25,7 @@ from typing import IO, Any, NoReturn
 import torch
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.errors import ConfigError, DeviceError
+from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, ShardLost
 from adloco_p2p.training.memory_need import EXCHANGE_BYTES
 from adloco_p2p.training.shards import messages, worker
 from adloco_p2p.training.shards.messages import Values
@@ -57,7 +57,7 @@ class ShardGroup:
     """Called by one thread at a time, or in turn."""
 
     def __init__(self, setups: Sequence[Setup]) -> None:
-        """Starts the processes. Raises DeviceError and ConfigError."""
+        """Starts the processes. Raises ShardLost, DeviceError and ConfigError."""
         if not hasattr(os, "memfd_create"):
             raise ConfigError("shards: more than 1 needs Linux; leave it at 1", code="E210")
         size = EXCHANGE_BYTES
@@ -89,8 +89,8 @@ class ShardGroup:
         return tuple(member.process.pid for member in self._members)
 
     def call(self, command: str, *, num_waits: int = 1, **arguments: Any) -> list[Values]:
-        """Every member's answer, by rank. `num_waits`: how many passes over the model it contains. Raises DeviceError, and ends
-        the group, where a member fails, is gone or does not answer."""
+        """Every member's answer, by rank. `num_waits`: how many passes over the model it contains. Raises ShardLost, and ends
+        the group, where a member fails, is gone or does not answer; DeviceError where its memory is short."""
         with self._lock:
             ranks = range(len(self._members))
             self._send(ranks, messages.encode(command, arguments))
@@ -122,7 +122,7 @@ class ShardGroup:
 
     def _send(self, ranks: Sequence[int], payload: bytes) -> None:
         if self._problem:
-            raise DeviceError(f"shards: the processes of this model are gone: {self._problem}", code="E504")
+            raise ShardLost(f"shards: the processes of this model are gone: {self._problem}")
         for rank in ranks:
             _shorten(self._members[rank].errors)
             try:
@@ -157,7 +157,7 @@ class ShardGroup:
             self.close()
             raise ConfigError(reason, code="E210")
         if kind == "memory":
-            self._fail(f"{_titles([rank])} is short of memory: {reason}; lower max_micro_batch", code="E502")
+            self._fail(f"{_titles([rank])} is short of memory: {reason}; lower max_micro_batch", DeviceError, code="E502")
         self._fail(self._first_death() or f"{_titles([rank])} reports: {reason}")
 
     def _first_death(self) -> str:
@@ -169,10 +169,10 @@ class ShardGroup:
                 return _death_of(rank, member)
         return ""
 
-    def _fail(self, reason: str, *, code: str = "E504") -> NoReturn:
+    def _fail(self, reason: str, kind: type[AdlocoError] = ShardLost, *, code: str | None = None) -> NoReturn:
         self._problem = reason
         self._end()
-        raise DeviceError(f"shards: {reason}; the last checkpoint is intact", code=code)
+        raise kind(f"shards: {reason}; the last checkpoint is intact", code=code)
 
 
 def _titles(ranks: Iterable[int]) -> str:
