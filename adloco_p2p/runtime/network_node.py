@@ -52,7 +52,7 @@ from adloco_p2p.storage.attempt_keys import AttemptKeys
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
-from adloco_p2p.swarm.allreduce.topology import AveragingLimits
+from adloco_p2p.swarm.allreduce.topology import AveragingLimits, most_waiting
 from adloco_p2p.swarm.discovery.gathering import gather
 from adloco_p2p.swarm.discovery.join import JoinTarget, check_protocol, choose_run, connect_to_run, find_manifest
 from adloco_p2p.swarm.discovery.join_link import check_held_run, format_link, split_initial_peers, with_invitation
@@ -288,11 +288,7 @@ class NetworkPeer:
             division=run.averaging.division,
             recheck=run.averaging.recheck,
             is_assessed=run.averaging.assess_every > 0,
-            limits=AveragingLimits(
-                kept_rounds=results_kept(run.work.rounds_kept),
-                kept_bytes=kept_bytes(local.engine.num_parameters),
-                folder=workdir.path,
-            ),
+            limits=self._averaging_limits(workdir.path),
             sign=self._agreement.sign,
             verify=self._agreement.verify,
             on_evidence=self._accuse,
@@ -388,6 +384,15 @@ class NetworkPeer:
             roster=self._roster,
             members=self._ever_seated,
             write=self._local.sink.write,
+        )
+
+    def _averaging_limits(self, folder: Path) -> AveragingLimits:
+        run = self._local.run
+        return AveragingLimits(
+            max_waiting=most_waiting(run.instances.count),
+            kept_rounds=results_kept(run.work.rounds_kept),
+            kept_bytes=kept_bytes(self._local.engine.num_parameters),
+            folder=folder,
         )
 
     def _new_wire(self) -> GossipWire:

@@ -1,7 +1,9 @@
 """The attempts of one peer by key: those in progress, those that are over, and failures reported for those to come."""
 
 import asyncio
+import contextlib
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -26,7 +28,8 @@ class _End:
 class AttemptRegister:
     """For one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_waiting: int) -> None:
+        """`max_waiting`: averages that this peer has not begun for which streams of one other peer may wait at a time."""
         self.running: dict[Digest, Attempt] = {}
         """Attempts that go on, or that still serve slower members."""
         self.begun = asyncio.Event()
@@ -34,6 +37,9 @@ class AttemptRegister:
         self._ended: OrderedDict[Digest, _End] = OrderedDict()
         self.early_notes: OrderedDict[tuple[Digest, PeerId], _End] = OrderedDict()
         """Failures of averages that this peer has not begun, by key and reporter."""
+        self._max_waiting = max_waiting
+        self._waiting: dict[PeerId, dict[tuple[Digest, int], FramedStream]] = {}
+        """Streams for averages that this peer has not begun, by peer, key and lane; first those that came first."""
 
     def is_used(self, key: Digest) -> bool:
         return key in self.running or key in self._ended
@@ -74,15 +80,9 @@ class AttemptRegister:
 
     async def serve(self, stream: FramedStream, hello: Hello, *, patience_seconds: float, look_seconds: float) -> bool:
         """Hand a stream to its attempt; wait for the attempt if this peer is not that far yet. True: another hello may follow.
-        Raises StreamLost."""
-        give_up = asyncio.get_running_loop().time() + patience_seconds
-        while not self.is_used(hello.key):
-            if stream.is_lost or asyncio.get_running_loop().time() > give_up:
-                raise StreamLost(f"{stream.peer} waited too long for this peer to begin")
-            try:
-                await asyncio.wait_for(self.begun.wait(), look_seconds)
-            except TimeoutError:
-                stream.show_life((), quiet_seconds=0.0)
+        Raises StreamLost and, for a stream that gives way to newer ones of its peer, RemoteProtocolError."""
+        if not self.is_used(hello.key):
+            await self._wait(stream, hello, patience_seconds=patience_seconds, look_seconds=look_seconds)
         attempt, ended = self.running.get(hello.key), self._ended.get(hello.key)
         if ended and (attempt is None or ended.reply.status == "failed"):
             answer = ended.reply if ended.spec == hello.spec else refusal("the members do not agree")
@@ -90,6 +90,42 @@ class AttemptRegister:
             return False
         assert attempt is not None
         return await attempt.serve(stream, hello)
+
+    async def _wait(self, stream: FramedStream, hello: Hello, *, patience_seconds: float, look_seconds: float) -> None:
+        """Until the average has begun here, or was given up."""
+        give_up = asyncio.get_running_loop().time() + patience_seconds
+        with self._place_to_wait(stream, hello) as has_place:
+            while not self.is_used(hello.key):
+                if stream.is_lost or asyncio.get_running_loop().time() > give_up:
+                    raise StreamLost(f"{stream.peer} waited too long for this peer to begin")
+                if not has_place():
+                    raise RemoteProtocolError("a stream gave way to others that wait for averages not begun here")
+                try:
+                    await asyncio.wait_for(self.begun.wait(), look_seconds)
+                except TimeoutError:
+                    stream.show_life((), quiet_seconds=0.0)
+
+    @contextlib.contextmanager
+    def _place_to_wait(self, stream: FramedStream, hello: Hello) -> Iterator[Callable[[], bool]]:
+        """Yields whether the stream still has its place. A key is a digest, and that of a plan or a retry not known here yet
+        looks like any other: so the newest keys of a peer have places, as many as it may take part in at a time."""
+        places, own = self._waiting.setdefault(stream.peer, {}), (hello.key, hello.lane)
+        places.pop(own, None)
+        places[own] = stream
+        keys = list(dict.fromkeys(key for key, _ in places))
+        for place in [place for place in places if place[0] in keys[: -self._max_waiting]]:
+            del places[place]
+
+        def has_place() -> bool:
+            return places.get(own) is stream
+
+        try:
+            yield has_place
+        finally:
+            if has_place():
+                del places[own]
+                if not places:
+                    del self._waiting[stream.peer]
 
     def hear_note(self, peer: PeerId, hello: Hello, reply: HelloReply, *, is_stranger: bool) -> None:
         """Another peer reports that an average has failed. Raises RemoteProtocolError."""

@@ -88,7 +88,7 @@ class Averager:
         self._limits = limits or AveragingLimits()
         self._notary = Notary(endpoint.me, sign=sign, verify=verify, on_evidence=on_evidence)
         self._refusals, self._noted = LogLimiter(), LogLimiter()
-        self._attempts = AttemptRegister()
+        self._attempts = AttemptRegister(max_waiting=self._limits.max_waiting)
         self._background = BackgroundTasks()
         self._results = ResultExchange(endpoint, codec=self._codec, limits=self._limits)
         self._receipts = ReceiptExchange(endpoint.me, self._notary, self._connect)

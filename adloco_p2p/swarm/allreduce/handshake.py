@@ -11,6 +11,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import Digest, PeerId, Text
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_LANES
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES
 
 HANDLER = "adloco.average.9"
@@ -61,6 +62,8 @@ class Hello:
         magic, version, purpose, codec, lane, key, spec, size, part_bytes = _HELLO.unpack(data)
         if magic != _MAGIC or version != _VERSION or purpose not in tuple(Purpose):
             raise RemoteProtocolError("hello of another protocol or version")
+        if lane >= MAX_LANES:
+            raise RemoteProtocolError(f"hello of lane {lane}")
         return cls(
             purpose=Purpose(purpose),
             key=Digest(key.hex()),

@@ -28,6 +28,11 @@ from adloco_p2p.swarm.transport.stall_detector import StallDetector
 from adloco_p2p.swarm.transport.stream_pool import StreamPool
 
 
+def most_waiting(num_instances: int) -> int:
+    """Averages for which an honest peer may have streams open: one attempt per instance, and the one given up before it."""
+    return 2 * num_instances
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingLimits:
     """Limits of memory and of waiting."""
@@ -48,6 +53,8 @@ class AveragingLimits:
     """An accepted stream that sends no hello by then is dropped."""
     waiting_seconds: float = 300.0
     """How long a stream may wait for this peer to start its average."""
+    max_waiting: int = most_waiting(1)
+    """Averages not begun here for which streams of one peer may wait at a time. A further one ends the oldest wait."""
     max_streams: int = 2048
     """Accepted streams, in all; fewer where the system allows this process fewer descriptors."""
     max_streams_per_peer: int = 64

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce import member_side
+from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_LANES
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, Purpose, failure
@@ -213,6 +215,56 @@ def test_streams_of_strangers_get_few_places_and_little_patience(peers: Peers, m
             stream.abort()
 
     peers.run(scenario())
+
+
+def test_streams_of_a_member_wait_for_no_more_averages_than_it_may_take_part_in(peers: Peers) -> None:
+    """Those of an honest member, which has begun an average before this peer, are not touched by it."""
+    averager, liar, honest = peers[0].averager, peers[1], peers[2]
+    keys = [key_of(f"invented {number}") for number in range(6)]
+    waiting, weights = averager._attempts._waiting, peers.weights(1, 0, 1)[::2]
+
+    async def knock(key: Digest, lane: int) -> FramedStream:
+        stream = await open_stream(liar.p2p, peers[0].peer_id, HANDLER, timeout_seconds=TIMEOUT_SECONDS)
+        stream.send(FrameKind.HELLO, Hello(purpose=Purpose.AVERAGE, key=key, lane=lane).encode())
+        await until(lambda: (key, lane) in waiting.get(liar.peer_id, ()))
+        return stream
+
+    async def scenario() -> list[Averaged]:
+        early = asyncio.create_task(honest.average("begun", weights, torch.ones(30_000)))
+        await until(lambda: len(waiting.get(honest.peer_id, ())) == MAX_LANES)
+        streams = [await knock(key, lane) for key in keys for lane in range(MAX_LANES)]
+        streams.append(await knock(keys[-1], MAX_LANES - 1))  # the same one again
+        await until(lambda: averager._places.taken[liar.peer_id] == 2 * MAX_LANES)
+        await until(lambda: sum(not stream.is_lost for stream in streams) == 2 * MAX_LANES)
+        assert {key for key, _ in waiting[liar.peer_id]} == set(keys[-2:])
+        assert len(waiting[honest.peer_id]) == MAX_LANES
+        results = await asyncio.gather(early, peers[0].average("begun", weights, torch.zeros(30_000)))
+        for stream in streams:
+            stream.abort()
+        await until(lambda: not waiting)
+        return list(results)
+
+    assert len({result.finished.digest for result in peers.run(scenario())}) == 1
+
+
+def test_a_peer_a_plan_behind_keeps_the_streams_of_two_averages_until_it_begins(peers: Peers) -> None:
+    """The others are in the next round of an instance already, and wait for longer than a silence may be."""
+    names, behind = ("this round", "next round"), peers[0]
+    waiting = behind.averager._attempts._waiting
+
+    async def scenario() -> list[Averaged]:
+        def average(index: int, name: str) -> asyncio.Task[Averaged]:
+            return asyncio.create_task(peers[index].average(name, peers.weights(1, 1, 1), torch.full((30_000,), float(index))))
+
+        early, loop = [average(index, name) for index in (1, 2) for name in names], asyncio.get_running_loop()
+        await until(lambda: [len(waiting.get(peers[index].peer_id, ())) for index in (1, 2)] == [2 * MAX_LANES] * 2)
+        begun = loop.time()
+        await peers.let_pass(names[0], lambda: loop.time() > begun + 1.5 * LIMITS.stall_seconds)
+        assert not any(task.done() for task in early)
+        return await asyncio.gather(*early, *(average(0, name) for name in names))
+
+    assert [result.vector[0].item() for result in peers.run(scenario())] == [1.0] * 6
+    assert not waiting
 
 
 def test_a_note_of_a_stranger_about_an_average_to_come_is_not_kept(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """How a vector is cut, encoded, summed and hashed; no network."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from adloco_p2p.numerics.codecs import codec_named, fits
 from adloco_p2p.numerics.digest import blob_root, result_index
 from adloco_p2p.numerics.reduction import BadPart, combination, part_statistics
 from adloco_p2p.numerics.tensor_codec import encoded_length
-from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_LANES, AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, Purpose, failure
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 
@@ -169,6 +170,8 @@ def test_garbage_is_refused_with_the_right_error(data: bytes) -> None:
 def test_messages_survive_the_way() -> None:
     hello = Hello(purpose=Purpose.AVERAGE, key=KEY, spec=bytes(range(32)), codec=2, size=10**12, part_bytes=1 << 20)
     assert Hello.decode(hello.encode()) == hello
+    with pytest.raises(RemoteProtocolError, match="lane 4"):
+        Hello.decode(replace(hello, lane=MAX_LANES).encode())
     reply = failure("a reason, \u00e9, " + "x" * 1000, tuple(f"peer{index}" for index in range(99)))
     assert HelloReply.decode(reply.encode()) == reply
 
