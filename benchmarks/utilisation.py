@@ -242,7 +242,7 @@ def main() -> None:
     parser.add_argument("--step-seconds", type=float, default=0.5, help="of one inner step of one instance")
     parser.add_argument("--megabits", type=float, default=100.0, help="rate of a peer's link, each way")
     parser.add_argument("--latency", type=float, default=0.05, help="one way, seconds")
-    parser.add_argument("--efficiency", type=float, default=0.8, help="goodput over rate; best with 12M parameters")
+    parser.add_argument("--efficiency", type=float, default=0.8, help="goodput over rate, three one-way delays aside")
     arguments = parser.parse_args()
     plan = Plan(
         num_parameters=arguments.parameters,
