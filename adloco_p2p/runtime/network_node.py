@@ -299,12 +299,7 @@ class NetworkPeer:
         )
         self._reachability = self._new_reachability()
         self._maintenance = PeerMaintenance(
-            swarm_node,
-            discovery,
-            run=run.digest,
-            roster=self._roster,
-            members=self._ever_seated,
-            write=local.sink.write,
+            swarm_node, discovery, run=run.digest, roster=self._roster, members=self._ever_seated, write=write
         )
         self._messenger = NetworkMessenger(self._wire, roster=self._roster, fail=self._fail)
         self._node = self._new_node()

@@ -77,9 +77,7 @@ def test_a_path_that_is_gone_is_noticed(tmp_path: Path) -> None:
 def lost_links(page: Path) -> list[tuple[str, str]]:
     """The links of the page that lead to no file, or to no heading of it."""
     found = [(path, heading, page.parent / path if path else page) for path, heading in LINK.findall(page.read_text())]
-    return [
-        (path, heading) for path, heading, to in found if not (to.exists() and (not heading or heading in headings_of(to)))
-    ]
+    return [(path, heading) for path, heading, to in found if not (to.exists() and (not heading or heading in headings_of(to)))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
