@@ -80,7 +80,7 @@ def _step(shell: ModelShell, rows: Batch) -> tuple[float, int]:
 
 
 def _show(name: str, steps: list[tuple[float, int]]) -> tuple[float, int]:
-    """The fastest step, and the one that took most memory."""
+    """Print and return the processor seconds of the fastest step, and the bytes of the one that took most memory."""
     seconds, peak = min(spent for spent, _ in steps), max(most for _, most in steps)
     sys.stdout.write(f"{name:16s} {peak / 2**20:6.0f} MiB above the model, {seconds:6.2f} s a step\n")
     return seconds, peak

@@ -37,9 +37,9 @@ MASK = 16
 """One value of so many travels."""
 KEPT = RESULTS / "not_built.jsonl.gz"
 Change = Literal["none", "mask", "thinned", "carried", "majority", "returned"]
-"""All hosts send only the values at places that are drawn anew for each average; the mean comes back by the codec of the
-contributions, and what that loses is dropped, or carried to the next mean; each place takes the sign that most hosts sent;
-hosts take their residual against what came back."""
+"""`mask`: all hosts send only the values at places that are drawn anew for each average. `thinned`, `carried`: the mean comes
+back by the codec of the contributions, and what that loses is dropped, or carried to the next mean. `majority`: each place
+takes the sign that most hosts sent. `returned`: hosts take their residual against what came back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,7 +153,7 @@ async def attack(arguments: argparse.Namespace) -> Counter[str]:
     try:
         discovery = Discovery(node.dht, node.identity)
         digest = await choose_run(discovery, wanted=None)
-        announced = [record.peer for record in await discovery.find_peers(digest)]
+        announced = [record.peer for record in await discovery.find_peers(digest)]  # the attack is on all of them
         known = (await connect_to_run(node, discovery, digest, should_retry=True, members=announced)).connected
         peers = tuple(dict.fromkeys([*known, *await node.peers_connected()]))
         run = (await fetch_manifest(node.p2p, peers, digest)).verified(digest)

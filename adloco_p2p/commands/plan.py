@@ -36,7 +36,7 @@ ADDED_BY_START = (
     "model.parent:",
     "tokenizer.digest:",
 )
-"""Settings that no configuration has."""
+"""Beginnings of lines about settings that a run has and its configuration need not: `start` or `swarm` adds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,8 +376,8 @@ def _devices_line(devices: "Sequence[DeviceMemory]", need: "MemoryNeed") -> str:
     if devices[0].name != "cpu":
         return line
     whole = need.device + need.host + need.process
-    held = "" if whole <= devices[0].free_bytes else ", which is more than is free"
-    return f"{line}; training here takes {units.size(whole)} in all{held}"
+    excess = "" if whole <= devices[0].free_bytes else ", which is more than is free"
+    return f"{line}; training here takes {units.size(whole)} in all{excess}"
 
 
 def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples: int, link: "Link") -> "tuple[Estimate, ...]":

@@ -18,8 +18,8 @@ HISTORY = REPOSITORY / "CHANGELOG.md"
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*\.(?:py|md|yaml|toml|sh|proto|svg|js|gz)|(?!\d)[\w.-]+(?:/[\w.-]+)+/?|[\w-]+/")
-LINK = re.compile(r"\]\(([\w./-]*)#([\w-]+)\)")
-"""The page, empty where it is the same one, and the heading."""
+LINK = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
+"""The page, empty where it is the same one, and the heading, empty where it is the whole page."""
 NAME = re.compile(r"_?[A-Za-z]\w*(?:\.\w+)*(?:\(\))?")
 IN_FILE = re.compile(r"`(\w+)` in `([\w/]+\.py)`|`([\w/]+\.py)` \(`(\w+)`\)")
 """A name and its file: "`STEPS` in `core/averaging/outer_round.py`", or the other way round in the glossary."""
@@ -74,10 +74,21 @@ def test_a_path_that_is_gone_is_noticed(tmp_path: Path) -> None:
     assert [path for path in paths_in(page) if not is_there(path, page)] == ["core/apportion.py", "swarm/mesh/", "left_out.py"]
 
 
+def lost_links(page: Path) -> list[tuple[str, str]]:
+    """The links of the page that lead to no file, or to no heading of it."""
+    found = [(path, heading, page.parent / path if path else page) for path, heading in LINK.findall(page.read_text())]
+    return [(path, heading) for path, heading, to in found if not (to.exists() and (not heading or heading in headings_of(to)))]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=shown)
-def test_every_link_on_a_page_leads_to_a_heading(page: Path) -> None:
-    links = [(page.parent / path if path else page, heading) for path, heading in LINK.findall(page.read_text())]
-    assert not [(path, heading) for path, heading in links if heading not in headings_of(path)]
+def test_every_link_on_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
+    assert not lost_links(page)
+
+
+def test_a_link_that_leads_nowhere_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A bold, new one\n[a](page.md#a-bold-new-one) [b](#b) [c](page.md) [d](gone.md) [e](page.md#gone)\n")
+    assert lost_links(page) == [("", "b"), ("gone.md", ""), ("page.md", "gone")]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != HISTORY], ids=shown)

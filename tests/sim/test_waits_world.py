@@ -155,6 +155,7 @@ DOUBTFUL_SEEDS = {
     67: "a receiver that got one of two votes did so, and lacked a state that the others had gone on from",
     89: "the report that named the only copy came after the plan, and was dropped",
     218: "two of four had left, and the void vote of the third came after the fourth had ended the round",
+    166: "the last plan merged away an instance whose state only the reports that it was decided from name",
 }
 """Of the same world with bytes measured, as `simulate` plays it: the first four ended in doubt about a round that nobody had
 begun."""

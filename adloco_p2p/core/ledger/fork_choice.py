@@ -127,6 +127,7 @@ def switch_between(own: Ledger, other: Ledger) -> Reorg:
 
 
 def is_backed(switched: Reorg) -> bool:
-    """Whether anybody voted for what is won and not for what is lost, too. An honest peer votes for one value of a slot, so
-    otherwise only liars voted for it. False where nothing is lost: then the votes do not show that."""
+    """Whether a voter for the first entry that is won did not vote for the first that is lost, too. An honest peer votes for
+    one value of a slot, so where there is no such voter only liars certified what is won. False where nothing is lost: the
+    votes show nothing then."""
     return bool(switched.lost) and not _voters(switched.won[0]) <= _voters(switched.lost[0])

@@ -25,6 +25,7 @@ PEERS_ASKED = 5
 MAX_OTHERS_DIALLED = 8
 """At each look, of the announced peers that had no seat as far as is known. Anybody can announce any number of names, with
 addresses of third parties, and all peers of the run find all of them."""
+_RANDOM = random.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ async def connect_to_run(
 
 def _to_dial(announced: Collection[PeerId], members: Collection[PeerId]) -> list[PeerId]:
     known, others = set(announced) & set(members), sorted(set(announced) - set(members))
-    return [*sorted(known), *sorted(random.SystemRandom().sample(others, min(MAX_OTHERS_DIALLED, len(others))))]
+    return [*sorted(known), *sorted(_RANDOM.sample(others, min(MAX_OTHERS_DIALLED, len(others))))]
 
 
 async def find_manifest(swarm_node: SwarmNode, discovery: Discovery, run: Digest) -> SignedManifest:

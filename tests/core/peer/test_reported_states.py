@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.lineage import Merge
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report
@@ -16,6 +17,7 @@ from adloco_p2p.sim.identities import RUN
 from adloco_p2p.sim.synthetic_reports import CAPACITY
 from adloco_p2p.sim.world import small_rules
 from tests.core.peer.catching_up import catching_up_of
+from tests.core.peer.test_peer_churn import _entry
 
 HOSTS = tuple(PeerId(f"peer{index}") for index in range(5))
 INSTANCE = InstanceId(0)
@@ -137,7 +139,7 @@ def test_a_peer_names_states_by_the_rule_of_the_plans(seed: int) -> None:
 
 def test_the_reports_of_the_last_plan_name_the_state_of_an_instance_that_it_merges_away() -> None:
     """Three of five hosts left in round 0, without a vote. The two that stay have their state from each other, and may go, too:
-    nothing but their reports ends the doubt of those that take it from them (seed 166 of `docs/consensus.md`)."""
+    nothing but their reports ends the doubt of those that take it from them (seed 166 of `docs/averages.md`)."""
     known = book({}, {})
     first, before, last = (known.plans[number] for number in range(3))
     left = tuple(share for share in before.instances[0].hosts if share.peer in HOSTS[3:])
@@ -160,3 +162,5 @@ def test_the_reports_of_the_last_plan_name_the_state_of_an_instance_that_it_merg
     assert state.known(INSTANCE).doubtful_from is None
     state.cut(at=2)
     assert state.book.named(INSTANCE, 2) is None, "another history counts"
+    catching_up_of(state).rewrite(Reorg(fork=before, lost=(), won=(_entry(last, tuple(reports)),)))
+    assert state.book.named(INSTANCE, 2) == AGREED, "that one has it, too"

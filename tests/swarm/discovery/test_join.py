@@ -60,7 +60,7 @@ def test_only_peers_that_were_reached_are_remembered() -> None:
 
 def test_of_names_without_a_seat_a_few_are_dialled_at_a_time_and_members_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Review A10: a stranger announces names without number, with addresses of a third party."""
-    monkeypatch.setattr(join, "random", Random(0))
+    monkeypatch.setattr(join, "_RANDOM", Random(0))
     members = [PeerId(f"member{number:02}") for number in range(12)]
     others = [PeerId(f"other{number:02}") for number in range(40)]
     dialled: list[set[PeerId]] = []

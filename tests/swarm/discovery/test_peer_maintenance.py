@@ -20,6 +20,8 @@ from adloco_p2p.swarm.discovery.reachability import ClockReading
 from tests.views.synthetic import events, stamped
 
 RUN = Digest("ab" * 32)
+FORMER = PeerId("former")
+"""Had a seat, and has none."""
 
 
 class FakeHost:
@@ -34,7 +36,9 @@ def maintenance(
 ) -> PeerMaintenance:
     host: Any = FakeHost()
     no_discovery: Any = None
-    return PeerMaintenance(host, no_discovery, run=RUN, roster=lambda: list(roster()), members=lambda: [*roster()], write=write)
+    return PeerMaintenance(
+        host, no_discovery, run=RUN, roster=lambda: list(roster()), members=lambda: [*roster(), FORMER], write=write
+    )
 
 
 def test_a_wrong_clock_is_reported_once_when_it_begins_and_once_when_it_ends(monkeypatch):
@@ -78,6 +82,7 @@ def test_the_warning_about_a_connection_names_the_peer(monkeypatch):
     told: list[Any] = []
 
     async def connect(*_, should_retry, members):
+        assert members == [a, FORMER]
         try:
             return RunConnections(connected=(), unreached=next(rounds), records=())
         except StopIteration:
