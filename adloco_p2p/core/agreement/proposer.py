@@ -80,8 +80,7 @@ class Proposer:
         if self.ready_at is not None:
             return self._due(self.ready_at, now)
         majority = self._majority_at
-        ends = (self._values.grace_end, self._values.return_end, self._values.start_end)
-        graces = [end(majority) for end in ends] if majority is not None else []
+        graces = [self._values.grace_end(majority), self._values.return_end(majority)] if majority is not None else []
         graces += [self._values.stragglers_end(self._first_at)] if self._first_at is not None else []
         return min([instant for instant in graces if instant > now], default=None)
 
@@ -99,8 +98,6 @@ class Proposer:
             self._majority_at = now
         if self._majority_at is not None and self._values.awaits_return(self._majority_at, now):
             return
-        if self._majority_at is not None and now >= self._values.start_end(self._majority_at):
-            expected = expected - (self._values.starting - present)
         if (
             len(present) == len(expected)
             or (self._majority_at is not None and now >= self._values.grace_end(self._majority_at))

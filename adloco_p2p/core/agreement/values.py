@@ -24,8 +24,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 UNKNOWN_ROUND_SECONDS = 3600.0
 """Where no speeds are known a peer that is at a round itself waits at most this long for the reports of a majority."""
 RETURN_FRACTION = 0.5
-"""Of the expected time of the round under way: so long a plan waits for members that fell silent, and for a newcomer in the two
-rounds that it has work in before its first report."""
+"""Of the expected time of the round under way: so long a plan waits for members that fell silent."""
 DOUBT_LEASES = 8
 """A value that omits reports is refused for this long, from when its proposer could have had them; then any plan is better than
 none."""
@@ -49,8 +48,6 @@ class Values:
         """The roster whose reports the next plan uses, in the order of the bits of `have`."""
         self._places = {peer: place for place, peer in enumerate(self._reporters)}
         self._workers = _workers(reported) or frozenset(self._reporters)
-        self.starting = _starting(reported)
-        """Reporters that may withdraw from the reported round, for the state is still on its way to them."""
         self._expected: tuple[frozenset[PeerId], tuple[frozenset[PeerId], frozenset[PeerId]]] | None = None
         """For the members that answer; see `expected`."""
         self._held: dict[PeerId, Digest] = {}
@@ -231,13 +228,6 @@ class Values:
         `majority`: one that restarts keeps its seat and its work."""
         return majority + RETURN_FRACTION * self._slot.parent.expected_seconds
 
-    def start_end(self, majority: float) -> float:
-        """Until when it waits for those that are `starting`: the round under way may be over sooner than expected, and all
-        would wait for a newcomer that has withdrawn from the reported one."""
-        if self._slot.parent.expected_seconds == 0.0:
-            return self.grace_end(majority)
-        return max(majority + self._context.timing.grace_seconds, self.return_end(majority))
-
     def awaits_return(self, majority: float, now: float) -> bool:
         """Whether a member that fell silent may be back in time to keep its seat: the plan is due at the end of the round. A
         peer on the bench or a keeper is not waited for: it has no work in that round to lose."""
@@ -363,13 +353,6 @@ def _workers(plan: RoundPlan | None) -> frozenset[PeerId]:
     """Peers that have work in the plan's round."""
     shares = [share for item in plan.instances for share in item.hosts] if plan is not None else []
     return frozenset(share.peer for share in shares if share.samples > 0)
-
-
-def _starting(plan: RoundPlan | None) -> frozenset[PeerId]:
-    """Newcomers that have not reported and have work in the plan's round all the same: plans give them some in their first two
-    rounds. In those after them they only receive, and their reports are waited for as others' are."""
-    seats = plan.roster if plan is not None else ()
-    return _workers(plan).intersection(seat.peer for seat in seats if seat.joined_round > 0 and seat.last_report is None)
 
 
 def lacking_of(message: Pull, value: Value) -> list[Digest]:

@@ -16,7 +16,7 @@ from adloco_p2p.core.agreement.membership import Membership, Timing
 from adloco_p2p.core.agreement.report_pool import MAX_VERSIONS, ReportPool
 from adloco_p2p.core.agreement.slot import BALLOTS_KEPT, Context, Slot, next_slot
 from adloco_p2p.core.agreement.statement_pool import StatementPool
-from adloco_p2p.core.agreement.values import RETURN_FRACTION, Values, _starting
+from adloco_p2p.core.agreement.values import RETURN_FRACTION, Values
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical, report_form
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
@@ -607,48 +607,6 @@ def test_a_plan_waits_for_the_return_of_members_with_work_only(has_work: bool) -
     assert later < NOW + RETURN_FRACTION * 600.0
     assert values.awaits_return(NOW, later) == has_work
     assert not values.awaits_return(NOW, NOW + RETURN_FRACTION * 600.0)
-
-
-@pytest.mark.parametrize(
-    ("last_report", "has_work", "is_starting"), [(None, True, True), (None, False, False), (0, True, False)]
-)
-def test_a_plan_waits_half_a_round_for_a_newcomer_that_may_have_withdrawn(
-    last_report: int | None, *, has_work: bool, is_starting: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others have reported at the beginning of the round under way. Where that took less than expected, all waited for one
-    whose state was still on its way. Where it has no work it only receives, and its first report has as long as any."""
-    swarm, newcomer = Swarm(3), peer(2)
-    proposer = swarm.peers[peer(0)].consensus.proposer
-    plan, values = proposer._slot.parent, proposer._values
-    hosts = tuple(
-        replace(s, batch_samples=s.batch_samples if has_work or s.peer != newcomer else 0) for s in plan.instances[0].hosts
-    )
-    roster = tuple(replace(s, joined_round=1, last_report=last_report) if s.peer == newcomer else s for s in plan.roster)
-    values.starting = _starting(replace(plan, roster=roster, instances=(replace(plan.instances[0], hosts=hosts),)))
-    values._slot = replace(proposer._slot, parent=replace(plan, expected_seconds=600.0))
-    everybody = frozenset(swarm.order)
-    monkeypatch.setattr(values, "expected", lambda now: (everybody, everybody))
-    monkeypatch.setattr(values, "awaits_return", lambda majority, now: False)
-    monkeypatch.setattr(values, "stragglers_end", lambda first: first + 3600.0)
-    values._held, values._are_known = dict.fromkeys((peer(0), peer(1)), plan.parent), True
-    proposer.ready_at = proposer._majority_at = proposer._first_at = None
-    proposer._note_reports(NOW)
-    assert proposer.deadline(NOW) == NOW + 300.0
-    proposer._note_reports(NOW + 299.0)
-    assert proposer.ready_at is None
-    proposer._note_reports(NOW + 300.0)
-    assert (proposer.ready_at is not None) is is_starting
-    proposer._note_reports(NOW + 600.0)
-    assert proposer.ready_at is not None
-
-
-def test_where_no_speeds_are_known_a_starting_newcomer_is_waited_for_as_long_as_any() -> None:
-    context, slot = opened(3, peer(0))
-    values = Values(
-        context, replace(slot, parent=replace(slot.parent, expected_seconds=0.0)), ReportPool(verify), named=frozenset
-    )
-    context.working[slot.parent.round] = None
-    assert values.start_end(NOW) == values.grace_end(NOW) > NOW + 600.0
 
 
 class CountedName(str):
