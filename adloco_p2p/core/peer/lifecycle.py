@@ -366,7 +366,9 @@ class Lifecycle:
         opened, gone = self._state.opened, self._state.gone
         served = {peer for boundary, peer in self._state.known(instance).served if boundary > opened}
         is_kept = self._book.is_kept(instance, opened, gone, served=served)
-        return is_kept or self._book.is_held(instance, number, gone, after=opened, served=served, is_going=True)
+        # To a peer that cannot follow the run the plan with the reports of its last round does not come, and the others go on.
+        is_going = not self._outgrown_by(self._book.newest)
+        return is_kept or self._book.is_held(instance, number, gone, after=opened, served=served, is_going=is_going)
 
     def _hand_over(self, now: float) -> list[Effect]:
         self._enter(HANDOVERS[self.stage])
