@@ -39,14 +39,13 @@ from statistics import fmean
 
 import numpy as np
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.data.packing import TokenRows
 from benchmarks.method.figures import estimate, losses_of, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import Row, adloco, diloco
-from benchmarks.method.run import BASE, CACHE, run_row
+from benchmarks.method.run import BASE, CACHE, load_base, run_row
 from benchmarks.method.store import RESULTS, Record, command_line, digest_of, key_of, pack, records_by_key, train_missing
 
 KEPT = RESULTS / "carried_over.jsonl.gz"
@@ -118,7 +117,7 @@ def rows(task: Task) -> dict[str, Row]:
 @cache
 def text_of(task: Task) -> tuple[IndexedRows, int]:
     """The rows of a task, and the size of their vocabulary."""
-    feed = open_feed(load_run(BASE, [f"data.sequence_length={task.length}"]).value, cache_dir=CACHE)
+    feed = open_feed(load_base([f"data.sequence_length={task.length}"]), cache_dir=CACHE)
     assert isinstance(feed, IndexedFeed)
     assert isinstance(feed.rows.training, TokenRows)
     noisy = with_noise(feed.rows.training, task.noise)

@@ -26,6 +26,7 @@ from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import CODECS, codec_named, wire_bytes
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.equal_hosts import work_of
+from benchmarks.method.run import RULE
 
 ROOT = Path(__file__).parents[1]
 HOSTS = (PeerId("host-a"), PeerId("host-b"))
@@ -43,7 +44,7 @@ def run_of(args: argparse.Namespace, *, codec: str, feedback: float, seed: int) 
         f"seed={seed}",
         "data.sequence_length=128",
     ]
-    return load_run(ROOT / "configs/diloco.yaml", settings).value
+    return load_run(ROOT / "configs/diloco.yaml", [RULE, *settings]).value
 
 
 def train(run: RunConfig, cache: Path) -> tuple[float, float]:

@@ -25,7 +25,6 @@ from statistics import correlation, fmean
 
 import torch
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.core.model.gradient_statistics import NoiseSample
 from adloco_p2p.core.planning.batch_ramp import half_cosine
 from adloco_p2p.core.planning.batch_sizing import demanded_batch
@@ -37,7 +36,7 @@ from adloco_p2p.training.shell import ModelShell
 from benchmarks.carried_over import START, TASKS, TEST, H, rows, text_of
 from benchmarks.carried_over import Task as Kind
 from benchmarks.method.report import rewrite
-from benchmarks.method.run import BASE, EVALUATED_TOKENS, HELDOUT_ROWS, HELDOUT_SEED
+from benchmarks.method.run import BASE, EVALUATED_TOKENS, HELDOUT_ROWS, HELDOUT_SEED, load_base
 from benchmarks.method.store import RESULTS, Record, command_line, digest_of, pack, records_by_key, train_missing
 from benchmarks.uneven_steps import Host, Task, scalars
 
@@ -59,7 +58,7 @@ class Trunk:
     def __init__(self, kind: Kind, seed: int) -> None:
         self.kind = kind
         rows_of, vocab_size = text_of(kind)
-        run = load_run(BASE, [*rows(kind)[TEST].settings, f"seed={seed}"]).value
+        run = load_base([*rows(kind)[TEST].settings, f"seed={seed}"])
         self.rules, self.scaling_cap = run.rules, run.inner.batch_scaling_cap
         module = build_model(run.model, vocab_size=vocab_size, sequence_length=kind.length, seed=seed)
         self.shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)

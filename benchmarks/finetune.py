@@ -31,6 +31,7 @@ from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.equal_hosts import work_of
 from benchmarks.method.figures import Estimate, estimate
+from benchmarks.method.run import RULE
 from benchmarks.method.store import Record, append_record, command_line, digest_of, pack, records_by_key
 
 ROWS: dict[str, list[str]] = {
@@ -121,7 +122,7 @@ def train_cells(arguments: argparse.Namespace) -> None:
         key = key_of(arguments.config, settings, num_hosts)
         if key in done:
             continue
-        run = load_run(arguments.config, settings).value
+        run = load_run(arguments.config, [RULE, *settings]).value
         run = replace(run, instances=replace(run.instances, count=arguments.hosts))  # the same order of samples
         print(f"{row} seed {seed} rate {rate}", flush=True)
         started = time.monotonic()

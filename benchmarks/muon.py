@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import IndexedFeed
@@ -27,7 +26,7 @@ from benchmarks.method.clock import Machine
 from benchmarks.method.figures import Estimate, estimate, losses_of, paired, tried_words
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
-from benchmarks.method.run import BASE, indexed, run_row
+from benchmarks.method.run import BASE, indexed, load_base, run_row
 from benchmarks.method.store import RESULTS, Record, Store, command_line, key_of, pack
 
 KEPT = RESULTS / "muon.jsonl.gz"
@@ -151,7 +150,7 @@ def timed_steps(size: str) -> dict[str, Machine]:
 def _steps(size: str, kind: str, batch: int) -> Iterator[float]:
     """Processor seconds of a step on `batch` samples, again and again."""
     settings = [*row_of(size, "constant", kind, "1e-3").settings, f"batch.initial_batch={batch}"]
-    run = load_run(BASE, [*settings, f"work.inner_steps={STEPS_TIMED}", "work.rounds=1000"]).value
+    run = load_base([*settings, f"work.inner_steps={STEPS_TIMED}", "work.rounds=1000"])
     rows, vocab_size = indexed()
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=0)
     engine = Hosting(run, PeerConfig(device="cpu", num_threads=1, max_micro_batch=batch), ME, feed)

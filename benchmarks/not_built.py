@@ -17,7 +17,6 @@ from typing import Literal
 
 import torch
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
@@ -28,7 +27,7 @@ from adloco_p2p.numerics.tensor_codec import TensorCodec
 from adloco_p2p.training.learning_rate import LearningRateSchedule
 from benchmarks.method.figures import estimate, losses_of, paired
 from benchmarks.method.report import keep_tables
-from benchmarks.method.run import BASE, indexed
+from benchmarks.method.run import indexed, load_base
 from benchmarks.method.store import RESULTS, Record, command_line, train_missing
 from benchmarks.robustness.training import Trainees, apply_, measure_of
 
@@ -79,7 +78,7 @@ def lengths(way: Way) -> list[int]:
 
 def run_of(way: Way, seed: int) -> RunConfig:
     settings = [f"averaging.preset={way.preset}", f"work.rounds={way.averages}", f"seed={seed}", *way.settings]
-    return load_run(BASE, ["batch.test=constant", "inner.batch_scaling=none", "work.inner_steps=32", *settings]).value
+    return load_base(["batch.test=constant", "inner.batch_scaling=none", "work.inner_steps=32", *settings])
 
 
 def schedule_between(run: RunConfig, begin: int, end: int) -> LearningRateSchedule:

@@ -15,7 +15,6 @@ from typing import get_args, get_type_hints
 
 import torch
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import OuterConfig
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.data.feed import IndexedFeed
@@ -23,7 +22,7 @@ from adloco_p2p.training.hosted_instances import STATE_DTYPES
 from adloco_p2p.training.seeds import derived_seed
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import keep_tables
-from benchmarks.method.run import BASE, indexed
+from benchmarks.method.run import indexed, load_base
 from benchmarks.method.store import RESULTS, Record, command_line, train_missing
 from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
 
@@ -40,7 +39,7 @@ def run_cell(inner_steps: int, outer_momentum: float, seed: int) -> Record:
     torch.set_num_threads(1)
     started, rounds = time.process_time(), STEPS // inner_steps
     settings = [f"work.rounds={rounds}", f"work.inner_steps={inner_steps}", f"outer.momentum={outer_momentum}", f"seed={seed}"]
-    run = load_run(BASE, settings).value
+    run = load_base(settings)
     rows, vocab_size = indexed()
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=seed)
     trainees = Trainees(run, vocab_size=vocab_size, num_hosts=HOSTS * len(STATES))

@@ -23,7 +23,6 @@ from statistics import fmean
 import numpy as np
 import torch
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.plan import RoundPlan
@@ -43,7 +42,7 @@ from benchmarks.method.clock import SMALL
 from benchmarks.method.device import Setting
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
-from benchmarks.method.run import BASE
+from benchmarks.method.run import BASE, load_base
 from benchmarks.method.store import RESULTS, Record, command_line, digest_of, records_by_key, train_missing
 from benchmarks.method.store import pack as keep
 from benchmarks.method.world import World
@@ -98,7 +97,7 @@ ROWS = {
 
 
 def run_of(name: str, seed: int) -> RunConfig:
-    return load_run(BASE, [*_COMMON, *ROWS[name], f"seed={seed}"]).value
+    return load_base([*_COMMON, *ROWS[name], f"seed={seed}"])
 
 
 # --- the text --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.numerics.aggregate import aggregate
@@ -28,7 +27,7 @@ from adloco_p2p.numerics.sparse_codecs import TopKCodec
 from adloco_p2p.numerics.tensor_codec import TensorCodec
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import keep_tables
-from benchmarks.method.run import BASE, indexed
+from benchmarks.method.run import indexed, load_base
 from benchmarks.method.store import RESULTS, Record, command_line, digest_of, train_missing
 from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
 
@@ -72,7 +71,7 @@ def run_of(cell: Cell, seed: int) -> RunConfig:
         sizes = {"hidden_size": cell.width, "intermediate_size": cell.width * 8 // 3, "num_attention_heads": 4}
         settings += [f"model.architecture.{name}={size}" for name, size in sizes.items()]
         settings.append("model.architecture.num_key_value_heads=4")
-    return load_run(BASE, settings).value
+    return load_base(settings)
 
 
 def key_of(cell: Cell, seed: int) -> str:

@@ -18,12 +18,11 @@ from math import fsum
 import numpy as np
 import torch
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.core.planning.pseudo_gradient_noise import Contribution, noise_of
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
-from benchmarks.method.run import BASE, indexed
+from benchmarks.method.run import indexed, load_base
 
 STEPS = 32
 ROUNDS = 24
@@ -122,7 +121,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    run = load_run(BASE).value
+    run = load_base()
     rows, vocab_size = indexed()
     module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=arguments.seed)
     shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)

@@ -23,7 +23,6 @@ from typing import get_args, get_type_hints
 
 import torch
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.codecs import codec_named, wire_bytes
@@ -34,7 +33,7 @@ from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.views.cost_model import round_bytes
 from benchmarks.method.clock import Link, Machine, Profile
 from benchmarks.method.device import Setting
-from benchmarks.method.run import BASE, CACHE
+from benchmarks.method.run import CACHE, load_base
 from benchmarks.method.world import World
 
 TARGET = 0.95
@@ -107,7 +106,7 @@ def by_state_machines(plan: Plan, *settings: str, num_rounds: int) -> float:
     machine = Machine(step_seconds=plan.computing_seconds / STEPS, sample_seconds=0.0)
     link = Link(bits_per_second=plan.bits_per_second, latency_seconds=plan.latency_seconds, efficiency=plan.efficiency)
     rounds = (f"work.inner_steps={STEPS}", f"work.rounds={num_rounds}", f"batch.initial_batch={plan.num_hosts}")
-    run = load_run(BASE, ["mode=diloco", *rounds, *settings]).value
+    run = load_base(["mode=diloco", *rounds, *settings])
     setting = Setting(
         run=run,
         speeds=(1.0,) * plan.num_hosts,
@@ -204,7 +203,7 @@ def host_bytes(codec: str, count: int, num_parameters: float) -> float:
     """Per parameter, of a peer with AdamW, by count (`training/memory_need.py`): whole vectors with `forecast`, fragments
     streamed."""
     streamed = [f"averaging.fragments={count}", "outer.overlap=streaming"] if count > 1 else ["outer.overlap=forecast"]
-    run = load_run(BASE, ["mode=diloco", f"averaging.codec={codec}", *streamed]).value
+    run = load_base(["mode=diloco", f"averaging.codec={codec}", *streamed])
     size = round(num_parameters)
     layout = Layout(entries=(Entry(name="weight", shape=(size,), offset=0, size=size),))
     return memory_need(run, layout, matrices=frozenset(), frozen_bytes=0).host / size

@@ -293,10 +293,10 @@ class AveragingConfig:
     """How pseudo-gradients travel. Values of 4 or 2 bytes; blocks of 8- or 4-bit integers; `topk2`: 64 of 4096 values, 2 bits
     each; `sign`: one bit each, and a scale for 4096. Means come back in the same form, those of `int4` as `int8`, those of
     `topk2` with every value that a host named, 4 bits each, those of `sign_int4`, which sends signs too, as `int4`."""
-    aggregation: Literal["mean", "robust", "clip", "geometric_median", "centered_clip"] = "mean"
-    """How contributions become one average. `mean`: weighted, one host can make it anything. `clip`: no host's is longer than
-    the median one. `robust`: that, and from four hosts on, those that most others contradict are left out, and near
-    copies count once. `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts
+    aggregation: Literal["mean", "robust", "clip", "geometric_median", "centered_clip"] = "robust"
+    """How contributions become one average. `mean`: weighted, one host can make it anything. `clip`: from three hosts on, no
+    host's is longer than the median one. `robust`: that, and from four hosts on, those that most others contradict are left
+    out, and near copies count once. `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts
     return."""
     division: Literal["all", "named"] = "all"
     """By whose weights each value of a mean is divided: those of all hosts or, with `topk2` only, of those that named its

@@ -209,8 +209,8 @@ def _say_link(link: str, embedding: Embedding, run: RunConfig, identity: Identit
     )
     if run.averaging.aggregation == "mean":
         embedding.say(
-            "averaging.aggregation is mean: any one of them can ruin the model. A run among people you do not know begins with"
-            " --set averaging.aggregation=robust"
+            "averaging.aggregation is mean: any one of them can ruin the model. A run among people you do not know leaves the setting"
+            " out, or begins with --set averaging.aggregation=robust"
         )
     return whole
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
@@ -21,7 +20,7 @@ from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from benchmarks.assessed.kinds import KINDS, QUARTER, Senders, joined, of_all_kinds, picked
 from benchmarks.assessed.score import plain_score
-from benchmarks.method.run import BASE, indexed
+from benchmarks.method.run import BASE, indexed, load_base
 from benchmarks.method.store import digest_of
 from benchmarks.robustness.training import apply_
 
@@ -82,7 +81,7 @@ class Swarm:
     """The hosts of one instance under the plain mean."""
 
     def __init__(self, cell: Cell, seed: int) -> None:
-        self.run: RunConfig = load_run(BASE, [*settings_of(cell), f"seed={seed}"]).value
+        self.run: RunConfig = load_base([*settings_of(cell), f"seed={seed}"])
         rows, vocab_size = indexed()
         self._cell, self._feed = cell, IndexedFeed(rows, vocab_size=vocab_size, seed=seed)
         self._senders = Senders(self.run, vocab_size=vocab_size, num_hosts=cell.hosts, batch=cell.batch)

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.views.cost_model import Link, Workload, bounds, growing_rounds
 from benchmarks.method.clock import LARGE, SMALL, STEADY
 from benchmarks.method.figures import (
@@ -24,7 +23,7 @@ from benchmarks.method.figures import (
 )
 from benchmarks.method.plots import FEWEST_SEEDS, plot_curves, plot_pareto, plot_unequal
 from benchmarks.method.rows import FULL, GROUPS, LONG_FIXED, LONG_START, ONE, SAME_START, TUNED, TUNING_SEED, Row
-from benchmarks.method.run import BASE
+from benchmarks.method.run import BASE, load_base
 from benchmarks.method.store import Record, key_of, pack, records_by_key
 
 Runs = Mapping[str, Sequence[Record]]
@@ -319,7 +318,7 @@ def plan_table(runs: Runs) -> list[str]:
     ]
     for name, records in runs.items():
         record = records[0]
-        batch = load_run(BASE, record["settings"]).value.batch
+        batch = load_base(record["settings"]).batch
         (requested, _, steps, hosts), *_ = record["log"][0]
         work = Workload(num_samples=record["samples"], num_workers=hosts, inner_steps=steps, initial_batch=requested / hosts)
         growth_cap = batch.growth_cap if batch.is_tested else 1.0

@@ -1,6 +1,7 @@
 """One run of one row: train it in the simulated swarm, measure it on the fixed held-out rows, give its record."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -34,7 +35,14 @@ EVALUATED_TOKENS = 4096
 """At a time; their logits are what an evaluation takes of memory."""
 POINTS = 20
 """Times that a run is measured, evenly over its samples."""
+RULE = "averaging.aggregation=mean"
+"""Of every kept record but those that name another; `docs/results/robustness.md` has what the default costs beside it."""
 CACHE = Path.home() / ".cache" / "adloco-method"
+
+
+def load_base(settings: Iterable[str] = ()) -> RunConfig:
+    """base.yaml by the plain mean, and what differs."""
+    return load_run(BASE, [RULE, *settings]).value
 
 
 def settings_of(row: Row, seed: int, *, samples: int) -> list[str]:
@@ -56,7 +64,7 @@ def run_row(
     `text`: rows and the size of their vocabulary; none: the embedded text. `device`: of all hosts."""
     torch.set_num_threads(1)
     samples *= row.length
-    run = load_run(BASE, settings_of(row, seed, samples=samples)).value
+    run = load_base(settings_of(row, seed, samples=samples))
     rows, vocab_size = text or indexed()
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=run.seed)
     watch = _Watch(run=run, rows=rows, vocab_size=vocab_size, every=samples / points, device=device)
@@ -98,7 +106,7 @@ def run_row(
 @cache
 def indexed() -> tuple[IndexedRows, int]:
     """The rows of the embedded text, and the size of its vocabulary."""
-    feed = open_feed(load_run(BASE).value, cache_dir=CACHE)
+    feed = open_feed(load_base(), cache_dir=CACHE)
     assert isinstance(feed, IndexedFeed)
     return feed.rows, feed.vocab_size
 

@@ -86,18 +86,31 @@ def int8() -> Iterator[Cell]:
     yield from _in_codec("int8")
 
 
+def int8_uneven() -> Iterator[Cell]:
+    yield from _attacked(codec="int8", data="uneven")
+
+
 def topk2() -> Iterator[Cell]:
     yield from _in_codec("topk2")
 
 
 def per_place() -> Iterator[Cell]:
     """The preset `sparse`."""
-    yield from _clean(codec="topk2", division="named")
+    for data in ("even", "uneven"):
+        yield from _clean(data=data, codec="topk2", division="named")
     yield from _attacked(codec="topk2", division="named")
+
+
+def per_place_uneven() -> Iterator[Cell]:
+    yield from _attacked(codec="topk2", division="named", data="uneven")
 
 
 def sign() -> Iterator[Cell]:
     yield from _in_codec("sign")
+
+
+def sign_uneven() -> Iterator[Cell]:
+    yield from _attacked(codec="sign", data="uneven")
 
 
 def _in_codec(codec: str) -> Iterator[Cell]:
@@ -117,5 +130,8 @@ GROUPS = {
     "topk2": topk2,
     "per_place": per_place,
     "sign": sign,
+    "int8_uneven": int8_uneven,
+    "per_place_uneven": per_place_uneven,
+    "sign_uneven": sign_uneven,
 }
 """In the order in which they are run."""

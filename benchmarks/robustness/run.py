@@ -8,7 +8,6 @@ from math import isfinite
 import numpy as np
 import torch
 
-from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.median import upper_weighted_median
 from adloco_p2p.data.feed import IndexedFeed
@@ -22,7 +21,7 @@ from adloco_p2p.numerics.aggregation.robust import Robust, agreements, cosines, 
 from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.codecs import codec_named
-from benchmarks.method.run import BASE, indexed
+from benchmarks.method.run import BASE, indexed, load_base
 from benchmarks.method.store import Record, digest_of
 from benchmarks.robustness.attacks import ATTACKS, Scene
 from benchmarks.robustness.cells import Cell
@@ -70,7 +69,7 @@ class Swarm:
 
     def __init__(self, cell: Cell, seed: int) -> None:
         more = SPARSE_SETTINGS if cell.codec == "topk2" else ()
-        self.run: RunConfig = load_run(BASE, [*SETTINGS, *more, f"seed={seed}"]).value
+        self.run: RunConfig = load_base([*SETTINGS, *more, f"seed={seed}"])
         self.rows, self.vocab_size = indexed()
         self._cell = cell
         self._num_honest = cell.hosts - cell.liars
