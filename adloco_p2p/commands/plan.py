@@ -31,6 +31,7 @@ ADDED_BY_START = (
     "packages",
     "protocol:",
     "data.digest:",
+    "data.files:",
     "model.digest:",
     "model.files:",
     "model.parent:",

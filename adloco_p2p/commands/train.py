@@ -87,13 +87,13 @@ def _identified(run: RunConfig) -> RunConfig:
         digest, parent = weights_digest(run.model), exported(Path(run.model.pretrained))
         files = ""
         if run.model.share:
-            from adloco_p2p.swarm.transfer.file_transfer import files_root
+            from adloco_p2p.runtime.adapters.shared_inputs import model_root
 
             if not Path(run.model.pretrained or "").is_dir():
                 raise ConfigError(
                     f"model.share: {run.model.pretrained} is no directory, and peers get it from the hub", code="E209"
                 )
-            files = files_root(Path(run.model.pretrained or ""))
+            files = model_root(Path(run.model.pretrained or ""))
         run = replace(
             run, model=replace(run.model, digest=digest, parent=parent.run if parent is not None else "", files=files)
         )
@@ -101,6 +101,10 @@ def _identified(run: RunConfig) -> RunConfig:
         from adloco_p2p.data.source import files_digest
 
         run = replace(run, data=replace(run.data, digest=files_digest(run.data)))
+    if run.data.share and not run.data.files:
+        from adloco_p2p.runtime.adapters.shared_inputs import text_root
+
+        run = replace(run, data=replace(run.data, files=text_root(run.data)))
     return run
 
 

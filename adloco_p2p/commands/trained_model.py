@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.commands.model_card import model_card
 from adloco_p2p.commands.push import check_push, push
-from adloco_p2p.config.local_files import with_shared_base
+from adloco_p2p.config.local_files import with_shared_inputs
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.scalars import InstanceId
@@ -38,7 +38,7 @@ class Saved:
 
     run: RunConfig
     sources: RunConfig
-    """The run as this machine reads it; see `with_shared_base`."""
+    """The run as this machine reads it; see `with_shared_inputs`."""
     store: "CheckpointStore"
     round: int
     instances: tuple[InstanceId, ...]
@@ -74,7 +74,7 @@ def open_saved(workdir: Path) -> Saved:
         raise ConfigError(f"--workdir {workdir}: no checkpoint yet; the first is written at the end of a round", code="E204")
     return Saved(
         run=run,
-        sources=with_shared_base(run, workdir),
+        sources=with_shared_inputs(run, workdir),
         store=store,
         round=latest.round,
         instances=latest.instances,

@@ -88,6 +88,8 @@ def _data(run: RunConfig) -> Iterator[str]:
         yield f"data.path: {data.path} would be ignored beside data.mixture; name it there, with a weight"
     if data.heldout_path is not None and data.source in ("python", "hub"):
         yield f"data.heldout_path: only local files have it, and data.source is {data.source}; leave it out"
+    if data.share and data.source not in ("text", "json"):
+        yield f"data.share: true, but peers share only files of text or json, and data.source is {data.source}; leave it out"
     if data.source == "hub" and data.heldout_split == data.split:
         yield f"data.heldout_split: {data.split} is also trained on (data.split); choose another, or leave it out"
 

@@ -1,5 +1,6 @@
 """Limits on the runs of other authors: the files of this machine, and the versions on the hub, that they may name."""
 
+import glob
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,10 @@ from adloco_p2p.config.plugins import check_packages
 from adloco_p2p.config.run_config import ModelConfig, RunConfig
 from adloco_p2p.errors import ConfigError
 
-SHARED_BASE = "base"
-"""Of a working directory: the pretrained model as it came from other peers."""
+SHARED_MODEL = "base"
+"""Of a working directory: the pretrained model as it came from other peers, ..."""
+SHARED_TEXT = "text"
+"""... and the text."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -123,23 +126,47 @@ def check_no_program(model: ModelConfig) -> None:
 
 def _is_shared(run: RunConfig, asked: str) -> bool:
     """Of a name that a run asks for: the files come from other peers, and none of this machine is read."""
+    if asked.startswith("data."):
+        return run.data.share
     own = {f"model.pretrained: {run.model.pretrained}", f"tokenizer.source: {run.model.pretrained}"}
     return run.model.share and asked in own
 
 
-def needs_shared_base(run: RunConfig, machine: PeerConfig) -> bool:
+def needs_shared_model(run: RunConfig, machine: PeerConfig) -> bool:
     """Whether this peer gets the pretrained model from others: it may not read a directory of that name, or there is none."""
     return run.model.share and not (machine.allow_local_files and Path(run.model.pretrained or "").is_dir())
 
 
-def with_shared_base(run: RunConfig, workdir: Path) -> RunConfig:
-    """The run as this machine reads it: where its pretrained model came from other peers, it lies in the working directory. The
-    digest of the result is not the run's."""
-    if not run.model.share or not (workdir / SHARED_BASE).is_dir():
-        return run
-    base = str((workdir / SHARED_BASE).resolve())
-    tokenizer = replace(run.tokenizer, source=base) if run.tokenizer.source == run.model.pretrained else run.tokenizer
-    return replace(run, model=replace(run.model, pretrained=base), tokenizer=tokenizer)
+def needs_shared_text(run: RunConfig, machine: PeerConfig) -> bool:
+    """Whether this peer gets the text from others: it may not read files of those names, or some are missing."""
+    are_here = machine.allow_local_files and all(glob.glob(path, recursive=True) for path in run.data.paths)  # noqa: PTH207
+    return run.data.share and not are_here
+
+
+def with_shared_inputs(run: RunConfig, workdir: Path) -> RunConfig:
+    """The run as this machine reads it: what came from other peers lies in the working directory. The digest of the result is
+    not the run's."""
+    if run.model.share and (workdir / SHARED_MODEL).is_dir():
+        base = str((workdir / SHARED_MODEL).resolve())
+        tokenizer = replace(run.tokenizer, source=base) if run.tokenizer.source == run.model.pretrained else run.tokenizer
+        run = replace(run, model=replace(run.model, pretrained=base), tokenizer=tokenizer)
+    if run.data.share and (workdir / SHARED_TEXT).is_dir():
+        run = _with_text_in(run, (workdir / SHARED_TEXT).resolve())
+    return run
+
+
+def _with_text_in(run: RunConfig, directory: Path) -> RunConfig:
+    """Every path of the data, also as the name of a data set, is a glob of the files that were made from it. Their order stays,
+    and with it what every sample number means."""
+    data = run.data
+    here = {path: str(Path(glob.escape(str(directory))) / f"{number:04}-*") for number, path in enumerate(data.paths)}
+    moved = replace(
+        data,
+        path=data.path and here[data.path],
+        mixture={here[path]: weight for path, weight in data.mixture.items()},
+        heldout_path=data.heldout_path and here[data.heldout_path],
+    )
+    return replace(run, data=moved, instances=replace(run.instances, data=tuple(here[name] for name in run.instances.data)))
 
 
 def _may_be_local(run: RunConfig, setting: str, name: str) -> bool:

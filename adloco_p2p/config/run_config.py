@@ -115,6 +115,10 @@ class DataConfig:
     """Files (a glob), or the hub id; none for `python`."""
     digest: Annotated[str, MaxLen(64)] = ""
     """Of local files, their content; filled in and checked as `model.digest`."""
+    share: bool = field(default=False, metadata=canonical.ADDED)
+    """Peers that lack the local files (`text` or `json`, not compressed) get them from others by their digest."""
+    files: Annotated[str, MaxLen(64)] = field(default="", metadata=canonical.ADDED)
+    """Root of the shared files, filled in."""
     name: Name | None = None
     """Configuration of a hub dataset, such as `en`."""
     revision: Name | None = None
@@ -144,6 +148,11 @@ class DataConfig:
     """Entry point of an installed package that gives the texts (docs/plugins.md)."""
     arguments: dict[str, Scalar] = field(default_factory=dict)
     """Arguments of that function."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All that is read by path or glob, in the order in which `digest` and `files` count the files."""
+        return tuple(path for path in (self.path, *self.data_sets, self.heldout_path) if path is not None)
 
     @property
     def data_sets(self) -> dict[str, float]:
@@ -296,8 +305,8 @@ class AveragingConfig:
     aggregation: Literal["mean", "robust", "clip", "geometric_median", "centered_clip"] = "robust"
     """How contributions become one average. `mean`: weighted, one host can make it anything. `clip`: from three hosts on, no
     host's is longer than the median one. `robust`: that, and from four hosts on, those that most others contradict are left
-    out, and near copies count once. `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts
-    return."""
+    out, and near copies count once. `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload
+    before parts return."""
     division: Literal["all", "named"] = "all"
     """By whose weights each value of a mean is divided: those of all hosts or, with `topk2` only, of those that named its
     place: it then moves by all that one host has gathered there, within twice what the middle host shows nearby."""

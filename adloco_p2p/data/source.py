@@ -86,15 +86,17 @@ def files_digest(data: DataConfig) -> str:
     ConfigError where they are missing."""
     if data.source == "plugin":
         return _texts_digest(data)
-    paths = [path for path in (data.path, *data.data_sets, data.heldout_path) if path is not None]
-    if data.source in ("python", "hub") or not paths:
+    if data.source in ("python", "hub") or not data.paths:
         return ""
     try:
-        return canonical.digest(
-            [[_content_digest(Path(name)) for name in _local_files(replace(data, path=path))] for path in paths]
-        )
+        return canonical.digest([[_content_digest(Path(name)) for name in files] for files in local_files(data)])
     except OSError as error:
         raise ConfigError(f"data.path: cannot be read: {error}", code="E207") from error
+
+
+def local_files(data: DataConfig) -> list[list[str]]:
+    """The files of each of `data.paths`. Raises ConfigError where one has none."""
+    return [_local_files(replace(data, path=path)) for path in data.paths]
 
 
 def plugin_texts(data: DataConfig) -> Iterator[str]:

@@ -34,7 +34,7 @@ from adloco_p2p.runtime.adapters.metrics_endpoint import node_endpoint
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
 from adloco_p2p.runtime.adapters.seat_price import earn_seat
-from adloco_p2p.runtime.adapters.shared_base import base_servers, get_base
+from adloco_p2p.runtime.adapters.shared_inputs import get_shared_inputs, input_servers
 from adloco_p2p.runtime.adapters.swarm_ports import (
     PRICES,
     STRANGER_KINDS,
@@ -121,7 +121,7 @@ async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
         check_held_run(workdir.path, manifest.run, wanted=linked or target.run)
         check_run_of_others(run, config)
         await check_protocol(swarm_node, manifest.run)
-        await get_base(swarm_node, discovery, run, embedding, digest=manifest.run)
+        await get_shared_inputs(swarm_node, discovery, run, embedding, digest=manifest.run)
         ticket = ticket_for(workdir.path, run, swarm_node.me, target.initial_peers)
         say(f"run {run.name} ({manifest.run[:16]}), found in {time.monotonic() - begun:.1f} s")
         return await _take_part(embedding, swarm_node, addresses, run, manifest, ticket=ticket)
@@ -209,8 +209,8 @@ def _say_link(link: str, embedding: Embedding, run: RunConfig, identity: Identit
     )
     if run.averaging.aggregation == "mean":
         embedding.say(
-            "averaging.aggregation is mean: any one of them can ruin the model. A run among people you do not know leaves the setting"
-            " out, or begins with --set averaging.aggregation=robust"
+            "averaging.aggregation is mean: any one of them can ruin the model. A run among people you do not know leaves the"
+            " setting out, or begins with --set averaging.aggregation=robust"
         )
     return whole
 
@@ -294,7 +294,7 @@ class NetworkPeer:
             on_evidence=self._accuse,
         )
         transfers = self._endpoint(traffic.state)
-        self._base = base_servers(transfers, run, workdir.path)
+        self._inputs = input_servers(transfers, run, workdir.path)
         self._server = StateServer(transfers)
         self._server.on_served = self._note_served
         fetcher = StateFetcher(transfers, self._server)
@@ -328,7 +328,7 @@ class NetworkPeer:
             self._reachability,
             control,
             metrics,
-            *self._base,
+            *self._inputs,
         )
         async with shown(local, node, services):
             local.sink.write(Listening(join_link=link, may_invite=self._may_invite()))

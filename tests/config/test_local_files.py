@@ -10,12 +10,14 @@ from adloco_p2p.config.local_files import (
     check_local_files,
     check_run_of_others,
     local_files,
-    needs_shared_base,
+    needs_shared_model,
+    needs_shared_text,
     unpinned,
-    with_shared_base,
+    with_shared_inputs,
 )
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.data.source import local_files as files_of
 from adloco_p2p.errors import ConfigError
 
 TOKENIZER = "tokenizer.source=owner/tokenizer"
@@ -109,12 +111,12 @@ def test_a_shared_model_is_never_read_from_the_path_that_a_run_names(tmp_path: P
     shared = replace(base, model=model, tokenizer=tokenizer)
     closed, trusting = PeerConfig(), PeerConfig(allow_local_files=True)
     check_local_files(shared, closed)
-    assert needs_shared_base(shared, closed) and not needs_shared_base(shared, trusting)
+    assert needs_shared_model(shared, closed) and not needs_shared_model(shared, trusting)
     work = tmp_path / "work"
     (work / "base").mkdir(parents=True)
-    read = with_shared_base(shared, work)
+    read = with_shared_inputs(shared, work)
     assert read.model.pretrained == read.tokenizer.source == str(work / "base")
-    assert with_shared_base(replace(shared, model=replace(model, share=False)), work).model.pretrained == str(secret)
+    assert with_shared_inputs(replace(shared, model=replace(model, share=False)), work).model.pretrained == str(secret)
     for other in (
         replace(shared, model=replace(model, share=False)),
         replace(shared, tokenizer=replace(tokenizer, source=str(tmp_path))),
@@ -122,3 +124,44 @@ def test_a_shared_model_is_never_read_from_the_path_that_a_run_names(tmp_path: P
     ):
         with pytest.raises(ConfigError, match="asks for files of this machine"):
             check_local_files(other, closed)
+
+
+def test_a_shared_text_is_read_from_the_working_directory_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = ["data.mixture={prose/*.txt: 1.0, code.txt: 2.0}", "data.heldout_path=held.txt"]
+    run = run_of("data.source=text", "data.share=true", *paths)
+    closed, trusting = PeerConfig(), PeerConfig(allow_local_files=True)
+    check_local_files(run, closed)
+    assert needs_shared_text(run, closed) and needs_shared_text(run, trusting), "there are no such files"
+    (tmp_path / "prose").mkdir()
+    for name in ("prose/a.txt", "code.txt", "held.txt"):
+        (tmp_path / name).write_text("private")
+    assert needs_shared_text(run, closed) and not needs_shared_text(run, trusting)
+    work = tmp_path / "work [1]"
+    assert with_shared_inputs(run, work) == run, "nothing came from others"
+    (work / "text").mkdir(parents=True)
+    for name in ("0000-00000.txt", "0001-00000.txt", "0001-00001.txt", "0002-00000.txt"):
+        (work / "text" / name).write_text(name)
+    read = with_shared_inputs(run, work)
+    assert [[Path(name).name for name in names] for names in files_of(read.data)] == [
+        ["0000-00000.txt"],
+        ["0001-00000.txt", "0001-00001.txt"],
+        ["0002-00000.txt"],
+    ]
+    assert [*read.data.data_sets.values()] == [2.0, 1.0], "code.txt comes before prose"
+    with pytest.raises(ConfigError, match="asks for files of this machine"):
+        check_local_files(replace(run, tokenizer=replace(run.tokenizer, source=str(tmp_path))), closed)
+
+
+def test_instances_keep_their_own_texts_where_these_came_from_others(tmp_path: Path) -> None:
+    own = ["data.mixture={prose.txt: 1.0, code.txt: 2.0}", "instances.data=[prose.txt, code.txt]"]
+    run = run_of("data.source=text", "data.share=true", *own, "instances.count=2", "instances.start=same")
+    (tmp_path / "text").mkdir()
+    read = with_shared_inputs(run, tmp_path)
+    assert [Path(name).name for name in read.instances.data] == ["0001-*", "0000-*"]
+    assert [*read.readers.values()] == [*run.readers.values()] == [1, 0]
+
+
+def test_only_files_of_text_and_json_are_shared() -> None:
+    with pytest.raises(ConfigError, match=r"data.share: true, but peers share only files of text or json"):
+        run_of("data.share=true")

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from adloco_p2p.config.local_files import check_no_program, with_shared_base
+from adloco_p2p.config.local_files import check_no_program, with_shared_inputs
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
@@ -67,7 +67,7 @@ def build_hosting(run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: 
         if peer_config.shards > 1:
             from adloco_p2p.training.shards.hosting import ShardedHosting as Hosting
     workdir.enter("reading the text")
-    sources = with_shared_base(run, workdir.path)
+    sources = with_shared_inputs(run, workdir.path)
     feed = open_feed(sources, cache_dir=workdir.path / "data")
     workdir.enter("building the model")
     codec = open_tokenizer(sources.tokenizer) if run.evaluation.sample_tokens else None

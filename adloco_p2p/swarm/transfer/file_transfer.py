@@ -1,15 +1,15 @@
-"""The files of a pretrained model as a blob, so that peers without them get them from others.
+"""The files of a pretrained model, or the text of a run, as a blob, so that peers without them get them from others.
 
-The first chunk lists the files, by names of a fixed list; the others are their content, none spans two files. Nothing of it is
-code: weights are safetensors, everything else is text. A download lies in one file beside the directory and goes on after a
-restart; the directory appears when all of it is there.
+The first chunk lists the files, by names of a fixed form; the others are their content, none spans two files. Nothing of it is
+code: weights are safetensors, everything else is text, and none of it is compressed. A download lies in one file beside the
+directory and goes on after a restart; the directory appears when all of it is there.
 """
 
 import asyncio
 import mmap
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,19 +28,65 @@ from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
 from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 
-KIND = "files"
-HEAD = b"files 2"
+PROTOCOL = "files"
+"""Name of the streams on which all kinds of files are served."""
 MAX_CHUNKS = 1 << 16
 """256 GiB in whole chunks."""
-MAX_FILES = 256
+MAX_FILES = 1024
 MAX_LIST_BYTES = 64 << 10
 DISK_FRACTION = 0.5
 """Of the free disk, at most, for what others send."""
 FETCH_SECONDS = 24 * 3600.0
-_NAME = re.compile(
-    r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt"
-    r"|chat_template\.jinja|model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
+_COMPRESSED = (
+    b"\x1f\x8b",
+    b"PK\x03\x04",
+    b"PK\x05\x06",
+    b"PK\x07\x08",
+    b"\xfd7zXZ",
+    b"Rar!",
+    b"(\xb5/\xfd",
+    b"BZh",
+    b"7z\xbc\xaf",
+    b'\x04"M\x18',
 )
+"""How archives begin that `datasets` would unpack, whatever their names: gzip, zip, xz, rar, zstd, bz2, 7z, lz4; ..."""
+_TAR_MAGIC, _TAR_PLACE = b"ustar", 257
+"""... and where a tar archive has its name."""
+
+NamedFiles = Sequence[tuple[str, Path]]
+"""Files by the names under which they travel, sorted by those."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileKind:
+    """A purpose for which peers share files."""
+
+    noun: str
+    """What the user calls them."""
+    head: bytes
+    """Of the index of a blob of this kind."""
+    name: re.Pattern[str]
+    """Names that a file may have."""
+    too_large: str
+    """Error code where the files do not fit on the disk."""
+
+    def held(self, directory: Path) -> NamedFiles:
+        """The files in a directory that are of this kind; empty ones are none."""
+        paths = sorted(path for path in directory.iterdir() if self.name.fullmatch(path.name))
+        return [(path.name, path) for path in paths if path.is_file() and path.stat().st_size]
+
+
+MODEL = FileKind(
+    noun="pretrained model",
+    head=b"files 2",
+    name=re.compile(
+        r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt"
+        r"|chat_template\.jinja|model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
+    ),
+    too_large="E217",
+)
+TEXT = FileKind(noun="text", head=b"text 1", name=re.compile(r"\d{4}-\d{5}\.(txt|json)"), too_large="E207")
+"""Named by the number of their path among `DataConfig.paths`, and by their own among the files of that path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,69 +96,91 @@ class _Listing:
     files: Annotated[tuple[tuple[Annotated[str, MaxLen(80)], PositiveCount], ...], MaxLen(MAX_FILES)]
 
 
-def shared_files(directory: Path) -> list[Path]:
-    """The files of a model that others may have, sorted. Raises ConfigError where there are no weights."""
-    found = sorted(
-        path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_file() and path.stat().st_size
-    )
-    if not any(path.suffix == ".safetensors" for path in found) or len(found) > MAX_FILES:
+def model_files(directory: Path) -> NamedFiles:
+    """The files of a model that others may have. Raises ConfigError where there are no weights."""
+    found = MODEL.held(directory)
+    if not any(name.endswith(".safetensors") for name, _ in found) or len(found) > MAX_FILES:
         raise ConfigError(f"model.share: {directory} holds no weights as safetensors that could be shared", code="E209")
     return found
 
 
-def _chunks(files: Sequence[Path]) -> list[memoryview]:
+def text_files(paths: Sequence[Sequence[str]], *, suffix: str) -> NamedFiles:
+    """The files of each path of a run's data. Raises ConfigError where they cannot be shared as they are."""
+    found = [
+        (f"{number:04}-{place:05}.{suffix}", Path(name))
+        for number, names in enumerate(paths)
+        for place, name in enumerate(names)
+    ]
+    if len(found) > MAX_FILES:
+        raise ConfigError(f"data.share: {len(found)} files, and at most {MAX_FILES} are shared; join some of them", code="E207")
+    for _, path in found:
+        if not path.stat().st_size:
+            raise ConfigError(f"data.share: {path} is empty; leave it out", code="E207")
+        if is_compressed(path):
+            raise ConfigError(f"data.share: {path} is compressed, and peers take only plain text; unpack it", code="E207")
+    return found
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether `datasets` would take the file for an archive. Of others such a file could be of any size once it is unpacked."""
+    with path.open("rb") as file:
+        begin = file.read(_TAR_PLACE + len(_TAR_MAGIC))
+    return begin.startswith(_COMPRESSED) or begin[_TAR_PLACE:] == _TAR_MAGIC
+
+
+def _chunks(files: NamedFiles) -> list[memoryview]:
     """Of the blob; the files are mapped, not read."""
-    listing = _Listing(files=tuple((path.name, path.stat().st_size) for path in files))
+    listing = _Listing(files=tuple((name, path.stat().st_size) for name, path in files))
     chunks = [memoryview(canonical.encode(listing))]
-    for path in files:
+    for _, path in files:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         chunks += [content[start : start + MAX_CHUNK_BYTES] for start in range(0, len(content), MAX_CHUNK_BYTES)]
     return chunks
 
 
-def _blob(directory: Path) -> Blob:
-    chunks = _chunks(shared_files(directory))
-    return Blob(blob_index(HEAD, ((len(chunk), chunk_digest(chunk)) for chunk in chunks)), tuple(chunks))
+def _blob(kind: FileKind, files: NamedFiles) -> Blob:
+    chunks = _chunks(files)
+    return Blob(blob_index(kind.head, ((len(chunk), chunk_digest(chunk)) for chunk in chunks)), tuple(chunks))
 
 
-def files_root(directory: Path) -> Digest:
-    """The digest by which a run names the files. Reads them all. Raises ConfigError."""
-    return blob_root(_blob(directory).index)
+def files_root(kind: FileKind, files: NamedFiles) -> Digest:
+    """The digest by which a run names the files. Reads them all."""
+    return blob_root(_blob(kind, files).index)
 
 
-def file_server(endpoint: Endpoint, root: Digest, directory: Path) -> ChunkServer:
-    """Serves the files of the directory, as long as they are those of the root. They are read when they are first asked for."""
-    blob, reading = cache(lambda: _blob(directory)), asyncio.Lock()
+def file_server(endpoint: Endpoint, shared: Mapping[Digest, tuple[FileKind, NamedFiles]]) -> ChunkServer:
+    """Serves files by their roots, as long as they are those of the root. They are read when they are first asked for."""
+    blob, reading = cache(lambda root: _blob(*shared[root])), asyncio.Lock()
 
     async def find(asked: Digest) -> Blob | None:
-        if asked != root:
+        if asked not in shared:
             return None
         async with reading:  # else each that asks before the first has its answer has them read
-            held = await asyncio.to_thread(blob)
-        return held if blob_root(held.index) == root else None
+            held = await asyncio.to_thread(blob, asked)
+        return held if blob_root(held.index) == asked else None
 
-    return ChunkServer(endpoint, KIND, find)
+    return ChunkServer(endpoint, PROTOCOL, find)
 
 
 class _Room:
     """Where a download lands: one file, that stays as it is when the download breaks off."""
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
-        self._path, self._say = path, say
+    def __init__(self, kind: FileKind, path: Path, say: Callable[[str], None]) -> None:
+        self._kind, self._path, self._say = kind, path, say
         self.chunks: list[memoryview] = []
         self.too_large = ""
 
     def make(self, index: ChunkIndex) -> Sequence[memoryview]:
         """Raises RemoteProtocolError for another kind of blob, and for one that is too large for this disk."""
-        if index.head != HEAD or not 2 <= len(index.chunks) <= MAX_CHUNKS:
-            raise RemoteProtocolError("offers something else than the files of a model")
+        if index.head != self._kind.head or not 2 <= len(index.chunks) <= MAX_CHUNKS:
+            raise RemoteProtocolError(f"offers something else than the files of a {self._kind.noun}")
         held = self._path.stat().st_size if self._path.exists() else 0
         room = int(DISK_FRACTION * (shutil.disk_usage(self._path.parent).free + held))
         if index.num_bytes > room:
             self.too_large = f"{index.num_bytes:,} bytes, more than the {room:,} that half of the free disk is"
             raise RemoteProtocolError(self.too_large)
-        self._say(f"the pretrained model comes from other peers: {index.num_bytes:,} bytes")
+        self._say(f"the {self._kind.noun} comes from other peers: {index.num_bytes:,} bytes")
         with self._path.open("r+b" if held else "w+b") as file:
             file.truncate(index.num_bytes)
             whole, start = memoryview(mmap.mmap(file.fileno(), index.num_bytes)), 0
@@ -122,7 +190,7 @@ class _Room:
         return self.chunks
 
 
-def _listed(chunks: Sequence[memoryview]) -> list[tuple[str, int]]:
+def _listed(kind: FileKind, chunks: Sequence[memoryview]) -> list[tuple[str, int]]:
     """Names and sizes. The run names the digest of the list, but its author may have written anything there. Raises
     RemoteProtocolError."""
     try:
@@ -130,44 +198,46 @@ def _listed(chunks: Sequence[memoryview]) -> list[tuple[str, int]]:
     except RemoteProtocolError as error:
         raise RemoteProtocolError(f"no list of files: {error}") from None
     names, content = [name for name, _ in listing], sum(len(chunk) for chunk in chunks[1:])
-    if not names or not all(map(_NAME.fullmatch, names)):
-        raise RemoteProtocolError(f"names of files that no model has: {' '.join(names)[:200]!r}")
+    if not names or not all(map(kind.name.fullmatch, names)):
+        raise RemoteProtocolError(f"names of files that no {kind.noun} has: {' '.join(names)[:200]!r}")
     if names != sorted(set(names)) or sum(size for _, size in listing) != content:
         raise RemoteProtocolError(f"a list of files that does not fit {content} bytes")
     return listing
 
 
-def _unpack(chunks: Sequence[memoryview], directory: Path) -> None:
+def _unpack(kind: FileKind, chunks: Sequence[memoryview], directory: Path) -> None:
     """Write the files; the directory appears when all are there."""
     aside = directory.with_name(f"{directory.name}.new")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     content = iter(chunks[1:])
-    for name, size in _listed(chunks):
+    for name, size in _listed(kind, chunks):
         with (aside / name).open("wb") as file:
             while size > file.tell():
                 file.write(next(content))
         if (aside / name).stat().st_size != size:
             raise RemoteProtocolError(f"{name}: chunks that do not end with the file")
+        if is_compressed(aside / name):
+            raise RemoteProtocolError(f"{name}: an archive, which no file of a {kind.noun} is")
     aside.rename(directory)
 
 
 async def fetch_files(
-    endpoint: Endpoint, root: Digest, directory: Path, donors: Sequence[PeerId], *, say: Callable[[str], None]
+    endpoint: Endpoint, kind: FileKind, root: Digest, directory: Path, donors: Sequence[PeerId], *, say: Callable[[str], None]
 ) -> None:
     """Make `directory`, with the files of the root. After a failure, call again: what has come is kept.
 
-    Raises ConfigError where they are too large for the disk, RemoteProtocolError where the root is not that of the files of a
-    model, and StateTransferFailed where no donor is left.
+    Raises ConfigError where they are too large for the disk, RemoteProtocolError where the root is not that of files of this
+    kind, and StateTransferFailed where no donor is left.
     """
     part = directory.with_name(f"{directory.name}.part")
-    room = _Room(part, say)
-    download = Download(root, room.make, max_chunks=MAX_CHUNKS, name="pretrained model", may_hold_chunks=True)
-    problems = await ChunkFetcher(endpoint, KIND).fetch(download, donors, timeout_seconds=FETCH_SECONDS)
+    room = _Room(kind, part, say)
+    download = Download(root, room.make, max_chunks=MAX_CHUNKS, name=kind.noun, may_hold_chunks=True)
+    problems = await ChunkFetcher(endpoint, PROTOCOL).fetch(download, donors, timeout_seconds=FETCH_SECONDS)
     if room.too_large:
-        raise ConfigError(f"the pretrained model of the run takes {room.too_large}; free some of it", code="E217")
+        raise ConfigError(f"the {kind.noun} of the run takes {room.too_large}; free some of it", code=kind.too_large)
     if not download.is_complete:
         lines = [f"  {donor}: {why}" for donor, why in problems.items()] or ["  no peer is known"]
-        raise StateTransferFailed("\n".join(("the pretrained model did not come from any peer:", *lines)))
-    await asyncio.to_thread(_unpack, room.chunks, directory)
+        raise StateTransferFailed("\n".join((f"the {kind.noun} did not come from any peer:", *lines)))
+    await asyncio.to_thread(_unpack, kind, room.chunks, directory)
     part.unlink()

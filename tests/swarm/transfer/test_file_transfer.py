@@ -1,23 +1,42 @@
-"""The files of a model as a blob: their root, what a download may hold, and what is refused before anything is written."""
+"""The files of a model or the text of a run as a blob: their root, what a download may hold, what is refused at the border."""
 
 import asyncio
+import bz2
 import contextlib
+import gzip
+import io
 import json
+import lzma
 import shutil
+import tarfile
 import threading
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from datasets.utils.extract import Extractor
 
+from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import ConfigError, RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_index, chunk_digest
 from adloco_p2p.swarm.transfer import file_transfer
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob
-from adloco_p2p.swarm.transfer.file_transfer import HEAD, _blob, _Room, _unpack, files_root, shared_files
+from adloco_p2p.swarm.transfer.file_transfer import (
+    MODEL,
+    TEXT,
+    FileKind,
+    NamedFiles,
+    _blob,
+    _Room,
+    _unpack,
+    files_root,
+    model_files,
+    text_files,
+)
 
 CONTENT = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * 20000, "tokenizer.json": b"[1]"}
 
@@ -33,36 +52,40 @@ def blob_of(listing: object, *content: bytes) -> list[memoryview]:
     return [memoryview(json.dumps({"files": listing}, separators=(",", ":")).encode()), *(memoryview(one) for one in content)]
 
 
-def index_of(chunks: Sequence[memoryview], head: bytes = HEAD) -> ChunkIndex:
+def index_of(chunks: Sequence[memoryview], head: bytes = MODEL.head) -> ChunkIndex:
     return ChunkIndex.decode(blob_index(head, [(len(chunk), chunk_digest(chunk)) for chunk in chunks]))
+
+
+def root_of(directory: Path) -> Digest:
+    return files_root(MODEL, model_files(directory))
 
 
 def test_equal_files_have_one_root_wherever_they_lie_and_whatever_lies_beside_them(tmp_path: Path) -> None:
     first = write(tmp_path / "a", CONTENT)
     second = write(tmp_path / "b", {**CONTENT, "pytorch_model.bin": b"pickle", "modeling.py": b"code", "notes.txt": b"x"})
-    assert files_root(first) == files_root(second)
+    assert root_of(first) == root_of(second)
     (second / "config.json").write_bytes(b"{ }")
-    assert files_root(first) != files_root(second)
-    assert [path.name for path in shared_files(second)] == sorted(CONTENT)
+    assert root_of(first) != root_of(second)
+    assert [name for name, _ in model_files(second)] == sorted(CONTENT)
     with pytest.raises(ConfigError, match="no weights as safetensors"):
-        shared_files(write(tmp_path / "c", {"pytorch_model.bin": b"pickle"}))
+        model_files(write(tmp_path / "c", {"pytorch_model.bin": b"pickle"}))
 
 
 def test_a_download_becomes_the_same_files_and_keeps_what_it_had(tmp_path: Path) -> None:
-    blob = _blob(write(tmp_path / "a", CONTENT))
+    blob = _blob(MODEL, model_files(write(tmp_path / "a", CONTENT)))
     assert len(blob.chunks) == 5 and max(map(len, blob.chunks)) == MAX_CHUNK_BYTES
     index = ChunkIndex.decode(blob.index)
-    room = _Room(tmp_path / "base.part", lambda _: None)
+    room = _Room(MODEL, tmp_path / "base.part", lambda _: None)
     room.make(index)
     room.chunks[1][:] = blob.chunks[1]
-    again = _Room(tmp_path / "base.part", lambda _: None)
+    again = _Room(MODEL, tmp_path / "base.part", lambda _: None)
     again.make(index)
     assert bytes(again.chunks[1]) == bytes(blob.chunks[1]), "after a restart"
     for mine, theirs in zip(again.chunks, blob.chunks, strict=True):
         mine[:] = theirs
-    _unpack(again.chunks, tmp_path / "base")
+    _unpack(MODEL, again.chunks, tmp_path / "base")
     assert {path.name: path.read_bytes() for path in (tmp_path / "base").iterdir()} == CONTENT
-    assert files_root(tmp_path / "base") == files_root(tmp_path / "a")
+    assert root_of(tmp_path / "base") == root_of(tmp_path / "a")
 
 
 def nested(depth: int) -> list[memoryview]:
@@ -72,24 +95,24 @@ def nested(depth: int) -> list[memoryview]:
 @pytest.mark.parametrize(
     ("chunks", "why"),
     [
-        (blob_of([["../config.json", 2]], b"{}"), "that no model has"),
-        (blob_of([["modeling.py", 2]], b"{}"), "that no model has"),
-        (blob_of([["pytorch_model.bin", 2]], b"{}"), "that no model has"),
+        (blob_of([["../config.json", 2]], b"{}"), "that no pretrained model has"),
+        (blob_of([["modeling.py", 2]], b"{}"), "that no pretrained model has"),
+        (blob_of([["pytorch_model.bin", 2]], b"{}"), "that no pretrained model has"),
         (blob_of([["config.json", 2], ["config.json", 2]], b"{}", b"{}"), "does not fit"),
         (blob_of([["config.json", 3]], b"{}"), "does not fit"),
         (blob_of([["config.json", 1], ["tokenizer.json", 1]], b"{}"), "do not end with the file"),
         (blob_of([["config.json", 0], ["tokenizer.json", 2]], b"{}"), "no list of files"),
-        (blob_of([], b"{}"), "that no model has"),
+        (blob_of([], b"{}"), "that no pretrained model has"),
         (blob_of({"config.json": 2}, b"{}"), "no list of files"),
         ([memoryview(b"\xff\xfe"), memoryview(b"{}")], "no list of files"),
         (nested(5_000), "no list of files"),
         (nested(100_000), "no list of files: .* at most 65536 accepted"),
-        (blob_of([["config.json", 2]] * 257, b"{}"), "no list of files"),
+        (blob_of([["config.json", 2]] * 1025, b"{}"), "no list of files"),
     ],
 )
 def test_lists_that_no_model_has_are_refused(chunks: list[memoryview], why: str, tmp_path: Path) -> None:
     with pytest.raises(RemoteProtocolError, match=why):
-        _unpack(chunks, tmp_path / "base")
+        _unpack(MODEL, chunks, tmp_path / "base")
     assert not (tmp_path / "base").exists()
 
 
@@ -97,7 +120,7 @@ def test_other_blobs_and_too_large_ones_are_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    room = _Room(tmp_path / "base.part", said.append)
+    room = _Room(MODEL, tmp_path / "base.part", said.append)
     chunks = blob_of([["config.json", 2]], b"{}")
     with pytest.raises(RemoteProtocolError, match="something else"):
         room.make(index_of(chunks, b""))
@@ -109,20 +132,83 @@ def test_other_blobs_and_too_large_ones_are_refused_before_anything_is_written(
 
 def test_the_files_are_read_once_however_many_ask_for_them_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = write(tmp_path / "a", CONTENT)
-    root, reads = files_root(directory), []
+    root, reads = root_of(directory), []
     everybody = threading.Barrier(4)
 
-    def reading(folder: Path) -> Blob:
+    def reading(kind: FileKind, files: NamedFiles) -> Blob:
         with contextlib.suppress(threading.BrokenBarrierError):
             everybody.wait(0.5)
-        reads.append(folder)
-        return _blob(folder)
+        reads.append(kind)
+        return _blob(kind, files)
 
     monkeypatch.setattr(file_transfer, "_blob", reading)
     monkeypatch.setattr(file_transfer, "ChunkServer", lambda endpoint, kind, find: find)
-    find: Any = file_transfer.file_server(SimpleNamespace(), root, directory)  # type: ignore[arg-type]
+    find: Any = file_transfer.file_server(SimpleNamespace(), {root: (MODEL, model_files(directory))})  # type: ignore[arg-type]
 
     async def all_ask() -> list[Blob | None]:
         return await asyncio.gather(*(find(root) for _ in range(4)))
 
     assert all(asyncio.run(all_ask())) and len(reads) == 1
+
+
+# --- the text of a run -----------------------------------------------------------------------------------------------
+
+
+def test_texts_of_several_paths_keep_their_order_and_content(tmp_path: Path) -> None:
+    folder = write(tmp_path / "own", {"b.txt": b"bee", "a.txt": b"a", "held.md": b"held out"})
+    paths = [[str(folder / "a.txt"), str(folder / "b.txt")], [str(folder / "held.md")]]
+    files = text_files(paths, suffix="txt")
+    chunks = list(_blob(TEXT, files).chunks)
+    _unpack(TEXT, chunks, tmp_path / "text")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "text").iterdir()} == {
+        "0000-00000.txt": b"a",
+        "0000-00001.txt": b"bee",
+        "0001-00000.txt": b"held out",
+    }
+    assert files_root(TEXT, TEXT.held(tmp_path / "text")) == files_root(TEXT, files)
+    with pytest.raises(RemoteProtocolError, match="that no pretrained model has"):
+        _unpack(MODEL, chunks, tmp_path / "base")
+
+
+def archives() -> dict[str, bytes]:
+    """One of each form that `datasets` unpacks and Python writes, by its name."""
+    tar, zipped = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as file:
+        file.addfile(tarfile.TarInfo("a"), io.BytesIO())
+    with zipfile.ZipFile(zipped, "w") as archive:
+        archive.writestr("a", "text")
+    forms = {"gzip": gzip.compress(b"text"), "bz2": bz2.compress(b"text"), "xz": lzma.compress(b"text")}
+    return {**forms, "tar": tar.getvalue(), "zip": zipped.getvalue(), "zstd": b"(\xb5/\xfd text", "lz4": b'\x04"M\x18 text'}
+
+
+@pytest.mark.parametrize("form", list(archives()))
+def test_an_archive_is_neither_shared_nor_taken(form: str, tmp_path: Path) -> None:
+    """Unpacked it could fill any disk."""
+    (tmp_path / "rows.txt").write_bytes(archives()[form])
+    assert Extractor.infer_extractor_format(str(tmp_path / "rows.txt")), "this is what `datasets` would unpack"
+    with pytest.raises(ConfigError, match="is compressed"):
+        text_files([[str(tmp_path / "rows.txt")]], suffix="txt")
+    with pytest.raises(RemoteProtocolError, match="an archive"):
+        _unpack(TEXT, list(_blob(TEXT, [("0000-00000.txt", tmp_path / "rows.txt")]).chunks), tmp_path / "text")
+    assert not (tmp_path / "text").exists()
+
+
+def test_empty_and_too_many_files_are_not_shared(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(ConfigError, match=r"empty.txt is empty"):
+        text_files([[str(tmp_path / "empty.txt")]], suffix="txt")
+    with pytest.raises(ConfigError, match="1025 files, and at most 1024"):
+        text_files([["any"] * 1025], suffix="txt")
+
+
+def test_one_server_serves_the_model_and_the_text_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, text = model_files(write(tmp_path / "a", CONTENT)), text_files([[str(tmp_path / "a" / "config.json")]], suffix="txt")
+    roots = {files_root(MODEL, model): (MODEL, model), files_root(TEXT, text): (TEXT, text)}
+    monkeypatch.setattr(file_transfer, "ChunkServer", lambda endpoint, kind, find: find)
+    find: Any = file_transfer.file_server(SimpleNamespace(), roots)  # type: ignore[arg-type]
+    heads = []
+    for root in roots:
+        blob = asyncio.run(find(root))
+        heads.append(ChunkIndex.decode(blob.index).head)
+    assert heads == [MODEL.head, TEXT.head]
+    assert asyncio.run(find(Digest("0" * 64))) is None

@@ -1,0 +1,85 @@
+"""The pretrained model and the text of a run that lets peers share them: got before anything is built, served while the node
+runs."""
+
+from pathlib import Path
+
+from adloco_p2p.config.local_files import (
+    SHARED_MODEL,
+    SHARED_TEXT,
+    needs_shared_model,
+    needs_shared_text,
+    with_shared_inputs,
+)
+from adloco_p2p.config.run_config import DataConfig, RunConfig
+from adloco_p2p.core.model.scalars import Digest
+from adloco_p2p.data.source import local_files
+from adloco_p2p.runtime.adapters.embedding import Embedding
+from adloco_p2p.swarm.discovery.join import connect_to_run
+from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
+from adloco_p2p.swarm.transfer.chunk_server import ChunkServer
+from adloco_p2p.swarm.transfer.file_transfer import (
+    MODEL,
+    TEXT,
+    FileKind,
+    NamedFiles,
+    fetch_files,
+    file_server,
+    files_root,
+    model_files,
+    text_files,
+)
+from adloco_p2p.swarm.transport.endpoint import Endpoint
+from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
+from adloco_p2p.swarm.transport.traffic import Traffic
+
+
+def text_root(data: DataConfig) -> Digest:
+    """The digest by which the author's run names its text. Raises ConfigError where it cannot be shared."""
+    return files_root(TEXT, _own_text(data))
+
+
+def model_root(directory: Path) -> Digest:
+    """The digest by which the author's run names the files of its model. Raises ConfigError."""
+    return files_root(MODEL, model_files(directory))
+
+
+async def get_shared_inputs(
+    swarm_node: SwarmNode, discovery: Discovery, run: RunConfig, embedding: Embedding, *, digest: Digest
+) -> None:
+    """Fetch into the working directory what this machine needs of them and does not have yet. `digest`: of the run."""
+    machine, workdir = embedding.config, embedding.workdir
+    wanted: list[tuple[FileKind, str, Path]] = []
+    if needs_shared_model(run, machine):
+        wanted.append((MODEL, run.model.files, workdir.path / SHARED_MODEL))
+    if needs_shared_text(run, machine):
+        wanted.append((TEXT, run.data.files, workdir.path / SHARED_TEXT))
+    wanted = [(kind, root, directory) for kind, root, directory in wanted if not directory.is_dir()]
+    if not wanted:
+        return
+    workdir.enter(f"fetching the {wanted[0][0].noun}")
+    known = await connect_to_run(swarm_node, discovery, digest, should_retry=True)
+    donors = list(dict.fromkeys([*known.connected, *await swarm_node.peers_connected()]))
+    up, down = machine.upload_bytes_per_second, machine.download_bytes_per_second
+    pace = RateLimiter(Traffic(), up_bytes_per_second=up, down_bytes_per_second=down)
+    endpoint = Endpoint(swarm_node.p2p, pace=pace)
+    for kind, root, directory in wanted:
+        workdir.enter(f"fetching the {kind.noun}")
+        await fetch_files(endpoint, kind, Digest(root), directory, donors, say=embedding.say)
+
+
+def input_servers(endpoint: Endpoint, run: RunConfig, workdir: Path) -> list[ChunkServer]:
+    """Serves them to others; none where the run shares neither."""
+    shared: dict[Digest, tuple[FileKind, NamedFiles]] = {}
+    if run.model.share:
+        directory = Path(with_shared_inputs(run, workdir).model.pretrained or "")
+        shared[Digest(run.model.files)] = (MODEL, model_files(directory))
+    if run.data.share:
+        fetched = workdir / SHARED_TEXT
+        files = TEXT.held(fetched) if fetched.is_dir() else _own_text(run.data)
+        shared[Digest(run.data.files)] = (TEXT, files)
+    return [file_server(endpoint, shared)] if shared else []
+
+
+def _own_text(data: DataConfig) -> NamedFiles:
+    return text_files(local_files(data), suffix="json" if data.source == "json" else "txt")
