@@ -15,11 +15,6 @@ class Cell:
     attack: str = ""
     """Empty: the liars are not there, which is what an attack is compared with."""
     rule: str = "mean"
-    judge: str = "mean"
-    """Of the rule `robust`: `pairs`, by most others and with near copies counted once, as the product does; kept records have
-    `mean` too, by the mean of the others, as it did before."""
-    least_cosine: float = 0.1
-    """Of the rule `robust`."""
     codec: str = "float32"
     data: str = "even"
     """`uneven`: rows sorted by the first component of their byte counts, an equal piece of them for each host."""
@@ -30,21 +25,16 @@ class Cell:
     @property
     def baseline(self) -> "Cell":
         """The honest hosts alone, by the plain mean."""
-        return replace(self, attack="", rule="mean", judge="mean", least_cosine=0.1)
+        return replace(self, attack="", rule="mean")
 
 
 RULES = ("mean", "robust", "clip", "geometric_median", "centered_clip")
 
 
-def judged(cell: Cell, rule: str) -> Cell:
-    """The cell by that rule of the product."""
-    return replace(cell, rule=rule, judge="pairs" if rule == "robust" else "mean")
-
-
 def _clean(**common: str) -> Iterator[Cell]:
     """Nobody lies."""
     for rule in RULES:
-        yield judged(Cell(**common), rule)  # type: ignore[arg-type]
+        yield Cell(rule=rule, **common)  # type: ignore[arg-type]
 
 
 def _attacked(*, hosts: int = 8, liars: int = 2, **common: str) -> Iterator[Cell]:
@@ -54,7 +44,7 @@ def _attacked(*, hosts: int = 8, liars: int = 2, **common: str) -> Iterator[Cell
     for attack in ATTACKS:
         if attack not in AGAINST_SPARSE or cell.codec == "topk2":
             for rule in RULES:
-                yield judged(replace(cell, attack=attack), rule)
+                yield replace(cell, attack=attack, rule=rule)
 
 
 def clean() -> Iterator[Cell]:
@@ -64,10 +54,6 @@ def clean() -> Iterator[Cell]:
 
 def two() -> Iterator[Cell]:
     yield from _attacked()
-
-
-def threshold() -> Iterator[Cell]:
-    yield judged(Cell(data="uneven", least_cosine=0.3), "robust")
 
 
 def uneven() -> Iterator[Cell]:
@@ -122,7 +108,6 @@ def _in_codec(codec: str) -> Iterator[Cell]:
 GROUPS = {
     "clean": clean,
     "two": two,
-    "threshold": threshold,
     "uneven": uneven,
     "three": three,
     "one": one,

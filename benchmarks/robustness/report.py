@@ -1,38 +1,40 @@
 """Tables of docs/results/robustness.md from records: what lies and rules cost, in nats of held-out loss, paired by seed."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.store import RESULTS, Record, pack, records_by_key
 from benchmarks.robustness.attacks import ATTACKS
-from benchmarks.robustness.cells import RULES, Cell, judged
+from benchmarks.robustness.cells import RULES, Cell
 
 KEPT = RESULTS / "robustness.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 MOST_SEEDS = 10
-BEFORE = "robust before"
-"""The rule `robust` as it was: by the mean of the others, copies with the weight of each."""
-SOME = ("clip", BEFORE, "robust")
-ATTACKED = {
-    "robust-two": (Cell(liars=2), ("mean", BEFORE, *RULES[1:])),
-    "robust-uneven": (Cell(liars=2, data="uneven"), SOME),
-    "robust-int8": (Cell(liars=2, codec="int8"), SOME),
-    "robust-topk2": (Cell(liars=2, codec="topk2"), SOME),
-    "robust-per-place": (Cell(liars=2, codec="topk2", division="named"), ("mean", *SOME)),
-    "robust-sign": (Cell(liars=2, codec="sign"), ("robust",)),
-    "robust-one": (Cell(liars=1), SOME),
-    "robust-three": (Cell(hosts=10, liars=3), SOME),
+SWARMS = {
+    "float32, even": Cell(),
+    "float32, uneven": Cell(data="uneven"),
+    "int8, even": Cell(codec="int8"),
+    "int8, uneven": Cell(codec="int8", data="uneven"),
+    "sign, even": Cell(codec="sign"),
+    "sign, uneven": Cell(codec="sign", data="uneven"),
+    "sparse, even": Cell(codec="topk2", division="named"),
+    "sparse, uneven": Cell(codec="topk2", division="named", data="uneven"),
 }
-"""Tables of attacks, by the mark of their place in docs/results/robustness.md."""
-
-
-def by(cell: Cell, rule: str) -> Cell:
-    """The cell by the rule of a column or row."""
-    return replace(cell, rule="robust", judge="mean") if rule == BEFORE else judged(cell, rule)
+"""Codec or preset, and data; `sparse` is `topk2` with the mean per place."""
+ATTACKED = {
+    "robust-robust": {name: replace(cell, liars=2, rule="robust") for name, cell in SWARMS.items()},
+    "robust-rules": {rule: Cell(liars=2, rule=rule) for rule in RULES},
+    "robust-per-place": {rule: replace(SWARMS["sparse, even"], liars=2, rule=rule) for rule in ("mean", "clip", "robust")},
+    "robust-others": {
+        "one of eight": Cell(liars=1, rule="robust"),
+        "three of ten": Cell(hosts=10, liars=3, rule="robust"),
+        "two of eight, `topk2`": Cell(liars=2, codec="topk2", rule="robust"),
+    },
+}
+"""Tables of attacks by the mark of their place in docs/results/robustness.md: the swarm of each column."""
 
 
 class Records:
@@ -72,7 +74,7 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 def tables(found: Records) -> dict[str, list[str]]:
     """By the marks of their places."""
-    attacked = {name: attack_table(found, cell, rules) for name, (cell, rules) in ATTACKED.items()}
+    attacked = {name: attack_table(found, columns) for name, columns in ATTACKED.items()}
     honest = {
         "robust-price": price_table(found),
         "robust-honest": honest_table(found),
@@ -83,21 +85,18 @@ def tables(found: Records) -> dict[str, list[str]]:
 
 def price_table(records: Records) -> list[str]:
     """Nobody lies; against the plain mean of the same codec and data."""
-    kinds = [(codec, data) for codec in ("float32", "int8", "topk2", "sign") for data in ("even", "uneven")]
-    kinds = [kind for kind in kinds if records.of(Cell(codec=kind[0], data=kind[1]))]
-    lines = _head(["rule", *(f"{codec}, {data}" for codec, data in kinds)])
-    for rule in (BEFORE, *RULES[1:]):
-        cells = [by(Cell(codec=codec, data=data), rule) for codec, data in kinds]
-        lines.append(_row([f"`{rule}`", *(records.difference(cell) for cell in cells)]))
-    plain = [estimate([r["loss"] for r in records.of(Cell(codec=c, data=d))[:MOST_SEEDS]]).mean for c, d in kinds]
-    return [*lines, _row(["`mean`: loss", *(f"{loss:.3f}" for loss in plain)])]
+    lines = _head(["rule", *SWARMS])
+    for rule in RULES[1:]:
+        lines.append(_row([f"`{rule}`", *(records.difference(replace(cell, rule=rule)) for cell in SWARMS.values())]))
+    plain = [[record["loss"] for record in records.of(cell)[:MOST_SEEDS]] for cell in SWARMS.values()]
+    return [*lines, _row(["`mean`: loss", *(f"{estimate(losses).mean:.3f}" if losses else "" for losses in plain)])]
 
 
-def attack_table(records: Records, cell: Cell, rules: Sequence[str]) -> list[str]:
-    """Each attack of the liars of `cell` by each rule, against the honest hosts alone."""
-    lines = _head(["attack", *(f"`{rule}`" for rule in rules)])
+def attack_table(records: Records, columns: Mapping[str, Cell]) -> list[str]:
+    """Each attack in each swarm, against its honest hosts alone."""
+    lines = _head(["attack", *columns])
     for attack in ATTACKS:
-        found = [records.difference(by(replace(cell, attack=attack), rule)) for rule in rules]
+        found = [records.difference(replace(cell, attack=attack)) for cell in columns.values()]
         if any(found):
             lines.append(_row([attack, *found]))
     return lines if len(lines) > 2 else ["Not run so far."]
@@ -106,34 +105,24 @@ def attack_table(records: Records, cell: Cell, rules: Sequence[str]) -> list[str
 def honest_table(records: Records) -> list[str]:
     """How near honest hosts come to being left out, and to being copies, where nobody lies."""
     nearness = ("least agreement over the median one", "least distance over the usual one")
-    lines = _head(["data, codec", "rule", "threshold", "rounds", *nearness, "honest hosts left out"])
-    cells = [
-        by(Cell(data=data, codec=codec, least_cosine=threshold), rule)
-        for data in ("even", "uneven")
-        for codec in ("float32", "int8", "topk2", "sign")
-        for rule in (BEFORE, "robust")
-        for threshold in (0.1, 0.3)
-    ]
-    for cell in cells:
-        some = records.of(cell)
+    lines = _head(["swarm", "rounds", *nearness, "honest hosts left out"])
+    for name, cell in SWARMS.items():
+        some = records.of(replace(cell, rule="robust"))
         agreements = [ratio for record in some for ratio in record["least_ratio"]]
-        distances = [ratio for record in some for ratio in record.get("nearest", [])]
-        if agreements:
-            rule = f"`{'robust' if cell.judge == 'pairs' else BEFORE}`"
-            nearest = f"{min(distances):.2f}" if distances else ""
+        distances = [ratio for record in some for ratio in record["nearest"]]
+        if some:
             out = sum(len(hosts) for record in some for hosts in record["left_out"])
-            kind = [f"{cell.data}, {cell.codec}", rule, f"{cell.least_cosine}"]
-            lines.append(_row([*kind, f"{len(agreements)}", f"{min(agreements):.2f}", nearest, f"{out}"]))
+            lines.append(_row([name, f"{len(agreements)}", f"{min(agreements):.2f}", f"{min(distances):.2f}", f"{out}"]))
     return lines
 
 
 def left_out_table(records: Records) -> list[str]:
-    """Whom `robust` left out under each attack, now and before: of all swarms, data and codecs together."""
-    lines = _head(["attack", "rule", "rounds", "liars left out, of", "honest hosts left out, of"])
-    for attack, judge in product(ATTACKS, ("mean", "pairs")):
+    """Whom `robust` left out under each attack: of all swarms, data and codecs together."""
+    lines = _head(["attack", "rounds", "liars left out, of", "honest hosts left out, of"])
+    for attack in ATTACKS:
         rounds = liars = honest = all_liars = all_honest = 0
         for cell, record in records.all():
-            if (cell.attack, cell.rule, cell.judge) != (attack, "robust", judge):
+            if (cell.attack, cell.rule) != (attack, "robust"):
                 continue
             num_honest, count = cell.hosts - cell.liars, len(record["left_out"])
             rounds, all_liars, all_honest = rounds + count, all_liars + count * cell.liars, all_honest + count * num_honest
@@ -141,8 +130,7 @@ def left_out_table(records: Records) -> list[str]:
             honest += sum(host < num_honest for host in out)
             liars += sum(host >= num_honest for host in out)
         if rounds:
-            rule = f"`{'robust' if judge == 'pairs' else BEFORE}`"
-            lines.append(_row([attack, rule, f"{rounds}", f"{liars} of {all_liars}", f"{honest} of {all_honest}"]))
+            lines.append(_row([attack, f"{rounds}", f"{liars} of {all_liars}", f"{honest} of {all_honest}"]))
     return lines
 
 

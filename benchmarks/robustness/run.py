@@ -15,10 +15,9 @@ from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.data.packing import Rows, TokenRows
 from adloco_p2p.numerics.aggregate import Aggregate, aggregate
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
-from adloco_p2p.numerics.aggregation.per_place import PerPlace
 from adloco_p2p.numerics.aggregation.registry import rule_named
-from adloco_p2p.numerics.aggregation.robust import Robust, agreements, cosines, distances_beside_usual
-from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision
+from adloco_p2p.numerics.aggregation.robust import agreements, cosines, distances_beside_usual
+from adloco_p2p.numerics.aggregation.rule import Decision
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.codecs import codec_named
 from benchmarks.method.run import BASE, indexed, load_base
@@ -74,8 +73,7 @@ class Swarm:
         self._cell = cell
         self._num_honest = cell.hosts - cell.liars
         self._num_hosts = cell.hosts if cell.attack else self._num_honest
-        rule: AggregationRule = Robust(least_agreement=cell.least_cosine) if cell.rule == "robust" else rule_named(cell.rule)
-        self.rule = PerPlace(rule) if cell.division == "named" else rule
+        self.rule = rule_named(cell.rule, division=cell.division)
         self._codec = codec_named(cell.codec)
         self._trainees = Trainees(self.run, vocab_size=self.vocab_size, num_hosts=self._num_hosts)
         self.outer = self._trainees.start.clone()
