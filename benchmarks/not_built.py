@@ -1,7 +1,7 @@
-"""What averaging with few bytes could do besides, in loss: ways that were tried, and are not in the product.
+"""Ways to average, and inner steps, that were tried in loss and are not in the product.
 
 python -m benchmarks.not_built run --seeds 1 2 3    train what the kept records and not_built.jsonl lack
-python -m benchmarks.not_built report               the table from both, into docs/results/bytes.md; keeps the records of both
+python -m benchmarks.not_built report               the tables from both, into docs/results/bytes.md and method.md; keeps both
 
 Model, data, start and inner steps of `benchmarks.presets`: 8 hosts, 20,864 parameters, 1,024 inner steps of one row a host.
 A run takes some seven seconds of an idle core.
@@ -9,7 +9,7 @@ A run takes some seven seconds of an idle core.
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -49,11 +49,15 @@ class Way:
     late: float = 1.0
     """Inner steps before the first average over those before the last one; between them they fall geometrically."""
     change: Change = "none"
+    moments: tuple[str, ...] = ()
+    """Moments of AdamW that hosts average with every pseudo-gradient."""
+    is_adagrad: bool = False
+    """Inner steps of AdaGrad-Norm in place of AdamW."""
     beside: str = "dense"
     """The way that it is compared with."""
 
 
-WAYS = {
+BYTES = {
     "dense": Way(),
     "dense, rarely at first: 4 to 1": Way(late=4.0),
     "dense, rarely at first: 16 to 1": Way(late=16.0),
@@ -67,6 +71,18 @@ WAYS = {
     "sign, residual against what came back": Way(preset="sign", change="returned", beside="sign"),
     "sign, the same, feedback 0.9": Way(preset="sign", settings=("averaging.feedback=0.9",), change="returned", beside="sign"),
 }
+STEPS_OF_OTHERS = {
+    "AdamW": Way(),
+    "AdamW, second moments averaged": Way(moments=("exp_avg_sq",), beside="AdamW"),
+    "AdamW, both moments averaged": Way(moments=("exp_avg", "exp_avg_sq"), beside="AdamW"),
+    **{
+        f"AdaGrad-Norm, learning rate {rate}": Way(settings=(f"inner.learning_rate={rate}",), is_adagrad=True, beside="AdamW")
+        for rate in (0.3, 1.0, 3.0, 10.0)
+    },
+}
+"""Scaled local SGD (arXiv 2406.00846) averages what Adam divides by; AdaBatchGrad (arXiv 2402.05264) takes the steps of
+AdaGrad-Norm."""
+WAYS = {**BYTES, **STEPS_OF_OTHERS}
 
 
 def lengths(way: Way) -> list[int]:
@@ -135,13 +151,29 @@ class Averaging:
                 return mean
 
 
+class AdaGradNorm(torch.optim.Optimizer):
+    """Parameters [n, P]; each of the n is a host of its own: a step of rate / sqrt(sum of squared norms so far) along its
+    gradient (Ward, Wu and Bottou, arXiv 1806.01811)."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.0})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["sum"] = state.get("sum", 0.0) + parameter.grad.square().sum(dim=1, keepdim=True)
+                parameter.sub_(group["lr"] * parameter.grad / state["sum"].sqrt().clamp_(min=1e-12))
+
+
 def run_way(name: str, seed: int) -> Record:
     torch.set_num_threads(1)
     started, way = time.process_time(), WAYS[name]
     run = run_of(way, seed)
     rows, vocab_size = indexed()
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=seed)
-    trainees = Trainees(run, vocab_size=vocab_size, num_hosts=HOSTS)
+    trainees = Trainees(run, vocab_size=vocab_size, num_hosts=HOSTS, optimizer=AdaGradNorm if way.is_adagrad else None)
     outer, momentum = trainees.start.clone(), torch.zeros_like(trainees.start)
     averaging, begin = Averaging(run, way.change, size=len(outer)), 0
     for number, steps in enumerate(lengths(way)):
@@ -153,6 +185,7 @@ def run_way(name: str, seed: int) -> Record:
         ]
         ended = trainees.inner_round(outer, taken, schedule_between(run, begin, begin + steps))
         apply_(run, outer, momentum, averaging.average(list(outer - ended)))
+        trainees.share_moments(way.moments)
         begin += steps
     return {
         "way": name,
@@ -169,11 +202,11 @@ def train(arguments: argparse.Namespace) -> None:
     train_missing(KEPT, arguments.output, jobs)
 
 
-def table(records: Sequence[Record]) -> list[str]:
+def table(ways: Mapping[str, Way], records: Sequence[Record]) -> list[str]:
     """One line per way, with the loss beside that of the way that it is compared with, of the same seeds."""
     lines = ["| way | seeds | loss | beside | minus that |", "|" + "---|" * 5]
-    of_way = {name: losses_of(record for record in records if record["way"] == name) for name in WAYS}
-    for name, way in WAYS.items():
+    of_way = {name: losses_of(record for record in records if record["way"] == name) for name in ways}
+    for name, way in ways.items():
         losses, others = of_way[name], of_way[way.beside]
         if not losses:
             continue
@@ -184,7 +217,8 @@ def table(records: Sequence[Record]) -> list[str]:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    keep_tables(KEPT, arguments.runs, "bytes.md", {"not built": table})
+    keep_tables(KEPT, arguments.runs, "bytes.md", {"not built": partial(table, BYTES)})
+    keep_tables(KEPT, arguments.runs, "method.md", {"steps of others": partial(table, STEPS_OF_OTHERS)})
 
 
 def main() -> None:

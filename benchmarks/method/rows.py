@@ -271,6 +271,12 @@ def overlap() -> list[Row]:
         plain = diloco(8, inner_steps, f"outer.overlap={kind}", momentum=momentum, name=name)
         return replace(plain, clock=STEADY.name)
 
+    def penalised(inner_steps: int, divisor: int) -> Row:
+        """The late update divided, as CO2 does (arXiv 2401.16265): by its outer rate, which is linear in it."""
+        late = row(inner_steps, "delayed", 0.5)
+        settings = (*late.settings, f"outer.learning_rate={0.7 / divisor}")
+        return replace(late, name=f"{late.name}, divided by {divisor}", settings=settings)
+
     def parts(inner_steps: int, count: int, momentum: float) -> Row:
         rounds = f"work.rounds={8192 // (8 * inner_steps)}"  # after the last of them everything is averaged
         name = f"H {inner_steps}, {count} fragments, m {momentum}"
@@ -299,7 +305,9 @@ def overlap() -> list[Row]:
         in_turn(64, 4, 0.7),
         *(streamed(64, 4, 0.7, mixing=mixing) for mixing in (0.5, 0.25)),
         streamed(64, 4, 0.7, mixing=0.5, every=64),
+        *(penalised(64, divisor) for divisor in (2, 4)),
         *(row(32, *kind) for kind in (("none", 0.5), *kinds)),
+        *(penalised(32, divisor) for divisor in (2, 4)),
         *(parts(32, count, 0.5) for count in (2, 4)),
     ]
 

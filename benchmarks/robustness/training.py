@@ -4,7 +4,8 @@ Four times as fast as one host after the other on one core, which is what the ta
 it with `training.hosting`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -24,6 +25,7 @@ from adloco_p2p.training.shell import ModelShell
 from benchmarks.method.run import HELDOUT_ROWS, HELDOUT_SEED
 
 Named = dict[str, torch.Tensor]
+OptimizerOf = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 def schedule_of(run: RunConfig, number: int) -> LearningRateSchedule:
@@ -63,10 +65,15 @@ def measure_of(run: RunConfig, rows: IndexedRows, vocab_size: int) -> Callable[[
     return lambda outer: heldout_loss(shell, outer, heldout, micro_batch=64)
 
 
-class Trainees:
-    """n hosts of a Llama of one layer, with the AdamW moments of each."""
+def _adamw(inner: InnerConfig, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.0, betas=inner.betas, eps=inner.eps, weight_decay=inner.weight_decay, fused=True)
 
-    def __init__(self, run: RunConfig, *, vocab_size: int, num_hosts: int) -> None:
+
+class Trainees:
+    """n hosts of a Llama of one layer, with the AdamW moments of each, or with another `optimizer` of parameters [n, P], whose
+    learning rate is set before each step."""
+
+    def __init__(self, run: RunConfig, *, vocab_size: int, num_hosts: int, optimizer: OptimizerOf | None = None) -> None:
         seed = initial_seed(run, InstanceId(0))
         module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=seed)
         self._config = module.config
@@ -75,9 +82,7 @@ class Trainees:
         self.start = flatten(module)  # [P]
         self._inner: InnerConfig = run.inner
         self._parameter = torch.nn.Parameter(self.start.repeat(num_hosts, 1))  # [n, P]
-        self._optimizer = torch.optim.AdamW(
-            [self._parameter], lr=0.0, betas=run.inner.betas, eps=run.inner.eps, weight_decay=run.inner.weight_decay, fused=True
-        )
+        self._optimizer = (optimizer or partial(_adamw, run.inner))([self._parameter])
         self._rotation = _rotation(run.data.sequence_length, self._config)
 
     def inner_round(
@@ -98,6 +103,12 @@ class Trainees:
             self._parameter.grad.mul_((self._inner.clip_norm / (norms + 1e-6)).clamp_(max=1.0))
             self._optimizer.step()
         return self._parameter.data
+
+    def share_moments(self, names: Sequence[str]) -> None:
+        """Each of the AdamW moments of these names becomes, on every host, its mean over the hosts."""
+        state = self._optimizer.state[self._parameter]
+        for name in names:
+            state[name].copy_(state[name].mean(dim=0).expand_as(state[name]))
 
     def _loss(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Sum over hosts of the mean over each one's rows of the mean loss of a row; ids [n, b, L]."""

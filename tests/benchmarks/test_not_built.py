@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from benchmarks.not_built import HOSTS, MASK, STEPS, WAYS, Averaging, Change, Way, lengths, run_of, table
+from benchmarks.not_built import BYTES, HOSTS, MASK, STEPS, WAYS, AdaGradNorm, Averaging, Change, Way, lengths, run_of, table
+from benchmarks.robustness.training import Trainees
 
 SIZE = 2 * 4096
 
@@ -63,11 +64,36 @@ def test_a_residual_against_what_came_back_is_that() -> None:
         assert torch.equal(residual, vector - back)
 
 
+def test_a_step_of_adagrad_norm_by_hand() -> None:
+    """Two hosts: squared norms 25 and 4, then 25 + 144 and 4 + 0; the rate is 2."""
+    hosts = torch.nn.Parameter(torch.zeros(2, 2))
+    optimizer = AdaGradNorm([hosts])
+    optimizer.param_groups[0]["lr"] = 2.0
+    hosts.grad = torch.tensor([[3.0, 4.0], [2.0, 0.0]])
+    optimizer.step()
+    assert torch.allclose(hosts.data, torch.tensor([[-1.2, -1.6], [-2.0, 0.0]]))
+    hosts.grad = torch.tensor([[0.0, 12.0], [0.0, 0.0]])
+    optimizer.step()
+    assert torch.allclose(hosts.data, torch.tensor([[-1.2, -1.6 - 24 / 13], [-2.0, 0.0]]))
+
+
+def test_averaged_moments_are_equal_on_all_hosts_and_others_stay() -> None:
+    run = run_of(Way(), 1)
+    trainees = Trainees(run, vocab_size=257, num_hosts=2)
+    state = trainees._optimizer.state[trainees._parameter]
+    trainees._parameter.grad = torch.stack([torch.ones_like(trainees.start), 3 * torch.ones_like(trainees.start)])
+    trainees._optimizer.step()
+    first = state["exp_avg"].clone()
+    trainees.share_moments(["exp_avg_sq"])
+    assert torch.allclose(state["exp_avg_sq"], torch.tensor(5.0 * (1 - run.inner.betas[1])))
+    assert torch.equal(state["exp_avg"], first)
+
+
 def test_losses_are_paired_with_those_of_the_way_that_was_changed() -> None:
     records = [
         {"way": way, "seed": seed, "loss": loss}
         for way, losses in {"sign": (2.0, 3.0), "sign, by majority": (2.5, 3.5)}.items()
         for seed, loss in enumerate(losses)
     ]
-    first, second = table(records)[2:]
+    first, second = table(BYTES, records)[2:]
     assert first.endswith("| |") and second == "| sign, by majority | 2 | 3.000 +- 6.353 | sign | +0.500 +- 0.000 |"
