@@ -24,9 +24,10 @@ a learning rate that goes with its root.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 
 from benchmarks.carried_over import PRICE, at_price, shown
@@ -76,7 +77,7 @@ METHODS: dict[str, Made] = {
 }
 """As the rows of the same batches in `benchmarks.method`, without rate and warm-up."""
 
-Pair = tuple[str, int]
+Pair = tuple[str, int | str]
 """A learning rate, and samples of warm-up."""
 
 
@@ -89,14 +90,25 @@ def row_of(method: str, pair: Pair) -> Row:
     return METHODS[method](f"inner.learning_rate={rate}", "inner.warmup_steps=null", f"inner.warmup_samples={samples}")
 
 
-class Runs:
-    """The records by method, constants and seed, and which constants each stage chose."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The pairs of constants that are tried for each method."""
 
-    def __init__(self, records: Mapping[str, Record]) -> None:
-        self._records, self._base = records, BASE.read_text("utf-8")
+    grids: Mapping[str, Sequence[Pair]]
+    row_of: Callable[[str, Pair], Row]
+
+
+SEARCH = Search(grids={method: grid(method) for method in METHODS}, row_of=row_of)
+
+
+class Runs:
+    """The records of a search by method, constants and seed, and which constants each stage chose."""
+
+    def __init__(self, records: Mapping[str, Record], search: Search = SEARCH) -> None:
+        self._records, self._base, self.search = records, BASE.read_text("utf-8"), search
 
     def key(self, method: str, pair: Pair, seed: int) -> str:
-        return key_of(row_of(method, pair), seed, samples=SAMPLES, base=self._base)
+        return key_of(self.search.row_of(method, pair), seed, samples=SAMPLES, base=self._base)
 
     def find(self, method: str, pair: Pair, seed: int) -> Record | None:
         return self._records.get(self.key(method, pair, seed))
@@ -107,7 +119,7 @@ class Runs:
         return fmean(record["loss"] if record else float("inf") for record in found)
 
     def finalists(self, method: str) -> list[Pair]:
-        return sorted(grid(method), key=lambda pair: self.mean(method, pair, FIRST))[:FINALISTS]
+        return sorted(self.search.grids[method], key=lambda pair: self.mean(method, pair, FIRST))[:FINALISTS]
 
     def winner(self, method: str) -> Pair:
         return min(self.finalists(method), key=lambda pair: self.mean(method, pair, FIRST, *OTHERS))
@@ -120,24 +132,30 @@ class Runs:
     @property
     def whole(self) -> list[str]:
         """Methods that are tuned and have all seeds."""
-        return [method for method in METHODS if len(self.of_winner(method)) == len(SEEDS)]
+        return [method for method in self.search.grids if len(self.of_winner(method)) == len(SEEDS)]
+
+    def keys(self) -> set[str]:
+        """Of all runs that whole methods may have."""
+        grids, seeds = self.search.grids, (FIRST, *OTHERS, *SEEDS)
+        return {self.key(method, pair, seed) for method in self.whole for pair in grids[method] for seed in seeds}
 
 
-def train(arguments: argparse.Namespace) -> None:
+def train(arguments: argparse.Namespace, *, search: Search = SEARCH, kept: Path | None = None) -> None:
     """One method after the other, so that an early end leaves whole methods. Each stage chooses what the next one trains."""
+    kept = kept or KEPT
 
     def runs() -> Runs:
-        return Runs(records_by_key(KEPT, [arguments.output]))
+        return Runs(records_by_key(kept, [arguments.output]), search)
 
     def train_all(method: str, wanted: Iterable[tuple[Pair, int]]) -> None:
         jobs = [
-            (runs().key(method, pair, seed), partial(run_row, row_of(method, pair), seed, samples=SAMPLES))
+            (runs().key(method, pair, seed), partial(run_row, search.row_of(method, pair), seed, samples=SAMPLES))
             for pair, seed in wanted
         ]
-        train_missing(KEPT, arguments.output, jobs)
+        train_missing(kept, arguments.output, jobs)
 
     for method in arguments.methods:
-        train_all(method, [(pair, FIRST) for pair in grid(method)])
+        train_all(method, [(pair, FIRST) for pair in search.grids[method]])
         train_all(method, [(pair, seed) for pair in runs().finalists(method) for seed in OTHERS])
         train_all(method, [(runs().winner(method), seed) for seed in arguments.seeds])
 
@@ -224,9 +242,7 @@ def tabulate(arguments: argparse.Namespace) -> None:
     records = records_by_key(KEPT, arguments.runs)
     runs = Runs(records)
     rewrite(RESULTS / "tuned.md", tables(runs))
-    seeds = (FIRST, *OTHERS, *SEEDS)
-    keys = {runs.key(method, pair, seed) for method in runs.whole for pair in grid(method) for seed in seeds}
-    pack([records[key] for key in sorted(keys & records.keys())], RESULTS / KEPT.name)
+    pack([records[key] for key in sorted(runs.keys() & records.keys())], RESULTS / KEPT.name)
 
 
 def main() -> None:

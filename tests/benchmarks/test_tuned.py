@@ -42,7 +42,6 @@ def test_three_that_end_lowest_on_one_seed_go_on_and_the_lowest_mean_of_three_se
         return {"row": row.name, "seed": seed, "loss": loss(pair, seed)}
 
     monkeypatch.setattr(tuned, "KEPT", tmp_path / "none.jsonl.gz")
-    monkeypatch.setattr(tuned, "METHODS", {TEST: METHODS[TEST]})
     monkeypatch.setattr(tuned, "run_row", made)
     tuned.train(argparse.Namespace(output=tmp_path / "tuned.jsonl", seeds=SEEDS, methods=[TEST]))
     assert [pair for pair, seed in trained if seed == FIRST] == grid(TEST)

@@ -1,0 +1,98 @@
+"""Outer learning rate and momentum of DiLoCo, tuned for each H: what do few rounds cost then?
+
+python -m benchmarks.tuned_outer run       train what the kept records and tuned_outer.jsonl lack; some 10 core seconds a run
+python -m benchmarks.tuned_outer report    the tables from both, into docs/results/tuned.md; keeps the records of both
+
+Model, text, samples, peers, stages and seeds are those of `benchmarks.tuned`, and so are the inner learning rate and its
+warm-up, which won there for H 32 and for H 64. Each H gets nine pairs of outer rate and momentum on the first tuning seed, so 15
+runs of tuning, and its winner runs on five seeds that chose nothing. All of it is exploratory.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import fmean
+
+from benchmarks.carried_over import shown
+from benchmarks.method.figures import estimate, losses_of
+from benchmarks.method.report import rewrite
+from benchmarks.method.rows import Row, diloco
+from benchmarks.method.store import RESULTS, command_line, pack, records_by_key
+from benchmarks.tuned import FIRST, OTHERS, SEEDS, Pair, Runs, Search, train
+
+KEPT = RESULTS / "tuned_outer.jsonl.gz"
+"""Records of runs that were made before; a reader's own go beside them."""
+LENGTHS = (16, 32, 64, 128, 256)
+RATES = ("0.5", "0.7", "1.0")
+USUAL: dict[int, Pair] = {32: ("0.7", "0.5"), 64: ("0.7", "0.7")}
+"""Outer rate and momentum of the rows of `benchmarks.tuned`."""
+
+
+def momenta(inner_steps: int) -> tuple[str, ...]:
+    """Longer rounds are fewer, and were better with a larger momentum where both were tried."""
+    return ("0.3", "0.5", "0.7") if inner_steps <= 32 else ("0.5", "0.7", "0.9")
+
+
+def grid(inner_steps: int) -> list[Pair]:
+    return [(rate, momentum) for rate in RATES for momentum in momenta(inner_steps)]
+
+
+def row_of(name: str, pair: Pair) -> Row:
+    rate, momentum = pair
+    settings = ("inner.learning_rate=8.5e-3", "inner.warmup_steps=null", "inner.warmup_samples=2048")
+    outer = f"outer.learning_rate={rate}"
+    return diloco(8, int(name.removeprefix("H ")), *settings, outer, momentum=float(momentum), name=f"DiLoCo B 8 {name}")
+
+
+SEARCH = Search(grids={f"H {inner_steps}": grid(inner_steps) for inner_steps in LENGTHS}, row_of=row_of)
+
+
+def winner_table(runs: Runs) -> list[str]:
+    """One line per H, with the loss beside that of H 32."""
+    lines = ["| H | rounds | outer rate | momentum | seeds | final loss | minus H 32 | MB sent per peer |", "|" + "---|" * 8]
+    base = losses_of(runs.of_winner("H 32").values()) if "H 32" in runs.whole else {}
+    for name in runs.whole:
+        (rate, momentum), some = runs.winner(name), runs.of_winner(name)
+        losses = losses_of(some.values())
+        rounds, sent = (fmean(record[what] for record in some.values()) for what in ("rounds", "bytes_per_peer"))
+        beside = "" if losses == base else shown(losses, base)
+        cells = [name.removeprefix("H "), f"{rounds:.0f}", rate, momentum, len(some), estimate([*losses.values()]).shown(3)]
+        lines.append(f"| {' | '.join(map(str, [*cells, beside, f'{sent / 1e6:.1f}']))} |")
+    return lines
+
+
+def grid_table(runs: Runs) -> list[str]:
+    """All that was tried: the loss on the first tuning seed and, of the finalists, the mean over three."""
+    lines = [f"| H | momentum | {' | '.join(f'outer rate {rate}' for rate in RATES)} |", "|" + "---|" * 5]
+    for name in runs.whole:
+        finalists, winner = runs.finalists(name), runs.winner(name)
+        inner_steps = name.removeprefix("H ")
+        for momentum in momenta(int(inner_steps)):
+            cells = []
+            for pair in [(rate, momentum) for rate in RATES]:
+                whole = " (**{:.3f}**)" if pair == winner else " ({:.3f})"
+                mean = whole.format(runs.mean(name, pair, FIRST, *OTHERS)) if pair in finalists else ""
+                cells.append(f"{runs.mean(name, pair, FIRST):.3f}{mean}")
+            lines.append(f"| {inner_steps} | {momentum} | {' | '.join(cells)} |")
+    return lines
+
+
+TABLES: dict[str, Callable[[Runs], Sequence[str]]] = {"tuned outer": winner_table, "tuned outer grid": grid_table}
+
+
+def tabulate(arguments: argparse.Namespace) -> None:
+    """The tables, and the packed records."""
+    records = records_by_key(KEPT, arguments.runs)
+    runs = Runs(records, SEARCH)
+    rewrite(RESULTS / "tuned.md", {name: list(table(runs)) for name, table in TABLES.items()})
+    pack([records[key] for key in sorted(runs.keys() & records.keys())], KEPT)
+
+
+def main() -> None:
+    line = command_line("tuned_outer", __doc__, seeds=SEEDS, train=partial(train, search=SEARCH, kept=KEPT), tabulate=tabulate)
+    line.run.add_argument("--methods", nargs="+", choices=list(SEARCH.grids), default=list(SEARCH.grids), metavar="H")
+    line.act()
+
+
+if __name__ == "__main__":
+    main()
