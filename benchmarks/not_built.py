@@ -77,7 +77,7 @@ STEPS_OF_OTHERS = {
     "AdamW, both moments averaged": Way(moments=("exp_avg", "exp_avg_sq"), beside="AdamW"),
     **{
         f"AdaGrad-Norm, learning rate {rate}": Way(settings=(f"inner.learning_rate={rate}",), is_adagrad=True, beside="AdamW")
-        for rate in (0.3, 1.0, 3.0, 10.0)
+        for rate in (1.0, 3.0, 10.0, 30.0)
     },
 }
 """Scaled local SGD (arXiv 2406.00846) averages what Adam divides by; AdaBatchGrad (arXiv 2402.05264) takes the steps of

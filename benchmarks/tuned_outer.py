@@ -4,8 +4,8 @@ python -m benchmarks.tuned_outer run       train what the kept records and tuned
 python -m benchmarks.tuned_outer report    the tables from both, into docs/results/tuned.md; keeps the records of both
 
 Model, text, samples, peers, stages and seeds are those of `benchmarks.tuned`, and so are the inner learning rate and its
-warm-up, which won there for H 32 and for H 64. Each H gets nine pairs of outer rate and momentum on the first tuning seed, so 15
-runs of tuning, and its winner runs on five seeds that chose nothing. All of it is exploratory.
+warm-up, which won there for H 32 and for H 64. Each H gets nine pairs of outer rate and momentum on the first tuning seed, so
+15 runs of tuning, and its winner runs on five seeds that chose nothing. All of it is exploratory.
 """
 
 import argparse
