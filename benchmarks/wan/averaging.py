@@ -7,10 +7,10 @@ Every peer is a process in a namespace of its own, behind an emulated link; ever
 same seed. Seconds are the slowest peer's from a common start, without matchmaking and dialing, the median over the rounds.
 No round is left out as a warm-up: in a real run they are minutes apart, and TCP starts slowly each time. `Mbit/s` is what a
 peer sends on average, counted as the 2 (n - 1) / n S bytes that any butterfly needs; `wire` is what all hosts really sent,
-over those bytes. `cpu` is the processor time of all processes of all peers, network daemons included, per GB of those bytes.
-`late` is the share of packets that the emulator delivered over 2 ms late: where it is more than a few per cent, this machine
-was too slow for its task. `ours` is the plain mean, `robust` the same with that aggregation rule, `robust recheck` that with
-parts that are made again.
+over those bytes, both as the codec encodes them. `cpu` is the processor time of all processes of all peers, network daemons
+included, per GB of those bytes. `late` is the share of packets that the emulator delivered over 2 ms late: where it is more than a few
+per cent, this machine was too slow for its task. `ours` is the plain mean, `robust` the same with that aggregation rule, `robust
+recheck` that with parts that are made again.
 
 Ours and hivemind's streams are encrypted; those of gloo and of the plain sockets are not.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import get_args
 
+from adloco_p2p.numerics.codecs import CODECS, bytes_each_way, codec_named
 from benchmarks.barrier import DirectedPeers, PeerFailed
 from benchmarks.contenders import CONTENDERS, DTYPES, Task, rounds_of
 from benchmarks.nodes import end_on_sigterm
@@ -51,6 +52,7 @@ PROFILES = {
     "far": alike(3, "20 Mbit/s, 100 ms, 0.1 % loss", mbit=20, delay_ms=25, loss=0.001),
     # who reduces nothing sends least: its own vector once
     "home": Profile(title="100 Mbit/s, 50 ms, one of four 10 up", links=HOME, shares=(1 / 3, 1 / 3, 1 / 3, 0)),
+    "four": alike(4, "100 Mbit/s, 50 ms, four peers", mbit=100, delay_ms=12.5),
     "eight": alike(8, "25 Mbit/s, 50 ms, eight peers", mbit=25, delay_ms=12.5),
     "fast": alike(3, "1 Gbit/s, 10 ms", mbit=1000, delay_ms=2.5, queue_kb=1024),
 }
@@ -97,7 +99,7 @@ class Outcome:
 def measure(args: argparse.Namespace, name: str, contender: str, budget_seconds: float) -> Outcome:
     profile = PROFILES[name]
     num_peers, size = len(profile.links), round(args.millions * 1e6)
-    needed_bytes = 2 * (num_peers - 1) * DTYPES[args.codec].itemsize * size
+    needed_bytes = round((num_peers - 1) * sum(bytes_each_way(codec_named(args.codec), num_peers)) * size)
     outcome = Outcome(profile=name, contender=contender, needed_bytes=needed_bytes, num_peers=num_peers)
     logs = args.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -189,12 +191,19 @@ def main() -> None:
     parser.add_argument("--profiles", nargs="+", default=list(PROFILES), choices=list(PROFILES))
     parser.add_argument("--contenders", nargs="+", default=list(COMPARED), choices=list(CONTENDERS))
     parser.add_argument("--millions", type=float, default=5.0, help="float32 values of the vector, in millions")
-    parser.add_argument("--codec", default="float32", choices=list(DTYPES), help="what the values are on the wire")
+    parser.add_argument(
+        "--codec",
+        default="float32",
+        choices=[codec.name for codec in CODECS],
+        help=f"what the values are on the wire; only ours have others than {' and '.join(DTYPES)}",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--congestion-control", default="cubic", choices=get_args(CongestionControl))
     parser.add_argument("--profile-seconds", type=float, default=120.0, help="for a profile, shared by its contenders")
     parser.add_argument("--seed", type=int, default=1, help="which packets are lost")
     args = parser.parse_args()
+    if args.codec not in DTYPES and {"raw", "gloo", "hivemind"} & set(args.contenders):
+        parser.error(f"--codec {args.codec}: only ours has it; give --contenders of ours, robust and recheck")
     end_on_sigterm()
     args.out.mkdir(parents=True, exist_ok=True)
     settings = (
