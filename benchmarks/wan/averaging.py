@@ -8,9 +8,9 @@ same seed. Seconds are the slowest peer's from a common start, without matchmaki
 No round is left out as a warm-up: in a real run they are minutes apart, and TCP starts slowly each time. `Mbit/s` is what a
 peer sends on average, counted as the 2 (n - 1) / n S bytes that any butterfly needs; `wire` is what all hosts really sent,
 over those bytes, both as the codec encodes them. `cpu` is the processor time of all processes of all peers, network daemons
-included, per GB of those bytes. `late` is the share of packets that the emulator delivered over 2 ms late: where it is more than a few
-per cent, this machine was too slow for its task. `ours` is the plain mean, `robust` the same with that aggregation rule, `robust
-recheck` that with parts that are made again.
+included, per GB of those bytes. `late` is the share of packets that the emulator delivered over 2 ms late: where it is more
+than a few per cent, this machine was too slow for its task. `ours` is the plain mean, `robust` the same with that aggregation
+rule, `robust recheck` that with parts that are made again.
 
 Ours and hivemind's streams are encrypted; those of gloo and of the plain sockets are not.
 """
