@@ -31,8 +31,8 @@ class CastVote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The votes that made a value final: those of more than half of the roster, not counting `absent` and abstaining
-    members."""
+    """The votes that made a value final: those of more than half of the electors, not counting `absent` and those who
+    abstain."""
 
     ballot: Ballot
     absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
