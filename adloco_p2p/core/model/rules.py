@@ -87,7 +87,7 @@ class MergeRules:
     """Which instances merge: the two with the smallest requests, the smallest into the largest, or the `group_size`
     smallest."""
     period_rounds: PositiveInt = 4
-    """Number of rounds from one merge to the next at the earliest."""
+    """Merges are considered once per this many rounds."""
     first_round: NaturalInt = 0
     """No merge happens before this round."""
     group_size: Annotated[int, Ge(2)] = 2
@@ -132,14 +132,13 @@ class WorkRules:
     rounds: PositiveInt | None = 40
     """The run ends after this many outer rounds; null if it ends by `samples`."""
     samples: PositiveInt | None = None
-    """Instead of `rounds`: the run ends once its plans have given out this many rows of the data; the last round is cut to
-    fit."""
+    """Instead of `rounds`: the run ends once its plans have given out this many rows of the data; the last round is cut."""
     share: Literal["speed", "capped", "equal"] = "speed"
     """How a batch is shared over hosts. `speed`: by measured samples per second; `equal`: equally; `capped`: by speed, but no
     host gets more than twice the median share or, with four or more hosts, more than a quarter. `capped` is for runs that
     anybody may join, because samples are weight in the average."""
     max_step_ratio: Annotated[float, Ge(1)] = 4.0
-    """Greatest multiple of H inner steps that a fast host does."""
+    """A fast host never does more than this many times H inner steps."""
     step_tolerance: Fraction = 0.25
     """Hosts whose ideal number of steps is within this fraction of H do exactly H, so that their pseudo-gradients are
     comparable."""
@@ -166,7 +165,7 @@ class WorkRules:
 
     @property
     def length(self) -> str:
-        """How long the run is, in words."""
+        """Length of the run, in words."""
         return f"{self.samples:,} samples" if self.samples is not None else plural(self.rounds or 0, "round")
 
 
