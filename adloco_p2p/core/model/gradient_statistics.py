@@ -73,7 +73,7 @@ def noise_from_products(products: Sequence[Sequence[float]], samples: Sequence[i
     ips = [sum(b * g for b, g in zip(samples, row, strict=True)) / total for row in products]
     mean_sqnorm = max(0.0, sum(b * ip for b, ip in zip(samples, ips, strict=True)) / total)
     norms = [products[m][m] for m in range(num_groups)]
-    # # the sum of b_m norm2(g_m - gbar), which is the difference of sums of method section 4.1
+    # the sum of b_m norm2(g_m - gbar), which is the difference of sums of method section 4.1
     trace = sum(b * (norm - 2 * ip + mean_sqnorm) for b, norm, ip in zip(samples, norms, ips, strict=True)) / (num_groups - 1)
     trace = max(0.0, trace)
     inner_variance = sum(b * (ip - mean_sqnorm) ** 2 for b, ip in zip(samples, ips, strict=True)) / (num_groups - 1)
@@ -99,7 +99,7 @@ def half_batch_statistics(steps: Sequence[tuple[Sequence[float], tuple[int, int]
         return None
     noises = []
     for (norm_first, cross, norm_second), (count_first, count_second) in steps:
-        # # each part is a sum over its samples divided by the whole batch, so the mean of its group is larger
+        # each part is a sum over its samples divided by the whole batch, so the mean of its group is larger
         batch = count_first + count_second
         up_first, up_second = batch / count_first, batch / count_second
         products = (

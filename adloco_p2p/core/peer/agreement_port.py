@@ -20,7 +20,8 @@ class Agreement(Protocol):
 
     @property
     def last_contact(self) -> float:
-        """When a sign of life came last of a peer that has or had a seat, or is paused: no newcomer. At first, the start."""
+        """Time of the last sign of life from a peer that has or had a seat or is paused, not from a newcomer; at first, the
+        start."""
 
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
         """Begin after `plans`, the last of which is the newest known; `reports` are those that no known plan has used."""

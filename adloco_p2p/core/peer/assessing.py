@@ -34,7 +34,7 @@ def _look(outer: OuterRound, following: RoundPlan, me: PeerId) -> list[Effect]:
     if look is None or look.subject not in outer.average.contributors:
         return []
     share = outer.instance_plan.share(look.subject)
-    if share.every_before > 1:  # # the contribution may hold steps of the round before, too
+    if share.every_before > 1:  # the contribution may hold steps of the round before, too
         return []
     if look.subject == me:
         return [ShowContribution(instance=outer.instance, round=outer.round, assessors=look.assessors)]

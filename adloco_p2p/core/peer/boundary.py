@@ -98,7 +98,7 @@ class Boundary:
             if any(target in mine for target in fork.targets) and fork.source in self._state.held
         )
         merges = tuple(self._branches.doable(merge, self._state.lost) for merge in plan.merges if merge.target in mine)
-        rewinds = tuple(  # # a state that is still to be fetched comes from hosts that have done the rewind
+        rewinds = tuple(  # a state that is still to be fetched comes from hosts that have done the rewind
             (item.instance, item.rewind)
             for item in plan.instances
             if item.rewind and item.instance in mine and self._state.held.get(item.instance) == plan.round

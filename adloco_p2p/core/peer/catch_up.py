@@ -58,7 +58,7 @@ class CatchingUp:
             return []
         self._waiting = None
         if not self._book.has_others(self._book.newest, self._state.gone):
-            return []  # # only this peer has the plans of these rounds, and it does them again
+            return []  # only this peer has the plans of these rounds, and it does them again
         if any(self._state.is_alone_with(instance, self._present) for instance in self._state.held):
             return []  # no other peer has the state that this one would drop
         return self._fast_forward(self._present)

@@ -114,7 +114,7 @@ class CompletionBarrier:
         self.next_deadline = now + RESEND_SECONDS
         differing = self._differing(gone)
         waiting = {*self._missing(self._own.plan, self._others, gone), *self._elsewhere(gone), *differing}
-        lacks_claims = differing if self._sent == self._claims.digest else ()  # # a new digest here means that the others' digests may be out of date
+        lacks_claims = differing if self._sent == self._claims.digest else ()  # else those of others may be out of date, too
         self._changed_at = now if self._sent != self._claims.digest else self._changed_at
         self._sent = self._claims.digest
         return [Send(peer=peer, message=self._message(peer in lacks_claims)) for peer in self._others if peer in waiting]

@@ -251,7 +251,7 @@ class Fetching:
     def _take_stale(self, instance: InstanceId, boundary: int, *, may_come: bool) -> list[Effect]:
         """Use the older state that is here, if no peer can bring the right one any more."""
         if may_come and self._starts_with(boundary):
-            return []  # # normal case: the others are in the round before it
+            return []  # normal case: the others are in the round before it
         message = f"no peer has the state of instance {instance} before round {boundary}"
         item = self._state.instance(instance)
         if may_come or not item.is_stale:
@@ -273,7 +273,7 @@ class Fetching:
         item.fetch, item.decline_at, item.failed_fetches = None, None, 0
         if event.instance >= FIRST_BRANCH_ID:
             return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
-        outlook = self._book.outlook(event.instance, event.round, self._state.gone)  # # includes the reports that arrived during the transfer
+        outlook = self._book.outlook(event.instance, event.round, self._state.gone)  # with the reports that came meanwhile
         is_agreed = was_agreed or (outlook.is_agreed and outlook.digest == event.digest)
         item.arrive(event.round, is_agreed=is_agreed, state_digest=event.digest)
         return [_fetch_ended(event.instance)]
