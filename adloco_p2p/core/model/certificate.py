@@ -37,7 +37,9 @@ class Certificate:
     ballot: Ballot
     absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
     votes: Annotated[tuple[CastVote, ...], MaxLen(MAX_ROSTER)]
-    """Sorted by peer."""
+    """
+    Votes sorted by peer.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)

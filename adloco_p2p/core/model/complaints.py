@@ -1,4 +1,5 @@
-"""Complaints of hosts that a contributor to a finished average did not show its part when they wanted to check a reducer's sum.
+"""
+Complaints that a contributor to a finished average did not show its part to a host that wanted to check a reducer's sum.
 
 A complaint proves nothing; `core/planning/suspension.py` has the consequences where most contributors complain.
 """
@@ -32,7 +33,9 @@ class Complaint:
     contributor: Place
     """The host that did not show its part."""
     reducer: Place
-    """The host whose sum could not be checked without that part."""
+    """
+    The host whose sum could therefore not be checked.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,9 @@ class KnownComplaint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartNotShown:
-    """Event: the contributor did not show its part when this peer wanted to check the reducer's sum in a finished average."""
+    """
+    Event: the contributor did not show its part when this peer wanted to check the reducer's sum.
+    """
 
     instance: InstanceId
     round: int

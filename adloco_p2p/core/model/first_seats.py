@@ -1,8 +1,10 @@
-"""First seats: places in an open run for members that have not reported yet. Pure functions of the plan.
+"""
+First seats: those of members of an open run that have not reported yet. Pure functions of the plan.
 
-Identities cost nothing in an open run, so a plan seats few members without a report: at most as many as have reported, or
-`FIRST_SEATS`. Such a member keeps its seat after some rounds only until another newcomer needs it; otherwise a few identities
-would keep all others out. Former members that served their probation are not counted, nor are seats that end with the plan.
+Identities cost nothing in an open run, so a plan seats few members without a report: at most `FIRST_SEATS` or, if that is more,
+as many as have reported. After some rounds such a member keeps its seat only until another newcomer needs it; otherwise a few
+identities would keep all others out. Former members that served their probation are not counted, nor are seats that end with
+the plan.
 """
 
 from collections.abc import Collection, Iterable

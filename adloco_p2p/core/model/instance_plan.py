@@ -108,7 +108,9 @@ class InstancePlan:
     mode: SwitchMode
     reason: Text
     hosts: Annotated[tuple[HostShare, ...], MaxLen(MAX_HOSTS)]
-    """Sorted by peer."""
+    """
+    Hosts with their shares, sorted by peer.
+    """
     first_sample: Count
     """Samples of this instance's order that earlier rounds were given."""
     inner_steps_before: Count

@@ -1,13 +1,14 @@
-"""When an attempt at an average ends without its slowest contributors. Pure.
+"""
+When an attempt at an average ends without its slowest contributors. Pure.
 
-A host whose link fails in the middle of an average would hold all others up until the timeout. A quorum is there once enough of
-the weight is, from a majority of the hosts that the plan counts on; from then on these hosts wait only for uploads that will be
-over soon, at their present rate. A host that has not begun is not judged, because it may still compute; nor is a host whose
-link the plan does not know yet, because it can be measured only if the others wait, and plans spare links that are known to be
-slow (`core/planning/link_periods.py`). If the attempt has to wait for such a host anyway, nobody is left out.
+A host whose link fails in the middle of an average would hold all others up until the timeout. A quorum is enough of the
+weight, from a majority of the hosts that the plan counts on. Once it is there, these hosts wait only for uploads that will be
+over soon, at their present rate. A host that has not begun is not judged, because it may still compute; nor is one whose link
+the plan does not know yet, because to be measured it has to be waited for, and plans spare links that are known to be slow
+(`core/planning/link_periods.py`). If the attempt has to wait for such a host anyway, no host is left out.
 
-A host that still trains because it began late, as after a restart, is not judged by the others. It declines the round itself
-once a quorum waits for it, if it would hold the others up for longer than its part of the round is worth to them.
+A host that still trains because it began late, as after a restart, is not judged by the others: it declines the round itself
+once a quorum waits for it, if it would hold them up for longer than its part of the round is worth to them.
 """
 
 from collections.abc import Collection, Sequence
@@ -102,12 +103,13 @@ def _is_straggler(quorum: Quorum, upload: Upload, waiting: float) -> bool:
 def lateness_seconds(
     plan: RoundPlan, me: PeerId, waiting: Collection[PeerId], *, num_planned: int, elapsed_seconds: float
 ) -> float:
-    """Return how much longer than planned the hosts in `waiting` have to wait for this one's inner steps, by measured speeds.
+    """
+    Return how much longer than planned the hosts in `waiting` have to wait for this one's inner steps, by measured speeds.
 
-    Half of the `num_planned` contributors wait, and by the plan need at least `common` seconds each. If fewer than half lie
-    about their speed, one of these hosts is honest, and it is done, so the round has lasted `common` seconds at least. This
-    host's lag is the difference between that and its own elapsed time, or less if it needs less than `common` itself. 0 if its
-    speed, or the speeds of too many others, are unknown.
+    Half of the `num_planned` contributors wait, and by the plan need `common` seconds or more. If fewer than half lie about
+    their speed, one of these hosts is honest, and it is done, so the round has lasted that long. This host has worked for less
+    by the result, or by less than that if it needs less than `common` itself. 0 if its speed, or the speeds of too many others,
+    are unknown.
     """
     speeds = {entry.peer: entry.speed for entry in plan.roster}
     needed = {peer: samples / speeds[peer] for peer, samples in _planned_samples(plan).items() if speeds.get(peer, 0.0) > 0}

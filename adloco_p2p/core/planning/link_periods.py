@@ -1,17 +1,18 @@
-"""Link periods: how often a host takes part in averages, by what its link costs the others. Pure.
+"""
+How often a host takes part in averages, by what its link costs the others. Pure.
 
 An average ends when the slowest link has carried its part. A host whose link would lengthen the rounds by more than
-`work.link_tolerance` takes part in every second or fourth average only. In the rounds between it trains like all others, takes
-the averages that they make, and keeps what it learned for its next pseudo-gradient, which spans these rounds. If that is still
-too often, it waits on the bench: a member without an instance until its link is tried again.
+`work.link_tolerance` takes part in every second or fourth average only. In between it trains like all others, takes the
+averages that they make, and keeps what it learned for its next pseudo-gradient, which spans these rounds. If that is still too
+often, it waits on the bench: a member without an instance until its link is tried again.
 
 The yardstick is the exchange of the fastest hosts that are more than half of the full members; an honest host is among them as
 long as honest members are the majority. So hosts with equal links all stay, whatever others claim. Of two hosts the one that
 joined first is the yardstick. All slow hosts are due in the same rounds, so the others wait for them together.
 
 A host that alone reduces sends its vector to no host, so its uplink is not measured: it belongs to the yardstick, and counts as
-fast as the rest of it. If there is only one full member, or there are two of which the first is not measured, the yardstick is
-that of all hosts. Newcomers that are half of all others can then put the other newcomers aside, but no full member.
+fast as the rest of it. With one full member, or two of which the first is not measured, the yardstick is that of all hosts;
+newcomers that are half of all others can then put other newcomers aside, but no full member.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -41,10 +42,14 @@ class LinkPeriod:
     """How often one host takes part in averages, and how much it can compute."""
 
     every: int = 1
-    """The host takes part in one of this many averages."""
+    """
+    The host takes part in one in this many averages.
+    """
     fraction: float = 1.0
-    """Fraction of a round in which the host can compute: it has the others' average later than they do, and its share of the
-    work is cut so that all end together."""
+    """
+    Fraction of a round in which the host can compute. It gets the others' average later than they do, and its share of the work
+    is cut so that all end together.
+    """
 
     def is_hosting(self, round: int) -> bool:
         """Return whether the host may have an instance in this round."""
@@ -86,11 +91,12 @@ ALL_IN_EVERY_AVERAGE = LinkPeriods()
 def link_periods(
     entries: Sequence[RosterEntry], *, vector_bytes: int, compute_seconds: float, tolerance: float | None
 ) -> LinkPeriods:
-    """Return the periods of the members that train.
+    """
+    Return the periods of the members that train, whose seats are `entries`.
 
-    `entries` are the seats of these members, `vector_bytes` is the size of a pseudo-gradient on the wire and `compute_seconds`
-    the computing time of a round; if one of them is 0 (unknown), no host is too slow. `tolerance` is the part of a round by
-    which a host's link may lengthen the others' rounds on average; None for any length.
+    `vector_bytes` is the size of a pseudo-gradient on the wire, `compute_seconds` the computing time of a round; if one is 0
+    (unknown), no host is too slow. `tolerance` is the part of a round by which a host's link may lengthen the others' rounds on
+    average; None for any part.
     """
     if tolerance is None or not vector_bytes or compute_seconds <= 0.0:
         return ALL_IN_EVERY_AVERAGE

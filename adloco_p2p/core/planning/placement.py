@@ -169,11 +169,12 @@ def _num_hosts(draft: InstanceDraft, *hosts: Mapping[InstanceId, Sequence[PeerId
 
 
 def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round: int, *, is_open: bool = False) -> list[PeerId]:
-    """Return the candidates without some of those whose reports are missing, the latest seats first, so that those that report
-    are more than half. All train if no candidate has reported.
+    """
+    Return the candidates without some of those whose reports are missing, the latest seats first, so that those that report are
+    more than half. All train if no candidate has reported.
 
-    For a newcomer the first report is missing, except in the plan that gives it its seat; in an open run, where identities may
-    keep coming, in that plan, too. For any other member the last SILENT_ROUNDS reports are missing.
+    A newcomer's first report is missing, except in the plan after that of its seat; in an open run, where identities may keep
+    coming, in that plan, too. Reports of any other member are missing once it has been silent for SILENT_ROUNDS.
 
     An average counts with the votes of more than half of the hosts that train it, so seats that only exist must not be half of
     them. A peer without work reports, too, and trains again after that.

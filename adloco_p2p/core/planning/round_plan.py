@@ -53,8 +53,10 @@ ROUNDS_TO_A_VERDICT = 3
 """Branch states are measured for the last time this many rounds before the end of a run: the verdict comes two plans later, and
 must not collide with that on the last merge."""
 ORPHANED_ROUNDS = 3
-"""An instance ends after this many rounds in which no peer reported its state although every host of it reported, or has not
-reported once in the SILENT_ROUNDS since it got its seat: seats that only exist must not keep an instance that nobody holds."""
+"""
+An instance ends after this many rounds in which no peer reported its state although each of its hosts reported, or has not
+reported since it got its seat at least SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds.
+"""
 
 
 def genesis(
