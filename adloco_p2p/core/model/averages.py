@@ -52,7 +52,9 @@ class Average:
     Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet.
     """
     plan: Digest
-    """Plan of the round."""
+    """
+    Digest of the round's plan.
+    """
     weights: tuple[tuple[PeerId, int], ...]
     """Samples by peer, sorted by peer; every weight is positive."""
     steps: tuple[int, ...]

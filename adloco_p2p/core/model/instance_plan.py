@@ -125,7 +125,9 @@ class InstancePlan:
     history: Annotated[tuple[NoiseSample, ...], MaxLen(MAX_HISTORY)] = ()
     """Statistics of past rounds, oldest first; at most `BatchRules.window_rounds`."""
     state_digest: HexDigest | None = None
-    """Root of the state after round `round - 2`, on which the reports of that round agree; None before the first reports."""
+    """
+    Root of the state after round `round - 2` that most hosts with work in that round reported; None if there is none.
+    """
     measurers: Annotated[int, Ge(0), Le(MAX_HOSTS)] = 0
     """How many hosts measure the outer step after the round; 0 if the run has no guard."""
     measurers_before: Annotated[int, Ge(0), Le(MAX_HOSTS)] = 0

@@ -108,7 +108,9 @@ class Report:
     peer: PeerId
     round: Count
     plan: HexDigest
-    """The plan that was carried out."""
+    """
+    Digest of the plan that was carried out.
+    """
     capacity: Capacity
     instances: Annotated[tuple[InstanceReport, ...], MaxLen(MAX_INSTANCES)] = ()
     verdict: ProbeVerdict | None = None

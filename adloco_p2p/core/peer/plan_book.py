@@ -13,7 +13,9 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, InstanceId, PeerId
 
 PLANS_KEPT = 8
-"""Rounds whose plans stay known at least."""
+"""
+Least number of rounds whose plans stay known.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -384,7 +384,9 @@ def _merges(
 
 
 def _judged_merges(previous: RoundPlan, received: Mapping[PeerId, Report], rules: Rules) -> tuple[tuple[Merge, ...], list[str]]:
-    """Return the merge that was measured, if the verdicts accept it, and why."""
+    """
+    Return the merge that follows from the verdicts on the measured one, if there are any, and why.
+    """
     if previous.pending is None or is_of_branches(previous.pending):
         return (), []
     probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
