@@ -33,10 +33,8 @@ class LostShare(NamedTuple):
 
 
 def largest_share(num_members: int, num_reducers: int) -> float:
-    """
-    Return the largest part of the vector that one member reduces: 2 / n or, if fewer than half of the members reduce, an equal
-    part. A false reducer does not add to the mean of its part, it writes it.
-    """
+    """Return the largest part of the vector that one member reduces: 2 / n or, if fewer than half of the members reduce, an
+    equal part. A false reducer does not add to the mean of its part, it writes it."""
     return max(2 / num_members, 1 / num_reducers)
 
 
@@ -48,13 +46,9 @@ class Average:
     round: int
     attempt: int
     key: Digest
-    """
-    Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet.
-    """
+    """Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet."""
     plan: Digest
-    """
-    Digest of the round's plan.
-    """
+    """Digest of the round's plan."""
     weights: tuple[tuple[PeerId, int], ...]
     """Samples by peer, sorted by peer; every weight is positive."""
     steps: tuple[int, ...]
@@ -63,21 +57,15 @@ class Average:
     shares: tuple[float, ...] = ()
     """How much of the vector each peer reduces; empty for equal shares."""
     lost: tuple[LostShare, ...] = ()
-    """
-    For a retry, which cuts the vector as the first attempt did: shares of lost peers, which the members reduce, too.
-    """
+    """For a retry, which cuts the vector as the first attempt did: shares of lost peers, which the members reduce, too."""
     completes: Digest | None = None
-    """
-    Decision of an earlier attempt; only the parts that its lost members were to reduce are averaged.
-    """
+    """Decision of an earlier attempt; only the parts that its lost members were to reduce are averaged."""
     quorum: Quorum | None = None
     """When the attempt goes on without its slowest contributors; None to wait for all."""
     is_strict: bool = False
     """Use the stricter aggregation rule instead of the run's."""
     inspected: tuple[PeerId, ...] = ()
-    """
-    Reducers whose parts could not be made again lately; every member makes one more part of each again.
-    """
+    """Reducers whose parts could not be made again lately; every member makes one more part of each again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

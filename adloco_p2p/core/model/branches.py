@@ -21,9 +21,7 @@ class BranchState:
     """An instance's state at the end of a lost history: what one side of a partition trained."""
 
     fork: HexDigest
-    """
-    Digest of the last plan that the lost and the winning history share.
-    """
+    """Digest of the last plan that the lost and the winning history share."""
     fork_round: Count
     """Round of that plan; from it on, the two sides trained apart."""
     branch: HexDigest

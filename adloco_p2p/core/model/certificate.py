@@ -37,9 +37,7 @@ class Certificate:
     ballot: Ballot
     absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
     votes: Annotated[tuple[CastVote, ...], MaxLen(MAX_ROSTER)]
-    """
-    Votes sorted by peer.
-    """
+    """Votes sorted by peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)

@@ -1,5 +1,4 @@
-"""
-Complaints that a contributor to a finished average did not show its part to a host that wanted to check a reducer's sum.
+"""Complaints that a contributor to a finished average did not show its part to a host that wanted to check a reducer's sum.
 
 A complaint proves nothing; `core/planning/suspension.py` has the consequences where most contributors complain.
 """
@@ -33,9 +32,7 @@ class Complaint:
     contributor: Place
     """The host that did not show its part."""
     reducer: Place
-    """
-    The host whose sum could therefore not be checked.
-    """
+    """The host whose sum could therefore not be checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +48,7 @@ class KnownComplaint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartNotShown:
-    """
-    Event: the contributor did not show its part when this peer wanted to check the reducer's sum.
-    """
+    """Event: the contributor did not show its part when this peer wanted to check the reducer's sum."""
 
     instance: InstanceId
     round: int

@@ -184,9 +184,7 @@ class AverageFailed(_OfAverage):
     reason: str
     suspects: tuple[PeerId, ...] = ()
     because: PeerId | None = None
-    """
-    The member whose report ended the attempt here, if there are no suspects.
-    """
+    """The member whose report ended the attempt here, if there are no suspects."""
     upload_bytes_per_second: float = 0.0
     """Throughput of the own uplink if the others went on without this host because it was still sending; else 0."""
     vector_bytes: int = 0

@@ -1,5 +1,4 @@
-"""
-First seats: those of members of an open run that have not reported yet. Pure functions of the plan.
+"""First seats: those of members of an open run that have not reported yet. Pure functions of the plan.
 
 Identities cost nothing in an open run, so a plan seats few members without a report: at most `FIRST_SEATS` or, if that is more,
 as many as have reported. After some rounds such a member keeps its seat only until another newcomer needs it; otherwise a few

@@ -15,9 +15,7 @@ from adloco_p2p.core.model.scalars import PeerId
 
 LEAST_SLICE_VALUES = 512
 SCALE_ROUNDING, LEAST_VALUE = 1e-6, 1e-44
-"""
-Relative and absolute tolerance between values of a sign mean: machines sum its scale in different orders.
-"""
+"""Relative and absolute tolerance between values of a sign mean: machines sum its scale in different orders."""
 STEP_BYTES = 33
 MAX_STEPS = 40
 """Most steps of a proof, more than 256 shards of 131072 parts of 4096 slices need."""
@@ -44,9 +42,7 @@ def shard_hash(reducer: PeerId, shard: bytes) -> bytes:
 
 
 def tree_root(hashes: Sequence[bytes]) -> bytes:
-    """
-    Return the root of a tree, 32 bytes; for no hashes, that of nothing.
-    """
+    """Return the root of a tree, 32 bytes; for no hashes, that of nothing."""
     return _levels(hashes)[-1][0] if hashes else hashlib.sha256(_LEAF).digest()
 
 

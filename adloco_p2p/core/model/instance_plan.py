@@ -108,9 +108,7 @@ class InstancePlan:
     mode: SwitchMode
     reason: Text
     hosts: Annotated[tuple[HostShare, ...], MaxLen(MAX_HOSTS)]
-    """
-    Hosts with their shares, sorted by peer.
-    """
+    """Hosts with their shares, sorted by peer."""
     first_sample: Count
     """Samples of this instance's order that earlier rounds were given."""
     inner_steps_before: Count
@@ -125,9 +123,7 @@ class InstancePlan:
     history: Annotated[tuple[NoiseSample, ...], MaxLen(MAX_HISTORY)] = ()
     """Statistics of past rounds, oldest first; at most `BatchRules.window_rounds`."""
     state_digest: HexDigest | None = None
-    """
-    Root of the state after round `round - 2` that most hosts with work in that round reported; None if there is none.
-    """
+    """Root of the state after round `round - 2` that most hosts with work in that round reported; None if there is none."""
     measurers: Annotated[int, Ge(0), Le(MAX_HOSTS)] = 0
     """How many hosts measure the outer step after the round; 0 if the run has no guard."""
     measurers_before: Annotated[int, Ge(0), Le(MAX_HOSTS)] = 0

@@ -152,9 +152,7 @@ class _Ban:
 
     @property
     def serial(self) -> int:
-        """
-        Sorts evidence before every statement of a signer, so that an `unban` in the same plan counts as the later one.
-        """
+        """Sorts evidence before every statement of a signer, so that an `unban` in the same plan counts as the later one."""
         return 0
 
 

@@ -241,11 +241,9 @@ NO_AVERAGE = Digest("0" * 64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageDigest:
-    """
-    A commit vote: the sender took part in this average, and votes once per round. A void vote has no contributors: the sender
-    holds no average and can get none. Without a signature it is no vote: the sender holds the average of others and passes
-    their votes on or, if it is void, only followed the void round.
-    """
+    """A commit vote: the sender took part in this average, and votes once per round. A void vote has no contributors: the
+    sender holds no average and can get none. Without a signature it is no vote: the sender holds the average of others and
+    passes their votes on or, if it is void, only followed the void round."""
 
     instance: InstanceId
     round: Count

@@ -94,10 +94,8 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterChange:
-    """
-    Peers that join and depart with the next plan, branch states that it accepts, and what signers ordered. A peer in both lists
-    starts again as a newcomer.
-    """
+    """Peers that join and depart with the next plan, branch states that it accepts, and what signers ordered. A peer in both
+    lists starts again as a newcomer."""
 
     joined: Annotated[tuple[tuple[PeerId, Capacity], ...], MaxLen(MAX_ROSTER)] = ()
     departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)] = ()
@@ -127,7 +125,5 @@ def roster_of(plan: RoundPlan) -> tuple[PeerId, ...]:
 
 @once
 def members_of(plan: RoundPlan) -> frozenset[PeerId]:
-    """
-    Return the members as a set, because every message asks whether its sender is one of them.
-    """
+    """Return the members as a set, because every message asks whether its sender is one of them."""
     return frozenset(roster_of(plan))

@@ -1,5 +1,4 @@
-"""
-When an attempt at an average ends without its slowest contributors. Pure.
+"""When an attempt at an average ends without its slowest contributors. Pure.
 
 A host whose link fails in the middle of an average would hold all others up until the timeout. A quorum is enough of the
 weight, from a majority of the hosts that the plan counts on. Once it is there, these hosts wait only for uploads that will be
@@ -103,8 +102,7 @@ def _is_straggler(quorum: Quorum, upload: Upload, waiting: float) -> bool:
 def lateness_seconds(
     plan: RoundPlan, me: PeerId, waiting: Collection[PeerId], *, num_planned: int, elapsed_seconds: float
 ) -> float:
-    """
-    Return how much longer than planned the hosts in `waiting` have to wait for this one's inner steps, by measured speeds.
+    """Return how much longer than planned the hosts in `waiting` have to wait for this one's inner steps, by measured speeds.
 
     Half of the `num_planned` contributors wait, and by the plan need `common` seconds or more. If fewer than half lie about
     their speed, one of these hosts is honest, and it is done, so the round has lasted that long. This host has worked for less

@@ -108,9 +108,7 @@ class Report:
     peer: PeerId
     round: Count
     plan: HexDigest
-    """
-    Digest of the plan that was carried out.
-    """
+    """Digest of the plan that was carried out."""
     capacity: Capacity
     instances: Annotated[tuple[InstanceReport, ...], MaxLen(MAX_INSTANCES)] = ()
     verdict: ProbeVerdict | None = None

@@ -1,5 +1,4 @@
-"""
-The form of a report: how it names hosts, and how large it may be.
+"""The form of a report: how it names hosts, and how large it may be.
 
 A report names the hosts in an average by one bit each, so it stays small in a large swarm. The plan that the report carries by
 its digest gives the bits their meaning: bit 0 is the first host of the instance, in the plan's order.

@@ -27,9 +27,7 @@ class Agreement(Protocol):
         """Begin after `plans`, the last of which is the newest known; `reports` are those that no known plan has used."""
 
     def note_work(self, rounds: Collection[int]) -> None:
-        """
-        Note the rounds that this peer trains or averages, on which its reports are still to come.
-        """
+        """Note the rounds that this peer trains or averages, on which its reports are still to come."""
 
     def submit(self, report: Report, now: float) -> list[Outcome]:
         """Submit this peer's own report of a round."""
@@ -49,15 +47,11 @@ class Agreement(Protocol):
         """Record this peer's commit vote on the average of a round before it is sent; `plan` is that of the round."""
 
     def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
-        """
-        Return the commit vote recorded in this or an earlier start, or None.
-        """
+        """Return the commit vote recorded in this or an earlier start, or None."""
 
     def may_be_apart(self, *, is_alone: bool) -> bool:
-        """
-        Return whether most of the electors are gone since an emergency, and may have ended the run without this peer.
-        `is_alone`: it is the only member at the end.
-        """
+        """Return whether most of the electors are gone since an emergency, and may have ended the run without this peer.
+        `is_alone`: it is the only member at the end."""
 
     def leave(self, now: float) -> list[Outcome]:
         """Leave the roster, so that the others no longer wait for this peer. It may still follow their agreement."""

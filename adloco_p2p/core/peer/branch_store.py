@@ -112,9 +112,7 @@ class BranchStore:
         return [SnapshotState(instance=key, copy=key, round=item.branch_state.round)]
 
     def note(self, plan: RoundPlan) -> None:
-        """
-        Note a final plan: branch states that it no longer names are settled.
-        """
+        """Note a final plan: branch states that it no longer names are settled."""
         named = {item.branch_state.key: item for item in plan.branches}
         for key in self._pending:
             if key not in named:

@@ -96,17 +96,13 @@ class HostedInstance:
         return min(since, default=None)
 
     def arrive(self, boundary: int, *, is_agreed: bool = True, state_digest: Digest | None = None) -> None:
-        """
-        Note the arrival of a whole state of this boundary. It carries over no inner steps, and doubts about earlier boundaries
-        no longer count.
-        """
+        """Note the arrival of a whole state of this boundary. It carries over no inner steps, and doubts about earlier
+        boundaries no longer count."""
         self.boundary, self.state_digest, self.is_stale, self.is_carried = boundary, state_digest, False, False
         self.older_from, self.unproven, self.inherited_at = None if is_agreed else boundary, set(), None
 
     def descend(self, boundary: int, sources: Sequence["HostedInstance"]) -> None:
-        """
-        Note that at this boundary the state was made from those of other instances, or from its own.
-        """
+        """Note that at this boundary the state was made from those of other instances, or from its own."""
         older = [source.older_from for source in sources if source.older_from is not None]
         unproven = {void for source in sources for void in source.unproven}
         is_inherited = any(source is not self and source.doubtful_from is not None for source in sources)
@@ -119,9 +115,7 @@ class HostedInstance:
         self.older_from = boundary if self.older_from is None else min(boundary, self.older_from)
 
     def confirm(self, boundary: int) -> None:
-        """
-        Note that a plan names this peer's state at the boundary, from before any fork or merge there.
-        """
+        """Note that a plan names this peer's state at the boundary, from before any fork or merge there."""
         if self.inherited_at is not None and boundary <= self.inherited_at:
             return
         if self.older_from is not None and self.older_from <= boundary:

@@ -13,9 +13,7 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, InstanceId, PeerId
 
 PLANS_KEPT = 8
-"""
-Least number of rounds whose plans stay known.
-"""
+"""Least number of rounds whose plans stay known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

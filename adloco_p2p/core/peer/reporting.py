@@ -57,9 +57,7 @@ class Reporting:
         return [telemetry.Probe(round=event.round, **telemetry.shared(event.verdict, telemetry.Probe))]
 
     def trained(self, event: InnerFinished) -> list[Effect]:
-        """
-        Adopt the micro-batch limit that the device returned; a lower one means that it ran out of memory.
-        """
+        """Adopt the micro-batch limit that the device returned; a lower one means that it ran out of memory."""
         limit = event.result.micro_batch_limit
         assert self.capacity is not None
         if limit >= (self._device_limit or self.capacity.micro_batch_limit):

@@ -164,10 +164,8 @@ class PeerState:
             self.instance(message.instance).early_votes.setdefault(message.round, {})[sender] = vote
 
     def prove(self, instance: InstanceId, number: int) -> bool:
-        """
-        Note that, by the votes here, no host can have committed an average of that round. Return whether a state was in doubt
-        because of it.
-        """
+        """Note that, by the votes here, no host can have committed an average of that round. Return whether a state was in
+        doubt because of it."""
         doubtful = [item for item in self.instances.values() if (instance, number) in item.unproven]
         for item in doubtful:
             item.unproven.remove((instance, number))

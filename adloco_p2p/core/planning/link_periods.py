@@ -1,5 +1,4 @@
-"""
-How often a host takes part in averages, by what its link costs the others. Pure.
+"""How often a host takes part in averages, by what its link costs the others. Pure.
 
 An average ends when the slowest link has carried its part. A host whose link would lengthen the rounds by more than
 `work.link_tolerance` takes part in every second or fourth average only. In between it trains like all others, takes the
@@ -42,14 +41,10 @@ class LinkPeriod:
     """How often one host takes part in averages, and how much it can compute."""
 
     every: int = 1
-    """
-    The host takes part in one in this many averages.
-    """
+    """The host takes part in one in this many averages."""
     fraction: float = 1.0
-    """
-    Fraction of a round in which the host can compute. It gets the others' average later than they do, and its share of the work
-    is cut so that all end together.
-    """
+    """Fraction of a round in which the host can compute. It gets the others' average later than they do, and its share of the
+    work is cut so that all end together."""
 
     def is_hosting(self, round: int) -> bool:
         """Return whether the host may have an instance in this round."""
@@ -91,8 +86,7 @@ ALL_IN_EVERY_AVERAGE = LinkPeriods()
 def link_periods(
     entries: Sequence[RosterEntry], *, vector_bytes: int, compute_seconds: float, tolerance: float | None
 ) -> LinkPeriods:
-    """
-    Return the periods of the members that train, whose seats are `entries`.
+    """Return the periods of the members that train, whose seats are `entries`.
 
     `vector_bytes` is the size of a pseudo-gradient on the wire, `compute_seconds` the computing time of a round; if one is 0
     (unknown), no host is too slow. `tolerance` is the part of a round by which a host's link may lengthen the others' rounds on

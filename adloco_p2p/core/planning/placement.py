@@ -169,9 +169,8 @@ def _num_hosts(draft: InstanceDraft, *hosts: Mapping[InstanceId, Sequence[PeerId
 
 
 def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round: int, *, is_open: bool = False) -> list[PeerId]:
-    """
-    Return the candidates without some of those whose reports are missing, the latest seats first, so that those that report are
-    more than half. All train if no candidate has reported.
+    """Return the candidates without some of those whose reports are missing, the latest seats first, so that those that report
+    are more than half. All train if no candidate has reported.
 
     A newcomer's first report is missing, except in the plan after that of its seat; in an open run, where identities may keep
     coming, in that plan, too. Reports of any other member are missing once it has been silent for SILENT_ROUNDS.

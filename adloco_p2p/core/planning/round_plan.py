@@ -53,10 +53,8 @@ ROUNDS_TO_A_VERDICT = 3
 """Branch states are measured for the last time this many rounds before the end of a run: the verdict comes two plans later, and
 must not collide with that on the last merge."""
 ORPHANED_ROUNDS = 3
-"""
-An instance ends after this many rounds in which no peer reported its state although each of its hosts reported, or has not
-reported since it got its seat at least SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds.
-"""
+"""An instance ends after this many rounds in which no peer reported its state although each of its hosts reported, or has not
+reported since it got its seat at least SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
 
 
 def genesis(
@@ -384,9 +382,7 @@ def _merges(
 
 
 def _judged_merges(previous: RoundPlan, received: Mapping[PeerId, Report], rules: Rules) -> tuple[tuple[Merge, ...], list[str]]:
-    """
-    Return the merge that follows from the verdicts on the measured one, if there are any, and why.
-    """
+    """Return the merge that follows from the verdicts on the measured one, if there are any, and why."""
     if previous.pending is None or is_of_branches(previous.pending):
         return (), []
     probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]

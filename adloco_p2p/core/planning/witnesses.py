@@ -1,5 +1,4 @@
-"""
-The hosts that had work in a round, and what most of them report. Pure.
+"""The hosts that had work in a round, and what most of them report. Pure.
 
 Identities cost nothing until they have served their probation, so reports against a host need two majorities: of the hosts that
 had work, reported or not, and of the full members among them.
@@ -15,9 +14,8 @@ from adloco_p2p.core.model.scalars import PeerId
 
 
 def had_work(plan: InstancePlan, places: Mapping[PeerId, int], round: int) -> frozenset[PeerId]:
-    """
-    Return the hosts that had work in the reported round, by the plan after it. Reports on that round name hosts by `places`.
-    """
+    """Return the hosts that had work in the reported round, by the plan after it. Reports on that round name hosts by
+    `places`."""
     return frozenset(share.peer for share in plan.hosts if share.peer in places and share.had_work(round))
 
 
