@@ -1,8 +1,8 @@
-"""Contributions looked at: whether a contribution shows that its host trained on the rows that the plan gave it.
+"""Assessments: does a contribution show that its host trained on the rows that the plan gave it?
 
-After the average of a round one contributor, the subject, and three assessors are drawn (`core/model/measurers.py`). Each
-assessor fetches the contribution, and measures by how much further it lowers the loss of given rows than of rows that no host
-was given yet. `core/planning/assessment.py` has the consequences of the scores that agree.
+After the average of a round, one contributor, the subject, and three assessors are drawn (`core/model/measurers.py`). Each
+assessor fetches the contribution and measures how much further it lowers the loss of the subject's rows than that of rows that
+no host was given yet. `core/planning/assessment.py` has the consequences of scores that agree.
 """
 
 import hashlib
@@ -17,85 +17,85 @@ from adloco_p2p.core.model.complaints import Place
 from adloco_p2p.core.model.scalars import Count, Digest, InstanceId, PeerId
 
 ASSESSORS = 3
-"""They look at one contribution. A score counts where two of them agree."""
+"""Assessors of one contribution. A score counts if two of them agree."""
 ROWS = 64
-"""So many rows that no host was given yet are looked at, and as many of the given ones, if there are so many."""
+"""Most rows of either kind that an assessor evaluates: rows that the subject was given, and rows that no host was given yet."""
 MOST_TENTHS = 500
-"""A score of more counts for this: 50 standard errors."""
+"""Scores are clamped to this absolute value: 50 standard errors."""
 MAX_LOOKS = 4
-"""Looks of one instance whose scores a plan waits for."""
+"""Most looks per instance whose scores a plan waits for."""
 
 ScoreTenths = Annotated[int, Ge(-MOST_TENTHS), Le(MOST_TENTHS)]
-"""A score in tenths. Whole numbers: peers compare scores, and compute with them, exactly."""
+"""A score in tenths of a standard error. It is a whole number because peers must compute with scores exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """In a report, by places of the plan that it is about."""
+    """A score in a report; the subject is named by its place in the reported plan."""
 
     round: Count
-    """Of the average; before that of the report."""
+    """Round of the average, before that of the report."""
     subject: Place
     score: ScoreTenths
-    """0 where the subject showed nothing."""
+    """0 if the subject showed nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """In a plan: a contribution that is looked at, and the scores that have come in."""
+    """A look in a plan: the contribution, its assessors, and the scores that have come in."""
 
     round: Count
-    """Of the average."""
+    """Round of the average."""
     subject: PeerId
     assessors: Annotated[tuple[PeerId, ...], MaxLen(ASSESSORS)]
     scores: Annotated[tuple[ScoreTenths | None, ...], MaxLen(ASSESSORS)]
-    """By assessor; none where it has not reported it yet."""
+    """Scores in the order of the assessors; None for one that has not reported yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssessContribution:
-    """Effect: fetch the subject's contribution to the average of `round`, beside everything else, and score it between other
-    jobs of the device. Answered by `ContributionAssessed`. The outer parameters before the step, and the average, are those of
-    the outer step that this peer applied last in this instance."""
+    """Effect: fetch the subject's contribution to the average of `round` in the background, and score it between other jobs of
+    the device. `ContributionAssessed` answers it. The average, and the outer parameters before the step, are those of the outer
+    step that this peer applied last in this instance."""
 
     instance: InstanceId
     round: int
     subject: PeerId
     state: Digest
-    """Root of the state after the round: it draws the rows, the same for all assessors."""
+    """Root of the state after the round. It seeds the draw of the rows, so all assessors draw the same."""
     first_sample: int
-    """Where the rows that the plan gave the subject begin in the instance's sample order, ..."""
+    """Start of the rows that the plan gave the subject, in the instance's sample order."""
     samples: int
-    """... and how many they are."""
+    """Number of rows that the plan gave the subject."""
     unseen_from: int
-    """From here on no host was given rows in this round or an earlier one."""
+    """First row that no host was given in this round or an earlier one."""
     reads: tuple[InstanceId, ...] = ()
-    """As in the instance's plan: the rows are of the data that it trains on."""
+    """Own data sets of the instance, from its plan: the rows come from the data that it trains on."""
 
     @property
     def given_rows(self) -> tuple[int, ...]:
-        """Places in the instance's sample order of up to ROWS rows that the subject was given, ascending."""
+        """Return up to ROWS places, ascending, of rows that the subject was given, in the instance's sample order."""
         return drawn_places(f"{self.state}:given", self.first_sample, self.samples, ROWS)
 
     @property
     def unseen_rows(self) -> tuple[int, ...]:
-        """The same of ROWS rows that no host was given yet, out of as many as the subject was given, and at least ROWS."""
+        """Return ROWS places, ascending, of rows that no host was given yet, from a range as long as the subject's but at least
+        ROWS."""
         return drawn_places(f"{self.state}:unseen", self.unseen_from, max(self.samples, ROWS), ROWS)
 
     def tenths(self, score: float) -> int:
-        """As reports have it: as if the subject had been given ROWS rows or more, since a score grows with the root of the
-        rows. 0 of what is not a number."""
+        """Return the score as reports have it, in tenths; 0 if it is not finite. Because a score grows with the square root of
+        the number of rows, it is scaled to that of a subject with ROWS rows or more."""
         if not isfinite(score):
             return 0
         given = min(self.samples, ROWS)
-        full = score * sqrt((given + ROWS) / (2 * given))  # the rows count as the harmonic mean of both numbers
+        full = score * sqrt((given + ROWS) / (2 * given))  # both numbers of rows count as their harmonic mean
         return round(max(-MOST_TENTHS, min(MOST_TENTHS, 10 * full)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowContribution:
-    """Effect: this peer is the subject. Let the assessors, and nobody else, fetch its contribution to the average of `round`,
-    once each."""
+    """Effect on the subject: let each assessor, and no other peer, fetch its contribution to the average of `round` once."""
 
     instance: InstanceId
     round: int
@@ -108,10 +108,10 @@ class ContributionAssessed:
 
     asked: AssessContribution
     score: float | None
-    """Student's t of "given" in a linear regression of the falls of the rows' losses (docs/results/robustness.md); 0 where the
-    subject showed nothing. None where this peer could not measure it."""
+    """Student's t of "given" in a linear regression of how far the losses of the rows fall (docs/results/robustness.md); 0 if
+    the subject showed nothing, None if this peer could not measure it."""
     reason: str = ""
-    """Why nothing was shown, or measured."""
+    """Why the contribution was not shown or not measured."""
 
     @property
     def instance(self) -> InstanceId:
@@ -123,7 +123,8 @@ class ContributionAssessed:
 
 
 def drawn_places(of: str, first: int, count: int, number: int) -> tuple[int, ...]:
-    """Up to `number` of the `count` places from `first` on, ascending: one of each of as many equal parts, by the lot `of`."""
+    """Cut the range of `count` places from `first` on into up to `number` equal parts, and draw one place of each by the lot
+    `of`. The result is ascending."""
     parts = min(count, number)
     bounds = [first + part * count // parts for part in range(parts)] + [first + count]
     return tuple(begin + _drawn(f"{of}:{begin}", end - begin) for begin, end in pairwise(bounds))

@@ -1,6 +1,6 @@
-"""One byte form per value: JSON with sorted keys, no spaces, ASCII, shortest round-trip floats, no NaN.
+"""The canonical bytes of a value: JSON with sorted keys, no spaces, ASCII, shortest round-trip floats, no NaN.
 
-Values are always hashed, signed, stored and sent in this form, so two peers that hold equal values hold equal bytes.
+Values are always hashed, signed, stored and sent in this form, so peers that hold equal values hold equal bytes.
 """
 
 import dataclasses
@@ -17,32 +17,32 @@ from adloco_p2p.core.model.once import PerObject
 from adloco_p2p.core.model.scalars import Digest
 
 ADDED = {"added": True}
-"""Metadata of a field that was added to a kind of value of which ledgers exist: it is written only where it is not its default,
-so the bytes of values that do not use it stay."""
+"""Metadata of a field added after ledgers with its class existed. The field is written only if it differs from its default, so
+values that do not use it keep their bytes and digests."""
 _noted = PerObject[tuple[Digest, int]]()
-"""The digest of a value, and the length of its canonical bytes."""
+"""Digest and number of canonical bytes of each noted value."""
 
 
 @cache
 def _names(kind: Any) -> tuple[str, ...]:
-    """Field names of a dataclass."""
+    """Return the field names of a dataclass."""
     assert dataclasses.is_dataclass(kind), f"no canonical form for {kind}"
     return tuple(f.name for f in dataclasses.fields(kind))
 
 
 @cache
 def _added(kind: Any) -> dict[str, Any]:
-    """Fields that are left out where they have this default."""
+    """Return the added fields of a dataclass, with their defaults."""
     return {f.name: f.default for f in dataclasses.fields(kind) if "added" in f.metadata} if _names(kind) else {}
 
 
 def _unused(kind: Any, value: Any) -> tuple[str, ...]:
-    """Added fields that are not written for this value."""
+    """Return the added fields that this value leaves out."""
     return tuple(name for name, default in _added(kind).items() if getattr(value, name) == default)
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses become dicts and tuples lists, recursively; scalars stay."""
+    """Convert a value to JSON types: dataclasses become dicts and tuples become lists, recursively."""
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     if isinstance(value, (tuple, list)):
@@ -84,7 +84,8 @@ _PLAIN: dict[type, Callable[[Any], str]] = {
 
 
 def _of_fields(kind: type) -> Callable[[Any], str]:
-    """For one kind of dataclass. In a large swarm a peer writes most of its input once more, for its hash."""
+    """Return a writer for one dataclass. It is built once, because a large swarm makes a peer encode most of its input again to
+    hash it."""
     if not _added(kind):
         return _of_names(_names(kind))
     return lambda value: _of_names_but(kind, _unused(kind, value))(value)
@@ -105,7 +106,7 @@ def _of_names(unsorted: tuple[str, ...]) -> Callable[[Any], str]:
 
 
 class _Text(dict[type, Callable[[Any], str]]):
-    """Type -> how its values are written."""
+    """Maps a type to the function that writes its values."""
 
     def __missing__(self, kind: type) -> Callable[[Any], str]:
         plain = next((plain for plain in _PLAIN if issubclass(kind, plain)), None)
@@ -135,18 +136,18 @@ def digest(value: Any) -> Digest:
 
 
 def digest_once(value: Any) -> Digest:
-    """The same for a value that nothing can change (frozen all the way down): computed once per object, however often asked,
-    and forgotten with it."""
+    """Return `digest` of a deeply frozen value, computed once per object and forgotten with it."""
     return (_noted.get(value) or _note(value, encode(value)))[0]
 
 
 def size_once(value: Any) -> int:
-    """`size`, remembered as `digest_once` remembers."""
+    """Return `size` of a deeply frozen value, remembered like `digest_once`."""
     return (_noted.get(value) or _note(value, encode(value)))[1]
 
 
 def note(value: Any, data: bytes) -> bytes:
-    """`data` are the canonical bytes of the value: `digest_once` and `size_once` encode it no more. Returns the bytes."""
+    """Remember that `data` are the canonical bytes of the value, so that `digest_once` and `size_once` need not encode it.
+    Return `data`."""
     _note(value, data)
     return data
 
@@ -156,15 +157,15 @@ def _note(value: Any, data: bytes) -> tuple[Digest, int]:
 
 
 MAX_HELD_BYTES = 2 << 20
-"""Of the canonical bytes that `hold` remembers."""
+"""Most canonical bytes that `hold` remembers in all."""
 
 
 class _Held:
-    """Values and their canonical bytes, the latest at the end."""
+    """Values with their canonical bytes, newest last; the oldest are dropped first."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[int, tuple[Any, bytes]] = OrderedDict()
-        """By the identity of the value, which lives as long as it is here."""
+        """Keyed by identity; holding the value keeps its `id` from being reused."""
         self._num_bytes = 0
 
     def get(self, value: Any) -> bytes | None:
@@ -184,6 +185,6 @@ _held = _Held()
 
 
 def hold(value: Any, data: bytes) -> None:
-    """`data` are the canonical bytes of a value that nothing can change: `encode` gives them back for some time. An entry of
-    the ledger is written down as soon as it is read and checked."""
+    """Remember the canonical bytes of a deeply frozen value for a while, so that `encode` can return them: a ledger entry is
+    written to disk soon after it was read and checked."""
     _held.put(value, data)

@@ -1,4 +1,4 @@
-"""The votes that make a plan final, and their use as a proof: that a history which lost was agreed on, and by how many."""
+"""The votes that make a plan final, also as proof that members agreed on a history that lost, and how many."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -17,12 +17,12 @@ class Ballot:
 
 
 Signature = Annotated[str, MaxLen(1024)]
-"""Hexadecimal."""
+"""A signature in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastVote:
-    """One vote of a certificate: the fields that differ from voter to voter."""
+    """One vote of a certificate, reduced to the fields that differ between voters."""
 
     peer: PeerId
     abstains: bool
@@ -31,18 +31,19 @@ class CastVote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The votes that made a value final: more than half of the roster without `absent` and without those who abstain."""
+    """The votes that made a value final: those of more than half of the electors, not counting `absent` and those who
+    abstain."""
 
     ballot: Ballot
     absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
     votes: Annotated[tuple[CastVote, ...], MaxLen(MAX_ROSTER)]
-    """Sorted by peer."""
+    """Votes sorted by peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class BranchProof:
-    """That members of the last common plan agreed on the first value of a lost history."""
+    """Proof that members of the last common plan agreed on the first value of a lost history."""
 
     branch: HexDigest
-    """Of that value."""
+    """Digest of that value."""
     certificate: Certificate

@@ -1,7 +1,7 @@
-"""The user's commands to a running peer. Apart from the events, so that the command line need not import them.
+"""The user's commands to a running peer, apart from the events so that the command line need not import those.
 
-A command is an entry here, a case in `core/peer/lifecycle.py`, which does it, and one in `runtime/adapters/control_adapter.py`,
-which answers; the command line and the control API take it from `COMMANDS`.
+A command consists of an entry here, a case in `core/peer/lifecycle.py`, which performs it, and one in
+`runtime/adapters/control_adapter.py`, which answers; the command line and the control API read `COMMANDS`.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ Command = Literal["pause", "resume", "drain", "leave", "checkpoint"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandHelp:
-    """One command on the command line."""
+    """Help text of one command."""
 
     words: str
     example: str = ""
-    """What follows `adloco-peer COMMAND --workdir DIR` in its example."""
+    """Rest of the example after `adloco-peer COMMAND --workdir DIR`."""
     done_in: str = ""
-    """The state of the node once it is done, for which a user may wait; empty: at once."""
+    """State of the node once the command is done, for which a user may wait; empty for a command without a wait."""
 
 
 COMMANDS: Mapping[Command, CommandHelp] = {
@@ -36,5 +36,5 @@ COMMANDS: Mapping[Command, CommandHelp] = {
 
 
 def known_command(name: str) -> Command | None:
-    """The command of this name, if there is one."""
+    """Return the command of this name, or None if there is none."""
     return next((command for command in COMMANDS if command == name), None)

@@ -1,6 +1,6 @@
-"""Complaints: a contributor to an ended average did not show its part when a member wanted to make a reducer's sum again.
+"""Complaints that a contributor to a finished average did not show its part to a host that wanted to check a reducer's sum.
 
-No complaint proves anything; `core/planning/suspension.py` has the consequences where most contributors complain.
+A complaint proves nothing; `core/planning/suspension.py` has the consequences where most contributors complain.
 """
 
 from dataclasses import dataclass
@@ -11,35 +11,36 @@ from annotated_types import Ge, Lt
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Count, InstanceId, PeerId
 
 Place = Annotated[int, Ge(0), Lt(MAX_HOSTS)]
-"""Of a host of one instance, in the order in which a plan names them."""
+"""A host's index among the hosts of its instance, in the order of the plan."""
 
 ROUNDS_BEFORE_REDUCING = 64
-"""A host that was suspended contributes again after its suspension, and reduces again this many rounds later."""
+"""Rounds from the end of a suspension, when the host contributes again, until it reduces again."""
 
 
 def may_reduce(*, suspended_until: int, round: int) -> bool:
-    """`suspended_until`: 0 for a host that never was."""
+    """Return whether a host may reduce; `suspended_until` is 0 for a host that was never suspended."""
     return suspended_until == 0 or round >= suspended_until + ROUNDS_BEFORE_REDUCING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complaint:
-    """In a report, by places of the plan that it is about. Of one host and one average there is one at most."""
+    """A complaint in a report; hosts are named by their places in the reported plan. A report has at most one per host and
+    average."""
 
     round: Count
-    """Of the average; not after that of the report."""
+    """Round of the average, at most that of the report."""
     contributor: Place
-    """It showed nothing, ..."""
+    """The host that did not show its part."""
     reducer: Place
-    """... so no part of this host's could be made again."""
+    """The host whose sum could therefore not be checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownComplaint:
-    """In a plan, by names, for some rounds."""
+    """A complaint that a plan remembers for some rounds, by peer ids."""
 
     peer: PeerId
-    """It complains."""
+    """The host that complains."""
     round: Count
     contributor: PeerId
     reducer: PeerId
@@ -47,7 +48,7 @@ class KnownComplaint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartNotShown:
-    """Event: this peer wanted to make a part of an ended average again, and the contributor did not show its part."""
+    """Event: the contributor did not show its part when this peer wanted to check the reducer's sum."""
 
     instance: InstanceId
     round: int

@@ -1,7 +1,7 @@
-"""The orders of signers for a live run: when it pauses and ends, and settings that change from a round on. Pure.
+"""The course of a live run: its signers' orders to pause or end it, and to change settings from a round on. Pure.
 
-Every plan carries the course of its run, so every peer applies an order with the same plan, and any holder of the ledger can
-recompute it. `core/ledger/orders.py` has how orders change it.
+Every plan carries the course, so all peers apply an order with the same plan, and any holder of the ledger can recompute it.
+`core/ledger/orders.py` derives the course from the orders.
 """
 
 from dataclasses import dataclass, replace
@@ -14,21 +14,21 @@ from adloco_p2p.core.model.scalars import Count, PositiveCount
 from adloco_p2p.core.model.words import plural
 
 MAX_CHANGES = 16
-"""Changes of settings that a plan names: those that hold, as one, and those of rounds to come."""
+"""Most changes of settings in a plan: one for all settings that hold now, and one for each later round with a change."""
 MAX_FACTOR = 100.0
-"""By which signers may multiply the learning rate."""
+"""Greatest factor by which signers may multiply the learning rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of a run that its signers may change while it trains. None: as before."""
+    """Settings of a run that its signers may change while it trains; None leaves a setting as it is."""
 
     rounds: PositiveCount | None = None
-    """The run ends after this many rounds, also where it ended by samples before."""
+    """The run ends after this many rounds, even if it was to end by samples before."""
     samples: PositiveCount | None = None
-    """The run ends once its plans have given out this many samples, also where it ended by rounds before."""
+    """The run ends once its plans have given out this many samples, even if it was to end by rounds before."""
     learning_rate_factor: Annotated[float, Gt(0), Le(MAX_FACTOR)] | None = None
-    """Times the learning rate of the configuration's schedule."""
+    """Factor on the learning rate of the configuration's schedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +44,20 @@ class Course:
     """The orders of signers for a run beyond its configuration; see `core/ledger/orders.py`."""
 
     paused_from: Count | None = None
-    """No plan of this round or a later one before a signer resumes the run."""
+    """The run pauses before this round: no plan of it or of a later round is made until a signer resumes the run."""
     last_round: Count | None = None
     """The run ends after this round at the latest."""
     changes: Annotated[tuple[Change, ...], MaxLen(MAX_CHANGES)] = ()
-    """By round. The first one holds already where its round is not after that of the plan."""
+    """Changes sorted by round; the first one already holds if its round is not after that of the plan."""
 
 
 AS_CONFIGURED = Course()
-"""Nothing was ordered."""
+"""The course of a run whose signers have ordered nothing."""
 
 
 def over(old: Settings, new: Settings) -> Settings:
-    """The new settings, and the old ones that they do not change. A run has one end."""
+    """Return `new` on top of `old`: a setting that `new` leaves out keeps its old value. A run ends by rounds or by samples,
+    not both."""
     has_end = new.rounds is not None or new.samples is not None
     return Settings(
         rounds=new.rounds if has_end else old.rounds,
@@ -66,7 +67,7 @@ def over(old: Settings, new: Settings) -> Settings:
 
 
 def settings_at(course: Course, round: int) -> Settings:
-    """Those that hold in the round."""
+    """Return the ordered settings that hold in the round."""
     settings = Settings()
     for change in course.changes:
         if change.from_round <= round:
@@ -75,7 +76,7 @@ def settings_at(course: Course, round: int) -> Settings:
 
 
 def work_at(work: WorkRules, course: Course, round: int) -> WorkRules:
-    """The rules of the configuration, as far as signers did not change them by the round."""
+    """Return the rules of the configuration with the changes that hold in the round."""
     settings = settings_at(course, round)
     if settings.rounds is None and settings.samples is None:
         return work
@@ -83,23 +84,23 @@ def work_at(work: WorkRules, course: Course, round: int) -> WorkRules:
 
 
 def until(last_round: int, work: WorkRules) -> str:
-    """In words, how long something holds that holds up to a round."""
+    """Say in words how long a condition holds that ends with `last_round`."""
     is_to_the_end = work.rounds is not None and last_round >= work.rounds - 1
     return "until the run ends" if is_to_the_end else f"until round {last_round}"
 
 
 def is_paused_at(course: Course, round: int) -> bool:
-    """Whether there is no plan of this round before a signer resumes the run."""
+    """Return whether the plan of this round waits for a signer to resume the run."""
     return course.paused_from is not None and round >= course.paused_from
 
 
 def pending(course: Course, round: int) -> Course:
-    """Without the settings that hold in the round already."""
+    """Return the course without the changes that hold in the round already."""
     return replace(course, changes=tuple(change for change in course.changes if change.from_round > round))
 
 
 def in_words(course: Course, round: int) -> str:
-    """The part that holds in the round or later; empty where signers ordered nothing."""
+    """Describe what holds in the round or later; empty if signers ordered nothing."""
     words = []
     if course.paused_from is not None:
         words.append(f"a signer pauses the run before round {course.paused_from}")

@@ -1,4 +1,4 @@
-"""The electors after a plan: founders, and members past their probation that report. Pure functions of the plan."""
+"""The electors after a plan: founders, and members past their probation, that report. Pure functions of the plan."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import PeerId
 
 SILENT_ROUNDS = 4
-"""A member that did not report this many rounds running is no elector until it reports again."""
+"""A member that misses this many reports in a row is no elector until it reports again."""
 DEPARTS_AFTER = 16
-"""A member that did not report this many rounds running loses its seat. Long enough for a newcomer to fetch a large state, and
-for a leaving one to hand over its own; a live peer asks to join again."""
+"""A member that misses this many reports in a row loses its seat; if it is alive, it asks to join again. The limit leaves a
+newcomer the time to fetch a large state, and a leaving peer the time to hand over its own."""
 
 
 def is_majority(count: int, electors: int) -> bool:
@@ -20,21 +20,21 @@ def is_majority(count: int, electors: int) -> bool:
 
 
 def silent_rounds(roster_entry: RosterEntry, round: int) -> int:
-    """How many rounds running the peer did not report, of those whose reports the plan of this round could have used."""
+    """Return how many reports in a row the peer missed, of those that the plan of this round could have used."""
     since = roster_entry.joined_round - 1 if roster_entry.last_report is None else roster_entry.last_report
     return max(0, round - REPORT_LAG - since)
 
 
 @once
 def electorate(plan: RoundPlan) -> tuple[PeerId, ...]:
-    """The members that decide on the successor of the plan, sorted: founders, and those that have reported and served their
-    probation (`core/planning/standing.py`), if they report. Where there is none, those that reported lately; else all. Keepers
-    are among them only where the roster has no other member."""
+    """Return the members that decide on the successor of the plan, sorted: founders, and members that have served their
+    probation (`core/planning/standing.py`), as long as they report. Without any of these, members that reported lately; without
+    those, all. Keepers count only if the roster has no other member."""
     return tuple(roster_entry.peer for roster_entry in electing(plan.roster, plan.round))
 
 
 def electing(roster: Sequence[RosterEntry], round: int) -> list[RosterEntry]:
-    """The same, of the roster of a plan of this round."""
+    """Return the roster entries of the electors after a plan of this round with this roster, by the rule of `electorate`."""
     training = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_keeper] or list(roster)
     reporting = [roster_entry for roster_entry in training if silent_rounds(roster_entry, round) < SILENT_ROUNDS]
     seasoned = [
@@ -46,13 +46,13 @@ def electing(roster: Sequence[RosterEntry], round: int) -> list[RosterEntry]:
 
 
 def electors(electorate: Sequence[PeerId], roster: Sequence[PeerId], absent: Sequence[PeerId]) -> list[PeerId]:
-    """The members that count in a ballot: of the electorate, or, where all of it is absent, the other ones."""
+    """Return the electors that are not absent from a ballot or, if all of them are, the other members that are not."""
     gone = frozenset(absent)
     return [peer for peer in electorate if peer not in gone] or [peer for peer in roster if peer not in gone]
 
 
 def is_emergency(certificate: Certificate, parent: RoundPlan) -> bool:
-    """Whether the votes are not of more than half of the full electorate: a minority went on without the others."""
+    """Return whether the votes come from at most half of the full electorate: a minority went on without the others."""
     full = frozenset(electorate(parent))
     voters = full.intersection(cast.peer for cast in certificate.votes if not cast.abstains)
     return not is_majority(len(voters), len(full))

@@ -1,7 +1,8 @@
-"""Everything that can happen to a peer, and everything a peer may ask its shell to do.
+"""Events, which can happen to a peer, and effects, which it may ask of its shell.
 
 `Peer.handle(event, now)` returns effects, which the shell performs IN ORDER. Short ones (Persist, Send, Broadcast, Log) end
-before the next begins, so Persist before Send is a guarantee. Long ones are handed over; their end comes back as an event.
+before the next begins, so a Persist is on disk before the Send that follows it. Long ones run on, and their end comes back as
+an event.
 """
 
 from dataclasses import dataclass, field, fields
@@ -44,7 +45,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durable:
-    """The decisions in a checkpoint at the boundary before `round`: enough to continue with the same ones."""
+    """The decisions in a checkpoint at the boundary before `round`, enough to continue with the same ones."""
 
     round: int
     """The first round that is not done."""
@@ -53,22 +54,22 @@ class Durable:
     reports: tuple[Report, ...] = ()
     """Known reports that no known plan has used yet."""
     held: tuple[InstanceId, ...] = ()
-    """Instances whose state lies beside it, at the boundary before `round`."""
+    """Instances whose state at the boundary before `round` is saved in the checkpoint."""
     totals: Totals = field(default_factory=Totals)
     is_finished: bool = False
-    """The last plan is carried out: nothing is left to do."""
+    """The last plan is carried out and nothing is left to do."""
     doubtful: tuple[InstanceId, ...] = ()
-    """Of `held`: instances whose state may not be that of the run (`HostedInstance.doubtful_from`)."""
+    """Instances among `held` whose state may not be that of the run (`HostedInstance.doubtful_from`)."""
 
     def reported_state(self, peer: PeerId, instance: InstanceId) -> Digest | None:
-        """Root of the instance's state at the boundary, as the peer reported it."""
+        """Return the root of the instance's state at the boundary, as the peer reported it, or None."""
         reports = [report for report in self.reports if report.peer == peer and report.round == self.round - 1]
         return next((item.state_digest for report in reports for item in report.instances if item.instance == instance), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerResult:
-    """The outcome of the inner steps of one round of one instance on this host."""
+    """The outcome of one round of inner steps for one instance on this host."""
 
     samples: int
     tokens: int
@@ -82,11 +83,11 @@ class InnerResult:
     seconds: float
     half_batch: HalfBatchStatistics | None
     micro_batch_limit: int
-    """Samples of one pass that each device holds now; smaller than before after an out-of-memory."""
+    """Samples per pass that each device holds now; lower than before after an out-of-memory error."""
     has_diverged: bool = False
-    """The loss or a parameter is not finite, or far beyond that of any model: there is no pseudo-gradient."""
+    """The loss or a parameter is not finite, or far larger than in any model, so there is no pseudo-gradient."""
     devices: tuple[str, ...] = ()
-    """Of this machine, that did them, by name."""
+    """Names of the devices of this machine that did the steps."""
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -110,18 +111,18 @@ class Received:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
-    """`next_deadline` has passed."""
+    """The time of `next_deadline` has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransitionApplied:
-    """Ways back, forks and merges before `round` are done."""
+    """The rewinds, forks and merges before `round` are done."""
 
     round: int
     missing: tuple[InstanceId, ...] = ()
-    """Instances that were to go back to a state that is not kept here."""
+    """Instances that were to be rewound to a state that this peer does not keep."""
     epoch: int = 0
-    """Of the job that ended: a peer drops ends of an earlier epoch than its own."""
+    """Epoch of the job that ended; a peer drops the ends of jobs of an earlier epoch than its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +135,7 @@ class InnerFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfAverage:
-    """About an average that the core asked for."""
+    """Base of the events about an average that the core asked for."""
 
     asked: Average | RepairAverage
 
@@ -153,29 +154,29 @@ class _OfAverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageDecided(_OfAverage):
-    """The attempt has all contributions, and what decides their coefficients. Should it fail now, a retry can complete it."""
+    """The attempt has all contributions and has fixed their coefficients; if it fails now, a retry can complete it."""
 
     decision: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageFinished(_OfAverage):
-    """The average lies in a scratch buffer; nothing was applied."""
+    """The average is in a scratch buffer; it is not applied yet."""
 
     digest: Digest
-    """The part of the result that every host must share; see `numerics/digest.py`."""
+    """Digest of the part of the result that all hosts must share; see `numerics/digest.py`."""
     contributors: tuple[PeerId, ...]
-    """The hosts that gave their pseudo-gradients, as the attempt had them, sorted."""
+    """Hosts whose pseudo-gradients the attempt had, sorted."""
     statistics: PseudoGradientStatistics | None
-    """Of the own pseudo-gradient as it was transmitted; zeros beside the average's norm for a host that only received. None for
-    an average that was fetched and has nothing of this host in it, or was made by a rule that sees all contributions."""
+    """Statistics of the own pseudo-gradient as it was transmitted; for a host that only received, all 0 except the norm of the
+    average. None for a fetched average without this host, and for one of a rule that sees all contributions."""
     left_out: tuple[PeerId, ...] = ()
-    """Those of the contributors whose pseudo-gradients the aggregation rule left out; the digest binds them."""
+    """Contributors whose pseudo-gradients the aggregation rule left out; the digest covers them."""
     bytes_sent: int = 0
-    """Until the result was here; slower members may be served afterwards."""
+    """Bytes sent until the result was here; slower members may be served afterwards."""
     bytes_received: int = 0
     upload_bytes_per_second: float = 0.0
-    """Throughput of the own uplink as the receivers measured it; 0 where it was not measured."""
+    """Throughput of the own uplink as the receivers measured it; 0 if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,11 +184,11 @@ class AverageFailed(_OfAverage):
     reason: str
     suspects: tuple[PeerId, ...] = ()
     because: PeerId | None = None
-    """The member whose report ended the attempt here, where it names no suspects."""
+    """The member whose report ended the attempt here, if there are no suspects."""
     upload_bytes_per_second: float = 0.0
-    """Throughput of the own uplink, where the others went on without this host because it still sent; else 0."""
+    """Throughput of the own uplink if the others went on without this host because it was still sending; else 0."""
     vector_bytes: int = 0
-    """Of the own pseudo-gradient as it travels, where the uplink was measured."""
+    """Size of the own pseudo-gradient on the wire, if the uplink was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +200,10 @@ class OuterApplied:
     digest: Digest
     state_digest: Digest
     is_refused: bool = False
-    """The step would have led to parameters that are not finite, or far beyond those of any model: nothing was changed."""
+    """Nothing was changed: the step would have led to parameters that are not finite, or far larger than those of any model."""
     epoch: int = 0
     seconds: float | None = None
-    """That the device took for it; None: all since it was asked to."""
+    """Time that the device took; None for all the time since the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,12 +211,12 @@ class Evaluated:
     instance: InstanceId
     round: int
     heldout_loss: float | None
-    """Nats per predicted token; None where the peer has nothing to evaluate on."""
+    """Nats per predicted token; None if the peer has nothing to evaluate on."""
     heldout_losses: tuple[float, ...] = ()
-    """On each data set of the mixture by itself, where instances have data of their own."""
+    """Losses on each data set of the mixture, if instances have data of their own."""
     epoch: int = 0
     seconds: float | None = None
-    """That the device took for it; None: all since it was asked to."""
+    """Time that the device took; None for all the time since the request."""
     state_digest: Digest | None = None
     """Root of the state, after the last plan only."""
 
@@ -225,11 +226,11 @@ class StepMeasured:
     instance: InstanceId
     round: int
     before: float
-    """Nats per predicted token."""
+    """Loss before the outer step, in nats per predicted token."""
     after: float
     epoch: int = 0
     seconds: float | None = None
-    """That the device took for it; None: all since it was asked to."""
+    """Time that the device took; None for all the time since the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,16 +244,16 @@ class Probed:
 class StateFetched:
     instance: InstanceId
     round: int
-    """The instance's state at the boundary before this round."""
+    """The boundary of the state is the one before this round."""
     digest: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateKept:
-    """A copy was made, and is served."""
+    """The snapshot that a `SnapshotState` asked for is made and is served."""
 
     instance: InstanceId
-    """The name of the copy."""
+    """Key under which the snapshot is served."""
     round: int
     digest: Digest
 
@@ -266,16 +267,16 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commanded:
-    """The user asks."""
+    """The user gives a command."""
 
     command: Command
     reason: str = "asked"
-    """The origin or reason of the command, for the event file."""
+    """Origin of or reason for the command, for the event file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateServed:
-    """`peer` has the instance's state at the boundary before `round`, at least a part of it from this peer."""
+    """`peer` has the instance's state at the boundary before `round`, and got at least a part of it from this peer."""
 
     instance: InstanceId
     round: int
@@ -302,11 +303,11 @@ class PeerBack:
 
 
 DeviceEnd = TransitionApplied | InnerFinished | OuterApplied | StepMeasured | Evaluated | Probed
-"""Ends of jobs that carry an epoch, a fencing token: a fast-forward or a reorg raises the peer's, and what the device was asked
-before then ends without consequence."""
+"""Ends of jobs that carry an epoch, a fencing token. A fast-forward or a reorg raises the peer's epoch, so that ends of jobs
+from before have no effect."""
 
 RoundEvent = InnerFinished | AverageDecided | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated
-"""About one round of one instance."""
+"""Events about one round of one instance."""
 
 Event = (
     RoundEvent
@@ -338,9 +339,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broadcast:
-    """To every peer of the roster that the shell can reach; gossip, not a promise.
+    """Send by gossip, without a guarantee, to every peer of the roster that the shell can reach.
 
-    A bare report travels only where the roster is fixed."""
+    A bare report travels only if the roster is fixed.
+    """
 
     message: WireMessage | Report
 
@@ -354,37 +356,37 @@ class Persist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """Go back where the guard ordered it, apply forks, then merges, at the boundary before `round`. Sources that are merged
-    away are dropped."""
+    """At the boundary before `round`, perform the rewinds that the guard ordered, then forks, then merges. Sources other than
+    the target of a merge are dropped."""
 
     round: int
     forks: tuple[Fork, ...]
     merges: tuple[Merge, ...]
     rewinds: tuple[tuple[InstanceId, Digest], ...] = ()
-    """Instances and the earlier states that they go back to."""
+    """Instances to rewind, and the earlier states that they go back to."""
     epoch: int = 0
-    """Of the peer when it asked; the event that ends the job repeats it."""
+    """The peer's epoch when it asked; the event that ends the job repeats it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropInstance:
-    """This peer hosts the instance no longer: free its memory, if it is still there."""
+    """This peer no longer hosts the instance: free its memory, if it is still there."""
 
     instance: InstanceId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardRound:
-    """Forget unfinished work: inner steps of the instance end after the present one, and its local parameters return to the
-    outer parameters, if it is here. No `InnerFinished` comes of them, unless it is on its way already."""
+    """Give up unfinished inner steps of the instance after the present step, and reset its local parameters to the outer
+    parameters, if it is here. They cause no `InnerFinished`, except one that is on its way already."""
 
     instance: InstanceId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndInner:
-    """End the inner steps of this round early, after the present one and not before `least_steps` of them. `InnerFinished`
-    comes with those that are done."""
+    """End the inner steps of this round early, after the present one but not before `least_steps`. `InnerFinished` reports
+    those that are done."""
 
     instance: InstanceId
     round: int
@@ -393,20 +395,20 @@ class EndInner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInner:
-    """Train: H inner steps of one instance from its outer parameters, as they are when it begins."""
+    """Run H inner steps of one instance, from its outer parameters as they are when the job begins."""
 
     round: int
     plan: InstancePlan
     share: HostShare
     progress_start: float
-    """Part of the run behind the first inner step, in [0, 1]."""
+    """Part of the run that lies before the first inner step, in [0, 1]."""
     progress_end: float
     learning_rate_factor: float = 1.0
-    """Times the rate of the configuration's schedule."""
+    """Factor on the learning rate of the configuration's schedule."""
     is_ahead: bool = False
-    """The outer step of the round before is still to come, and leaves the local parameters alone."""
+    """The outer step of the round before is still to come; it must not change the local parameters."""
     together: tuple[InstanceId, ...] = ()
-    """All instances that the plan gives this peer to train in the round, this one among them: its devices are dealt to them."""
+    """All instances that this peer trains in the round, including this one; its devices are distributed among them."""
     epoch: int = 0
 
 
@@ -417,14 +419,14 @@ class ApplyOuter:
     instance: InstanceId
     round: int
     keeps_own: bool = False
-    """The own pseudo-gradient is not in it, and becomes part of the next one."""
+    """The average does not contain the own pseudo-gradient, which becomes part of the next one."""
     epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarryOver:
-    """The round is void: no outer step. Local parameters stay as they are, and the next pseudo-gradient spans this round, too.
-    Answered by `OuterApplied` with the digests of the unchanged state."""
+    """The round is void: there is no outer step, the local parameters stay, and the next pseudo-gradient spans this round, too.
+    `OuterApplied` answers with the digests of the unchanged state."""
 
     instance: InstanceId
     round: int
@@ -433,31 +435,31 @@ class CarryOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureStep:
-    """The loss before and after the outer step of `round`, on the same rows, drawn by `state`."""
+    """Measure the loss before and after the outer step of `round`, on the same rows, which are drawn by `state`."""
 
     instance: InstanceId
     round: int
     state: Digest
-    """After the step."""
+    """Root of the state after the step."""
     reads: tuple[InstanceId, ...] = ()
-    """As in the instance's plan: the rows are of the data that it trains on."""
+    """Own data sets of the instance, from its plan: the rows come from the data that it trains on."""
     epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Held-out loss of the outer parameters after `round`."""
+    """Measure the held-out loss of the outer parameters after `round`."""
 
     instance: InstanceId
     round: int
     is_final: bool = False
-    """The state is that of the end of the run: it is served to others, too."""
+    """The state is that of the end of the run, so it is served to others, too."""
     epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Measure the held-out loss of the sources and of the would-be merge, at the boundary after `round`."""
+    """Measure the held-out losses of the sources and of the merged point, at the boundary after `round`."""
 
     round: int
     merge: Merge
@@ -474,8 +476,8 @@ class FetchState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotState:
-    """Copy the instance's outer parameters and momentum to `copy`, if that is another name, and serve them under it as the
-    state at the boundary before `round`, until `ReleaseState`."""
+    """Serve a copy of the instance's outer parameters and momentum under the key `copy`, as its state at the boundary before
+    `round`, until `ReleaseState`. No copy is made if `copy` is the instance itself."""
 
     instance: InstanceId
     copy: InstanceId
@@ -484,7 +486,7 @@ class SnapshotState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseState:
-    """Serve the copy no longer, and free its memory if it is still here."""
+    """Stop serving the copy, and free its memory if it is still here."""
 
     instance: InstanceId
 
@@ -499,7 +501,7 @@ class SaveInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveCheckpoint:
-    """Complete the checkpoint at the boundary before `durable.round`: all of `durable.held` were saved before."""
+    """Complete the checkpoint at the boundary before `durable.round`; all of `durable.held` were saved before."""
 
     durable: Durable
 
@@ -510,16 +512,17 @@ class Stop:
     is_finished: bool
     """The run is complete; otherwise it can be resumed."""
     is_urgent: bool = False
-    """Work on the device is given up; what is to be saved is saved all the same."""
+    """Abandon work on the device; pending saves are still made."""
     error: str = ""
-    """Code of the error that ends the peer; empty where it ends in order."""
+    """Code of the error that ends the peer; empty for an orderly end."""
 
 
 DeviceJob = Transition | RunInner | ApplyOuter | CarryOver | MeasureStep | Evaluate | Probe
-"""Jobs whose end comes back as a `DeviceEnd`, with their epoch."""
+"""Jobs that end with a `DeviceEnd`, which repeats their epoch."""
 
 DeviceEffect = DeviceJob | DropInstance | DiscardRound | SnapshotState | ReleaseState | SaveInstance | SaveCheckpoint
-"""Performed by the thread of an instance's device, or by that of the last device that comes to it."""
+"""Effects that a device thread performs: that of the instance's device or, for several devices, that of the last one to
+arrive."""
 
 Effect = (
     DeviceEffect
@@ -545,10 +548,10 @@ class Decided:
 
     plan: RoundPlan
     reports: tuple[Report, ...] = ()
-    """Those it was decided from, where they are known."""
+    """The reports from which it was made, if they are known."""
     decrees: tuple[Decree, ...] = ()
     """Statements of signers and evidence that the plan carries."""
 
 
 Outcome = Decided | Reorg | PeerGone | PeerBack | ReportHeard | Effect
-"""Outcomes of the agreement: facts for the peer, and effects that keep their place among them."""
+"""Outcomes of the agreement: facts for the peer, interleaved in order with effects."""

@@ -1,9 +1,9 @@
-"""Seats of an open run for members that have shown nothing yet. Pure functions of the plan.
+"""First seats: those of members of an open run that have not reported yet. Pure functions of the plan.
 
-Names cost nothing there, so a plan seats few of them: with it there are no more such members than members that have reported,
-or `FIRST_SEATS`. One that still has not reported after some rounds keeps its seat only as long as no other newcomer needs it:
-else a few names would keep all others out. Former members that served their probation are not counted, nor are seats that end
-with the plan.
+Identities cost nothing in an open run, so a plan seats few members without a report: at most `FIRST_SEATS` or, if that is more,
+as many as have reported. After some rounds such a member keeps its seat only until another newcomer needs it; otherwise a few
+identities would keep all others out. Former members that served their probation are not counted, nor are seats that end with
+the plan.
 """
 
 from collections.abc import Collection, Iterable
@@ -16,18 +16,19 @@ from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import PeerId
 
 FIRST_SEATS = 8
-"""Seats without a first report that an open run has room for, however few its members are."""
+"""First seats that an open run has at least, however few its members are."""
 FIRST_SEAT_ROUNDS = 4
-"""After this many rounds without a report such a seat goes to a newcomer that asks for it."""
+"""Rounds without a report after which a first seat goes to a newcomer that asks for it."""
 
 
 def served_before(parent: RoundPlan) -> frozenset[PeerId]:
-    """Former members that need no first seat in the plan after `parent`."""
+    """Return the former members, which need no first seat in the plan after `parent`."""
     return frozenset(former.peer for former in parent.former)
 
 
 def free_first_seats(parent: RoundPlan, gone: Collection[PeerId]) -> int:
-    """How many newcomers the plan after `parent`, without `gone`, may seat: with those for which others have to go."""
+    """Return how many newcomers the plan after `parent` may seat if it drops `gone`, including newcomers that displace
+    others."""
     if parent.is_ticketed:
         return MAX_JOINS
     staying = [seat for seat in parent.roster if seat.peer not in gone]
@@ -35,8 +36,8 @@ def free_first_seats(parent: RoundPlan, gone: Collection[PeerId]) -> int:
 
 
 def displaced(staying: Collection[RosterEntry], joined: Iterable[PeerId], parent: RoundPlan) -> frozenset[PeerId]:
-    """Those of the members that would stay in the plan after `parent` whose first seats go to the ones that join: of the
-    silent the longest silent, among equals by lot."""
+    """Return the members that would stay in the plan after `parent` but lose their first seats to those that join: the members
+    that have been silent longest, in an order by lot among equals."""
     if parent.is_ticketed:
         return frozenset()
     lacking = max(0, len(frozenset(joined) - served_before(parent)) - max(0, _room(staying, parent)))
@@ -54,6 +55,6 @@ def _lapsed(staying: Iterable[RosterEntry], parent: RoundPlan) -> list[RosterEnt
 
 
 def _room(staying: Collection[RosterEntry], parent: RoundPlan) -> int:
-    """First seats that nobody has; negative where more have one than there are by now."""
+    """Return how many first seats are free; negative if more are taken than the plan has by now."""
     num_silent = len(_silent(staying, parent))
     return max(FIRST_SEATS, len(staying) - num_silent) - num_silent

@@ -1,4 +1,4 @@
-"""Scalars about gradients and pseudo-gradients: what hosts measure and report, what plans pool, and which tests ask for it.
+"""Scalars about gradients and pseudo-gradients: what hosts measure and report, what plans pool, and the tests that use them.
 
 The estimators of method sections 3.3, 4.1 and 4.2 are arithmetic on inner products, which hosts take of halves of a batch.
 """
@@ -10,7 +10,7 @@ from typing import Literal
 from adloco_p2p.core.model.scalars import Count, Finite, NonNegative, PositiveCount, within_scalars
 
 BatchTest = Literal["constant", "schedule", "norm", "inner_product", "augmented"]
-"""Names of the conditions on a batch; `core/planning/batch_sizing.py` has the demand of each."""
+"""Names of the conditions on a batch; `core/planning/batch_sizing.py` computes the batch that each asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +65,15 @@ class NoiseSample:
 
 
 def noise_from_products(products: Sequence[Sequence[float]], samples: Sequence[int]) -> HalfBatchStatistics:
-    """Of one step, from the inner products [M][M] of M >= 2 mean gradients, of `samples[m]` samples each, at a common point."""
+    """Return the statistics of one step from the inner products [M][M] of M >= 2 mean gradients at a common point; gradient m
+    is the mean over `samples[m]` samples."""
     num_groups, total = len(samples), sum(samples)
     assert num_groups >= 2 and all(count >= 1 for count in samples), samples
     # <g_m, gbar>, and norm2(gbar) as its weighted mean
     ips = [sum(b * g for b, g in zip(samples, row, strict=True)) / total for row in products]
     mean_sqnorm = max(0.0, sum(b * ip for b, ip in zip(samples, ips, strict=True)) / total)
     norms = [products[m][m] for m in range(num_groups)]
-    # sum of b_m norm2(g_m - gbar), which is 4.1's difference of sums
+    # the sum of b_m norm2(g_m - gbar), which is the difference of sums of method section 4.1
     trace = sum(b * (norm - 2 * ip + mean_sqnorm) for b, norm, ip in zip(samples, norms, ips, strict=True)) / (num_groups - 1)
     trace = max(0.0, trace)
     inner_variance = sum(b * (ip - mean_sqnorm) ** 2 for b, ip in zip(samples, ips, strict=True)) / (num_groups - 1)
@@ -98,7 +99,7 @@ def half_batch_statistics(steps: Sequence[tuple[Sequence[float], tuple[int, int]
         return None
     noises = []
     for (norm_first, cross, norm_second), (count_first, count_second) in steps:
-        # the parts are sums over samples divided by the whole batch; the groups' own means are larger
+        # each part is a sum over its samples divided by the whole batch, so the mean of its group is larger
         batch = count_first + count_second
         up_first, up_second = batch / count_first, batch / count_second
         products = (

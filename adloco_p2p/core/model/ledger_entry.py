@@ -30,24 +30,24 @@ class SignedReport:
 
 
 MAX_REASON = 200
-"""Characters of the reason of a ban."""
+"""Most characters in the reason of a statement."""
 
 # --- admission -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """Permission to take a seat for any peer that signs with this key. Made by a signer of the run. The private part of the key
-    travels in a join link; the rest of an invitation is public."""
+    """A signer's permission for any peer that signs with this key to take a seat. The private part of the key travels in a join
+    link; the rest of an invitation is public."""
 
     run: Digest
     signer: PeerId
     key: PeerId
     """The public part of the key, in the form of a peer id."""
     seats: Annotated[int, Ge(1), Le(MAX_ROSTER)]
-    """Peers that it lets in, over the whole run."""
+    """Peers that the invitation lets in, over the whole run."""
     last_round: Count
-    """The last plan that may admit by it."""
+    """Round of the last plan that may admit a peer by this invitation."""
     signature: Signature
 
     @property
@@ -57,7 +57,7 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """An invitation, made out to one peer by its key."""
+    """An invitation made out to one peer, signed with the invitation's key."""
 
     invitation: Invitation
     signature: Signature
@@ -68,10 +68,11 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofOfWork:
-    """A nonce that a newcomer found for its own identity, where a seat costs computing: `core/ledger/proof_of_work.py`."""
+    """A nonce that a newcomer found for its own identity, in a run where a seat costs computing; see
+    `core/ledger/proof_of_work.py`."""
 
     round: Count
-    """Of the plan that it was found for."""
+    """Round of the plan for which the nonce was found."""
     nonce: Count
 
 
@@ -86,14 +87,15 @@ class Statement:
     run: Digest
     signer: PeerId
     serial: Count
-    """Distinguishes two equal statements of a signer; of two in one plan the higher one is the later."""
+    """Distinguishes equal statements of a signer; of two statements in one plan, the one with the higher serial is the
+    later."""
     action: Action
     subject: Annotated[PeerId, Predicate(is_printable)] = NOBODY
-    """The peer; for `revoke` the key of the invitation; empty where it is about the run."""
+    """The peer or, for `revoke`, the key of the invitation; empty for a statement about the run."""
     round: Count = 0
-    """For `stop` the last round; for `pause` and `change` the first one."""
+    """The last round for `stop`; the first one for `pause` and `change`."""
     settings: Settings | None = None
-    """For `change`."""
+    """The new settings, for `change` only."""
     reason: Annotated[str, MaxLen(MAX_REASON)] = ""
     signature: Signature
 
@@ -111,7 +113,7 @@ PledgeKind = Literal["contribution", "products", "reduction"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pledge:
-    """A host's pledge about one attempt at an average. An honest peer signs one of each kind under a key, ever."""
+    """A host's pledge about one attempt at an average. An honest peer signs at most one of each kind under a key."""
 
     kind: PledgeKind
     """contribution: the root of the host's encoded parts, before anything is reduced. products: the inner products that a
@@ -119,9 +121,9 @@ class Pledge:
     peer: PeerId
     plan: HexDigest
     round: Count
-    """Of that plan."""
+    """Round of that plan."""
     key: HexDigest
-    """Of the attempt: instance, number and members are in it."""
+    """Key of the attempt; it depends on the instance, the number of the attempt and its members."""
     content: HexDigest
     signature: Signature
 
@@ -131,13 +133,13 @@ class Pledge:
 
 
 class _Ban:
-    """What evidence has in common with a signer's statement that bans."""
+    """Base of evidence: the interface that it shares with a signer's statement that bans."""
 
     __slots__ = ()
 
     @property
     def about(self) -> Pledge:
-        """The round and the plan that the evidence is about, and the peer that it bans."""
+        """A pledge that names the round, the plan and the peer that the evidence is about."""
         raise NotImplementedError
 
     @property
@@ -150,17 +152,18 @@ class _Ban:
 
     @property
     def serial(self) -> int:
-        """Before every statement of a signer, so that an `unban` in the same plan counts as the later one."""
+        """Sorts evidence before every statement of a signer, so that an `unban` in the same plan counts as the later one."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Equivocation(_Ban):
-    """Evidence: two pledges of one peer that exclude each other. It bans as a signer's statement does; anybody can check it."""
+    """Evidence of two pledges of one peer that exclude each other. It bans like a signer's statement, and anybody can check
+    it."""
 
     first: Pledge
     second: Pledge
-    """The one with the greater content."""
+    """The pledge with the greater content."""
 
     @property
     def about(self) -> Pledge:
@@ -176,32 +179,33 @@ MAX_SLICE_TEXT, MAX_WAY_TEXT = 1 << 13, 1 << 11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenSlice:
-    """A few values of a vector as they were encoded, and the proof that they are in it; see `hash_tree.py`."""
+    """A few encoded values of a vector, and the proof that they are in it; see `hash_tree.py`."""
 
     data: Annotated[str, MaxLen(MAX_SLICE_TEXT)]
-    """Base64."""
+    """The encoded values in base64."""
     to_shard: Annotated[str, MaxLen(MAX_WAY_TEXT)]
-    """Base64: from the slice to the root of its shard."""
+    """Path from the slice to the root of its shard, in base64."""
     to_root: Annotated[str, MaxLen(MAX_WAY_TEXT)] = ""
-    """Base64: of a contribution, from the shard, under the name of its reducer, to the root."""
+    """For a contribution: path from the shard, hashed with the name of its reducer, to the root; in base64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class WrongSum(_Ban):
-    """Evidence: by its own receipt a reducer made values that do not follow from the contributions and coefficients that the
-    receipt names. A few values are enough, so the evidence is short and anybody can make them again."""
+    """Evidence that a reducer made values which do not follow from the contributions and coefficients that its own receipt
+    names. A few values are enough, so the evidence is short and anybody can recompute them."""
 
     receipt: Pledge
     sent_codec: Annotated[int, Ge(0), Le(255)]
     mean_codec: Annotated[int, Ge(0), Le(255)]
     """Codes of the codecs of contributions and of means."""
     roots: Annotated[tuple[HexDigest, ...], MaxLen(MAX_HOSTS)]
-    """The commitments of the contributors, in the order of summation."""
+    """Roots that the contributors committed to, in the order of summation."""
     coefficients: Annotated[tuple[Annotated[float, Ge(0)], ...], MaxLen(MAX_HOSTS)]
     divisors: Annotated[tuple[Annotated[float, Ge(0)], ...], MaxLen(MAX_HOSTS)] = ()
-    """As `Decision.divisors`: of each contribution, where every value is divided by the sum of those that name it."""
+    """As `Decision.divisors`: the divisor of each contribution, if every value is divided by the sum over those that name
+    it."""
     first: Count
-    """Index of the first of the values in the vector."""
+    """Index in the vector of the first of the values."""
     inputs: Annotated[tuple[ProvenSlice, ...], MaxLen(MAX_HOSTS)]
     """The values in each contribution whose coefficient is not 0."""
     result: ProvenSlice
@@ -217,36 +221,36 @@ class WrongSum(_Ban):
 
 
 MAX_EVIDENCE_BYTES = 1 << 17
-"""Canonical bytes of a wrong sum; a plan carries one, so that it fits into a message."""
+"""Most canonical bytes of a wrong sum. A plan carries one, so that it fits into a message."""
 
 
 def inputs_digest(
     sent_codec: int, mean_codec: int, roots: Sequence[str], coefficients: Sequence[float], divisors: Sequence[float] = ()
 ) -> Digest:
-    """The inputs of an average: contributions, the coefficient of each, its divisor where there is one, and how they and the
-    average are encoded."""
+    """Return the digest of an average's inputs: the contributions, their coefficients, their divisors if any, and the codecs of
+    the contributions and of the average."""
     head, factors = struct.pack("<BBH", sent_codec, mean_codec, len(roots)), (*coefficients, *divisors)
     data = bytes.fromhex("".join(roots)) + struct.pack(f"<{len(factors)}d", *factors)
     return Digest(hashlib.sha256(head + data).hexdigest())
 
 
 def receipt_content(inputs: Digest, shard: bytes) -> Digest:
-    """The content of a reducer's receipt: from these inputs it made the parts under this root."""
+    """Return the content of a reducer's receipt: the inputs, and the root of the parts that it made from them."""
     return Digest(hashlib.sha256(bytes.fromhex(inputs) + shard).hexdigest())
 
 
 Evidence = Equivocation | WrongSum
 Decree = Statement | Evidence
-"""A decree takes or gives back a seat: a signer's statement, or evidence."""
+"""A signer's statement or evidence, which takes a seat or gives one back."""
 MAX_STATEMENTS = 16
-"""Decrees that one plan carries."""
+"""Most decrees that one plan carries."""
 
 # --- membership ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A peer that is not on the roster asks to be; repeated with every heartbeat until it is."""
+    """The request of a peer for a seat on the roster, repeated with every heartbeat until it has one."""
 
     peer: PeerId
     run: Digest
@@ -254,9 +258,9 @@ class JoinRequest:
     beat: Count
     """The peer's heartbeat count; a request with a higher count replaces one with a lower."""
     round: Count
-    """Of the newest plan that the peer had: an old request, which anybody may have kept, gives no seat later."""
+    """Round of the newest plan that the peer had, so that an old request, which anybody may have kept, gives no seat later."""
     ticket: Ticket | ProofOfWork | None = None
-    """Of a newcomer, where the run asks for one: by invitation, or for computing."""
+    """What a newcomer shows if the run asks for it: an invitation, or a proof of work."""
     signature: Signature
 
     @property
@@ -265,31 +269,31 @@ class JoinRequest:
 
 
 JOIN_ROUNDS = 16
-"""A join request counts up to this many rounds after the plan that its peer had; it is made anew with every heartbeat."""
+"""A join request counts up to this many rounds after the newest plan that its peer had."""
 MAX_JOINS = 64
-"""Newcomers that one plan admits."""
+"""Most newcomers that one plan admits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Value:
-    """The inputs of a plan, and the plan that the rule makes of them."""
+    """The inputs of a plan, and the digest of the plan that the rule makes of them."""
 
     round: Count
-    """Of the resulting plan; the reports are of `round - 2`."""
+    """Round of the resulting plan; the reports are of `round - 2`."""
     parent: Digest
     reports: Annotated[tuple[Digest, ...], MaxLen(MAX_ROSTER)]
     """Digests of signed reports, in the order of the reporters."""
     joined: Annotated[tuple[JoinRequest, ...], MaxLen(MAX_JOINS)]
-    """Sorted by peer."""
+    """Join requests that the plan grants, sorted by peer."""
     departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
-    """Sorted."""
+    """Members that lose their seats, sorted."""
     plan: Digest
     statements: Annotated[tuple[Decree, ...], MaxLen(MAX_STATEMENTS)] = ()
-    """Sorted by serial, then by digest."""
+    """Decrees that the plan carries, sorted by serial, then by digest."""
 
 
 MAX_VALUE_BYTES = 1 << 20
-"""Canonical bytes: more than the largest value that can be valid, of 4,096 seats and all decrees that a plan carries."""
+"""Most canonical bytes of a value: more than the largest valid one, of 4,096 seats and all decrees that a plan carries."""
 
 
 # --- the ledger ------------------------------------------------------------------------------------------------------
@@ -302,29 +306,29 @@ class LedgerEntry:
     plan: RoundPlan
     value: Value
     reports: Annotated[tuple[SignedReport, ...], MaxLen(MAX_ROSTER)]
-    """In the order of `value.reports`."""
+    """Reports in the order of `value.reports`."""
     certificate: Certificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reorg:
-    """A longer history was found and replaces the own one. Training of this side since the fork is merged in; see
+    """A better history was found and replaces the own one. The training on this side since the fork is merged in; see
     `core/planning/branch_merge.py`."""
 
     fork: RoundPlan
-    """The last plan that both have."""
+    """The last plan that both histories have."""
     lost: tuple[LedgerEntry, ...]
     won: tuple[LedgerEntry, ...]
 
 
 MAX_ENTRIES = 128
-"""Ledger entries in one message."""
+"""Most ledger entries in one message."""
 Sign = Callable[[bytes], str]
 Verify = Callable[[PeerId, bytes, str], bool]
 
 
 def payload(kind: str, *parts: object) -> bytes:
-    """The bytes that are signed: the kind, then the content."""
+    """Return the bytes to sign: the kind, then the content."""
     return canonical.encode((kind, *parts))
 
 
@@ -339,14 +343,14 @@ class Head:
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        """Of two histories between which the electors are undecided the higher rank wins: more proven samples, then more
+        """Order of two histories between which the electors are undecided; the higher rank wins: more proven samples, then more
         rounds, then the digest (`core/ledger/fork_choice.py`)."""
         return self.samples, self.round, self.digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """A vote for one value as the successor of its parent. A peer votes for one value per parent, in its whole life."""
+    """A vote for one value as the successor of its parent. A peer votes for at most one value per parent, ever."""
 
     peer: PeerId
     parent: Digest
@@ -354,7 +358,7 @@ class Vote:
     absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
     value: Digest
     abstains: bool
-    """The peer gave its vote to another value before a partition; it stands aside and is not counted."""
+    """The peer voted for another value before a partition, so it stands aside and is not counted."""
     signature: Signature
 
     @property
@@ -363,8 +367,8 @@ class Vote:
 
 
 def cast_payloads(certificate: Certificate, *, parent: Digest, value: Digest) -> Iterator[bytes]:
-    """The content that the peer of each vote of the certificate signed, if it is one for this value: `Vote.payload`. The common
-    part, among it the names of the absent, is encoded once."""
+    """For each vote of a certificate for this value, yield the bytes that its peer must have signed (`Vote.payload`). The
+    common part, including the absent peers, is encoded only once."""
     common = canonical.encode((parent, certificate.ballot, certificate.absent, value))[1:-1]
     for cast in certificate.votes:
         yield b'["vote",%s,%s,%s]' % (canonical.encode(cast.peer), common, canonical.encode(cast.abstains))

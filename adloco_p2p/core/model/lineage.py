@@ -1,4 +1,4 @@
-"""How instances become several and one again: forks, merges, and the verdict on a possible merge."""
+"""How instances fork and merge, and the verdict on a possible merge."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from adloco_p2p.core.model.scalars import MAX_INSTANCES, Fraction, InstanceId, N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeVerdict:
-    """Held-out losses of the sources of a possible merge and of the merged point, nats per token."""
+    """Held-out losses of the sources of a possible merge and of the merged point, in nats per token."""
 
     sources: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)]
     target: InstanceId
@@ -30,18 +30,19 @@ class Fork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """Instances that become one. The target is one of the sources and keeps its id; a weight of 0 ends a source without
-    taking anything from it. A source may be a branch state, by its key. A probe has the same form and only measures."""
+    """Instances that become one. The target is one of the sources and keeps its id; a weight of 0 ends a source without taking
+    anything from it. A source may be a branch state, named by its key. A probe has the same form, but only measures."""
 
     sources: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)]
     target: InstanceId
     weights: Annotated[tuple[Fraction, ...], MaxLen(MAX_INSTANCES)]
-    """One per source, summing to one."""
+    """One weight per source; they sum to one."""
     reason: Text
 
 
 def normalized(amounts: Sequence[float], *, survivor: int) -> tuple[float, ...]:
-    """Weights that sum to one; where all amounts are zero, the survivor (an index) as it is."""
+    """Return weights that sum to one, proportional to the amounts; if all amounts are zero, `survivor` (an index) gets all the
+    weight."""
     total = fsum(amounts)
     if total <= 0.0:
         return tuple(1.0 if index == survivor else 0.0 for index in range(len(amounts)))

@@ -1,5 +1,5 @@
-"""Peers drawn by lot: the hosts that measure an outer step, those that look at a contribution to it, and the peer that scores
-the model on tasks."""
+"""Draws by lot: the hosts that measure an outer step, those that look at a contribution to it, and the peer that scores the
+model on tasks."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -11,34 +11,36 @@ from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 PAIR = 2
-"""An evaluator and a confirmer, whose losses count only where they agree."""
+"""Measurers of a step: an evaluator and a confirmer, whose losses count only if they agree."""
 PAIRS_AFTER_DISPUTE = 2
-"""This many pairs measure the next step after one on which a pair did not agree: one of it may have lied."""
+"""Pairs that measure the step after one on which a pair disagreed, because one of that pair may have lied."""
 LEAST_FULL = ASSESSORS + 2
-"""Full members that had work in an instance whose contributions are looked at: a subject, its assessors, and one to compare
-with."""
+"""Full members that an instance needs at work for a look: a subject, its assessors, and one more to compare with."""
 
 
 def measurers(state: Digest, workers: Collection[PeerId], roster: Sequence[RosterEntry], *, count: int) -> tuple[PeerId, ...]:
-    """Up to `count` of the hosts that had work, of the full members alone where there are any: those of least hash.
+    """Return up to `count` of the hosts that had work, those with the least hashes; only full members are drawn if there are
+    any.
 
-    `state` is that after the outer step, which follows from the committed average: contributors are bound before it exists.
+    `state` is that after the outer step. It follows from the committed average, so contributors are bound before it exists.
     """
     full = [entry.peer for entry in roster if entry.peer in workers and not entry.probation]
     return tuple(sorted(full or workers, key=lambda peer: lot(state, peer))[:count])
 
 
 def is_assessed(round: int, *, every: int) -> bool:
-    """Whether a contribution to the average of the round is looked at. None is in the first: the learning rate begins at 0."""
+    """Return whether a contribution to the average of the round is looked at. The first round is left out because the learning
+    rate begins at 0."""
     return every > 0 and round > 0 and round % every == 0
 
 
 def drawn_look(state: Digest, plan: InstancePlan, roster: Sequence[RosterEntry], *, round: int) -> Look | None:
-    """The contributor to the average of `round` that is looked at, and its assessors, full members that had work; None where
-    there are too few. A contribution of several rounds is not looked at: the plan of the last one names a part of its rows.
+    """Draw the contributor to the average of `round` that is looked at, and its assessors, which are full members that had
+    work. None if there are too few. A contribution that spans several rounds is not looked at, because the plan of the last one
+    names only a part of its rows.
 
-    `plan` is the instance in the plan after that of the round, whose roster this is. `state` is that after the outer step, as
-    for the measurers: contributors are bound before it exists. Two peers in client mode cannot fetch from each other.
+    `plan` is the instance's plan after that of the round, `roster` the roster of that plan, and `state` the state after the
+    outer step, as for `measurers`. The draw respects that two peers in client mode cannot fetch from each other.
     """
     seats = {entry.peer: entry for entry in roster}
     workers = [share for share in plan.hosts if share.place_before is not None and share.had_work(round)]
@@ -56,9 +58,9 @@ def drawn_look(state: Digest, plan: InstancePlan, roster: Sequence[RosterEntry],
 
 
 def task_scorer(plan: RoundPlan, *, period_rounds: int) -> PeerId | None:
-    """The full member that scores the model on the run's tasks after the round, of those that report that they can; none in a
-    round without scoring (`period_rounds` 0: all of them). Nobody can choose the lot: it is of the run, the round and the
-    peer."""
+    """Draw the full member that scores the model on the run's tasks after the round, among those that report that they can.
+    None in a round without scoring; with `period_rounds` 0, in every round. Nobody can influence the lot: it depends on the
+    run, the round and the peer."""
     if not period_rounds or (plan.round + 1) % period_rounds:
         return None
     able = [
@@ -70,5 +72,5 @@ def task_scorer(plan: RoundPlan, *, period_rounds: int) -> PeerId | None:
 
 
 def lot(of: str, peer: PeerId) -> bytes:
-    """The peer's draw in the lottery of this name: the least wins."""
+    """Return the peer's draw in the lottery named `of`; the least draw wins."""
     return hashlib.sha256(f"{of}:{peer}".encode()).digest()

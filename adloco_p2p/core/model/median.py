@@ -1,13 +1,13 @@
-"""The weighted median that every host must find alike: by comparisons and sums, of Python floats."""
+"""The weighted median, by comparisons and sums of Python floats only, so that every host finds the same."""
 
 from collections.abc import Sequence
 
 
 def upper_weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The least of `values` [n] such that it and those below it weigh more than half. Raises ValueError where no weight is
-    positive.
+    """Return the least of `values` [n] such that it and those below it have more than half of the weight. Raises ValueError if
+    no weight is positive.
 
-    Hosts of less than half of the weight cannot push it outside of what the other hosts show.
+    Hosts with less than half of the weight cannot push it outside the range of the other hosts' values.
     """
     total, below = sum(weights), 0.0
     for value, weight in sorted(zip(values, weights, strict=True)):

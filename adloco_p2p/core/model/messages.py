@@ -1,6 +1,6 @@
 """The messages of membership, consensus and averaging, and the journal records that precede them.
 
-The shell proves who the SENDER of a message is. Content that others pass on (reports, join requests, leaves, proposals,
+The shell proves the identity of a message's SENDER. Content that others pass on (reports, join requests, leaves, proposals,
 votes) carries the signature of its author as well. All values are frozen and have one canonical form.
 """
 
@@ -27,21 +27,21 @@ from adloco_p2p.core.model.ledger_entry import (
 from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, InstanceId, PeerId, PositiveCount
 
 MAX_HEARD = 128
-"""Beats that one heartbeat passes on: leases are longer in a swarm of more peers, since news takes longer there."""
+"""Most beats in a heartbeat. In a swarm of more peers news takes longer, so leases are longer there."""
 MAX_PASSED_ON = 16
-"""Join requests, leaves, and incarnations that one heartbeat passes on, each."""
+"""Most join requests, most leaves, and most incarnations that one heartbeat passes on."""
 MAX_ENTRY_BYTES = 48 << 20
-"""Canonical bytes of a ledger entry: more than the largest that can be valid, of 4,096 seats with 256 hosts of each of 64
+"""Most canonical bytes of a ledger entry: more than the largest valid one, of 4,096 seats with 256 hosts of each of 64
 instances."""
 MAX_MESSAGE_BYTES = MAX_ENTRY_BYTES + (64 << 10)
-"""Canonical bytes of any message: one that holds the largest entry."""
+"""Most canonical bytes of any message: room for the largest entry."""
 MAX_LOCATOR = 80
-"""Digests by which two peers find where their ledgers part."""
+"""Most digests in a block locator, by which two peers find where their ledgers part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """A peer's announcement of its newest incarnation: others may report beats of this one, and of no other."""
+    """A peer's announcement of its newest incarnation; others may report beats of this one only."""
 
     peer: PeerId
     run: Digest
@@ -55,7 +55,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """A peer's announcement that it leaves. A higher beat of the same peer takes it back."""
+    """A peer's announcement that it leaves. A higher beat of the same peer revokes it."""
 
     peer: PeerId
     run: Digest
@@ -69,29 +69,30 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A peer's sign of life, with the beats that it has learned. Sent to a few peers per period, of the same size in any large
-    swarm."""
+    """A peer's sign of life, with the beats of others that it has learned. It goes to a few peers per period, and its size no
+    longer grows once a swarm is large."""
 
     beat: Count
     roster: Digest
-    """The plan whose roster gives the order of `heard`."""
+    """Digest of the plan whose roster gives the order of `heard`."""
     heard: Annotated[tuple[Count, ...], MaxLen(MAX_HEARD)]
-    """Highest beat learned of each peer of that roster, 0 where none; of a large one, of those in a row that was drawn, ..."""
+    """Highest beat learned of each peer of that roster, 0 for none; for a large roster, of a drawn run of consecutive peers
+    only."""
     head: Head
     have: Annotated[int, Ge(0), Lt(1 << MAX_ROSTER)]
     """The peers whose reports for the next plan the sender holds: one bit per peer of the roster of their round, lowest
     first."""
     heard_from: Annotated[int, Ge(0), Lt(MAX_ROSTER)] = 0
-    """... which begins at this place and goes on at the first one after the last."""
+    """Place in the roster at which `heard` begins; after the last peer it wraps around to the first."""
     joins: Annotated[tuple[JoinRequest, ...], MaxLen(MAX_PASSED_ON)] = ()
     leaves: Annotated[tuple[Leave, ...], MaxLen(MAX_PASSED_ON)] = ()
     lives: Annotated[tuple[Life, ...], MaxLen(MAX_PASSED_ON)] = ()
-    """Of members: the sender's own first, then those that it learned lately."""
+    """Incarnations of members: the sender's own first, then those that it learned lately."""
     statements: Annotated[tuple[Decree, ...], MaxLen(MAX_STATEMENTS)] = ()
-    """Of signers, and evidence, that no plan carries yet."""
+    """Statements of signers and evidence that no plan carries yet."""
 
     def beats(self, roster: Sequence[PeerId]) -> list[tuple[PeerId, int]]:
-        """Its beats of the peers of its roster, sorted as in the plan."""
+        """Return the peers of `heard` with their beats; `roster` is that of the plan, in its order."""
         if not roster:
             return []
         start, heard = self.heard_from % len(roster), self.heard[: len(roster)]
@@ -101,7 +102,8 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """The question whether the target lives. The target answers with a heartbeat; others ask it and pass the answer on."""
+    """A question whether the target is alive. The target answers with a heartbeat; other peers ask it and pass the answer
+    on."""
 
     target: PeerId
     is_relayed: bool
@@ -109,8 +111,8 @@ class Ping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
-    """Request for a promise to accept no lower ballot, and for the value accepted so far. `absent` do not count in this
-    ballot."""
+    """Request for a promise to accept no lower ballot, and for the value accepted so far. The peers in `absent` do not count in
+    this ballot."""
 
     parent: Digest
     ballot: Ballot
@@ -122,24 +124,24 @@ class Promise:
     parent: Digest
     ballot: Ballot
     accepted: tuple[Ballot, Digest] | None
-    """The highest ballot whose value the sender accepted, and that value."""
+    """The highest ballot in which the sender accepted a value, and the digest of that value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The reason for which a ballot got nothing from the sender: it promised a higher one, or it has beats of `alive`, which
-    are not absent."""
+    """Why a ballot got nothing from the sender: it promised a higher ballot, or it has beats of peers that the ballot calls
+    absent."""
 
     parent: Digest
     ballot: Ballot
     promised: Ballot | None
     alive: Annotated[tuple[tuple[PeerId, Count], ...], MaxLen(MAX_ROSTER)]
-    """Peers and the newest beats by which they are alive."""
+    """Peers that are not absent, with their newest beats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The value that the proposer asks all to accept, as it did itself."""
+    """The value that the proposer has accepted itself and asks all others to accept."""
 
     ballot: Ballot
     absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
@@ -157,7 +159,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """The sender accepted this value in this ballot. Acks of a majority choose the value; none of them is a vote yet."""
+    """The sender accepted this value in this ballot. Acks of a majority choose the value; an ack is not a vote."""
 
     parent: Digest
     ballot: Ballot
@@ -166,7 +168,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Sent by the proposer of a large swarm once a majority accepted; small swarms receive the acks directly."""
+    """Notice from the proposer of a large swarm that a majority accepted; small swarms send the acks to everybody."""
 
     parent: Digest
     ballot: Ballot
@@ -180,7 +182,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Final:
-    """The proposer of a large swarm passes on the certificate; small swarms receive the votes directly."""
+    """The certificate, passed on by the proposer of a large swarm; small swarms send the votes to everybody."""
 
     parent: Digest
     value: Digest
@@ -189,14 +191,15 @@ class Final:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    """Request for the missing pieces of this slot: a value, reports of a value, or of peers. Bits name them: digests would be
-    long."""
+    """Request for missing pieces of this slot: a value, reports of a value, or reports of peers. Reports are named by bits,
+    because digests would be long."""
 
     parent: Digest
     value: Digest | None = None
-    """The value that is asked for, ..."""
+    """The value that is asked for, or whose reports are."""
     lacking: Annotated[int, Ge(0), Lt(1 << MAX_ROSTER)] = 0
-    """... or, where any bit is set, those of its reports: one bit per report, in their order, lowest first."""
+    """If any bit is set, the reports of `value` that are asked for instead of it: one bit per report, in their order, lowest
+    first."""
     reporters: Annotated[int, Ge(0), Lt(1 << MAX_ROSTER)] = 0
     """Peers whose reports for the next plan are asked for, as in `Heartbeat.have`."""
 
@@ -212,8 +215,8 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullEntries:
-    """Request for the entries that follow the first of these digests that the receiver has. Newest first, thinning out towards
-    the first plan."""
+    """Request for the entries that follow the first of these digests that the receiver knows. The digests begin with the newest
+    and thin out towards the first plan."""
 
     locator: Annotated[tuple[Digest, ...], MaxLen(MAX_LOCATOR)]
 
@@ -229,18 +232,18 @@ Message = Heartbeat | Ping | Leave | SlotMessage | PullEntries | Entries
 
 Members = Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
 PartialSteps = Annotated[tuple[tuple[PeerId, PositiveCount], ...], MaxLen(MAX_HOSTS)]
-"""Members that contribute fewer inner steps than planned, in the order of the members, with these."""
+"""Members that contribute fewer inner steps than planned, with their numbers of steps, in the order of the members."""
 
 
 NO_AVERAGE = Digest("0" * 64)
-"""In place of an average's digest in a void vote."""
+"""Stands for an average's digest in a void vote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageDigest:
-    """The sender's statement that it took part in this average; its one vote of this round. A void vote has no contributors:
-    the sender holds none, and can get none. Without a signature it is no vote: the sender holds the average of others, and
-    passes their votes on, or, where it is void, only followed the void round."""
+    """A commit vote: the sender took part in this average, and votes once per round. A void vote has no contributors: the
+    sender holds no average and can get none. Without a signature it is no vote: the sender holds the average of others and
+    passes their votes on or, if it is void, only followed the void round."""
 
     instance: InstanceId
     round: Count
@@ -249,12 +252,12 @@ class AverageDigest:
     digest: HexDigest
     signature: Signature = ""
     is_answer: bool = False
-    """Sent because the receiver showed that it lacks it; asks for nothing itself."""
+    """The sender answers a receiver that showed that it lacks the vote; no answer is expected."""
     is_held: bool = True
-    """The sender can give the average, if it names one. False after a restart: the vote is in the journal, the average is lost.
-    The signature does not cover it."""
+    """The sender can serve the average, if the vote names one. False after a restart: the vote is in the journal, but the
+    average is lost. The signature does not cover this field."""
     backers: Annotated[tuple[tuple[PeerId, Signature], ...], MaxLen(MAX_HOSTS)] = ()
-    """Votes of others for the same average, that the sender passes on."""
+    """Commit votes of others for the same average, relayed by the sender."""
 
     @classmethod
     def void(cls, instance: InstanceId, round: int) -> "AverageDigest":
@@ -265,13 +268,13 @@ class AverageDigest:
         return not self.contributors
 
     def payload(self, plan: Digest, voter: PeerId) -> bytes:
-        """The signed content; `plan` is that of the round."""
+        """Return the signed content; `plan` is that of the round."""
         return payload("average", voter, plan, self.round, self.instance, self.attempt, self.contributors, self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
-    """The sender's attempt ended without a result; the named members did not answer. A sender that names itself will not
+    """The sender's attempt ended without a result, and the named members did not answer. A sender that names itself will not
     contribute. See `core/averaging/failed_attempts.py`."""
 
     instance: InstanceId
@@ -279,19 +282,20 @@ class AttemptFailed:
     attempt: Count
     suspects: Members
     because: PeerId | None = None
-    """The member whose report ended the attempt here, where the sender has no suspects of its own."""
+    """The member whose report ended the attempt here, if the sender has no suspects of its own."""
     is_question: bool = False
-    """The sender waits for an average of others: a receiver answers with its vote, or with its own refusal."""
+    """The sender waits for an average of others; a receiver answers with its vote, or with its own refusal."""
     decision: HexDigest | None = None
-    """Of an attempt in which the sender had all that decides the average: it can take part in a retry that completes that."""
+    """Decision of the failed attempt, if the sender had all that decides the average: it can take part in a retry that
+    completes it."""
     partial_steps: Count = 0
-    """The inner steps that the sender did and contributes, where it ended them early; 0: as many as planned. An attempt that
-    counts more ends, and the next one counts these."""
+    """Inner steps that the sender contributes, if it ended them early; 0 for as many as planned. An attempt that counts on more
+    ends, and the next one uses this number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStart:
-    """Request to average again, with these members. Members that wait in the attempt resend it; a member that has voted already
+    """Request to average again with these members. Members that wait in the attempt resend it; a member that has voted already
     answers with its vote."""
 
     instance: InstanceId
@@ -299,7 +303,7 @@ class AttemptStart:
     attempt: Count
     members: Members
     completes: HexDigest | None = None
-    """The decision of the attempt that this one completes: see `swarm/allreduce/completion.py`."""
+    """Decision of the attempt that this one completes; see `swarm/allreduce/completion.py`."""
     partial_steps: PartialSteps = ()
 
 
@@ -308,14 +312,14 @@ AveragingMessage = AverageDigest | AttemptFailed | AttemptStart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalClaim:
-    """The state with which a peer came to the end of the run, signed: the same for everybody."""
+    """A peer's signed claim of the state with which it came to the end of the run; every peer gets the same claim."""
 
     peer: PeerId
     plan: HexDigest
     state: HexDigest | None
-    """Root of the state; none where the peer hosts nothing."""
+    """Root of the state; None if the peer hosts nothing."""
     is_agreed: bool
-    """By its own word: a majority agreed on every step to this state."""
+    """The peer claims that a majority agreed on every step to this state."""
     signature: Signature = ""
 
     @property
@@ -328,20 +332,20 @@ class RunComplete:
     """The sender has carried out the last plan."""
 
     plan: HexDigest | None
-    """The last plan of the sender's history. None in an answer: the sender has not come to one yet, and may need the receiver
-    for that."""
+    """The last plan of the sender's history. None in an answer of a sender that has not come to a last plan yet, and may need
+    the receiver for that."""
     state: HexDigest | None = None
-    """Root of the final state that the sender holds; none where it hosts nothing."""
+    """Root of the final state that the sender holds; None if it hosts nothing."""
     claims: Annotated[tuple[FinalClaim, ...], MaxLen(2 * MAX_ROSTER)] = ()
-    """That of the sender, and those of others where the receiver may have counted others."""
+    """The sender's own claim, and the claims of others if the receiver may have counted other ones."""
     counted: HexDigest | None = None
     """Digest of all claims that the sender counts."""
     is_answer: bool = False
-    """An answer to the same message of the receiver; it asks for no answer itself."""
+    """The message answers a `RunComplete` of the receiver; no answer is expected."""
 
 
 WireMessage = Message | AveragingMessage | RunComplete
-"""All kinds of messages. A kind that is missing here cannot be sent: the type checker refuses it."""
+"""All kinds of messages. The type checker refuses to send any other kind."""
 MESSAGE_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(WireMessage)}
 """Messages by their names on the wire."""
 
@@ -364,7 +368,7 @@ class Promised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """With the reports, so that the value can be proposed again when no other peer has them."""
+    """An accepted value with its reports, so that it can be proposed again when no other peer has them."""
 
     ballot: Ballot
     value: Value
@@ -379,7 +383,7 @@ class Voted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitVoted:
-    """This peer's one vote on the average of a round of an instance; `plan` is that of the round."""
+    """This peer's one commit vote on the average of an instance in a round; `plan` is that of the round."""
 
     plan: Digest
     vote: AverageDigest

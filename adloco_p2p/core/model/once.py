@@ -1,5 +1,5 @@
-"""Results about single objects that nothing can change, found by identity: to hash a plan of a thousand peers, as a dict would,
-takes longer than to compute most of them."""
+"""Memoization by identity for immutable objects: to hash a plan of a thousand peers, as a dict would, takes longer than most of
+the computations."""
 
 import weakref
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 class PerObject(Generic[Result]):
-    """A result for each of some objects, forgotten with it. The objects must allow weak references."""
+    """One result per object, forgotten with the object. The objects must allow weak references."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], Result]] = {}
@@ -27,7 +27,7 @@ class PerObject(Generic[Result]):
 
 
 def once(function: Callable[[Value], Result]) -> Callable[[Value], Result]:
-    """The function, computed once per object, however often it is asked. Its result is never None."""
+    """Decorate a function of one immutable object so that it is computed once per object. Its result must not be None."""
     results = PerObject[Result]()
 
     @wraps(function)

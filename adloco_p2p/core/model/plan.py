@@ -1,4 +1,4 @@
-"""The plan of one round: the decision of the swarm."""
+"""The plan of one round, which is the decision of the swarm."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,17 +33,17 @@ from adloco_p2p.core.model.scalars import (
 GENESIS_PARENT = Digest("0" * 64)
 """Parent of the first plan."""
 MAX_SIGNERS = 16
-"""Peers of a run that may invite and ban."""
+"""Most signers of a run: peers that may invite and ban."""
 REPORT_LAG = 2
-"""plan(r) is made from the reports of round r - 2: it is decided while round r - 1 computes."""
+"""plan(r) is made from the reports of round r - 2, because it is decided while round r - 1 computes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class RoundPlan:
     """The agreed decision for one round: a value that can be printed, hashed, stored, voted on and replayed.
 
-    `forks` and `merges` are applied before the round. `probe` is measured after it. The plan after the last round has
-    `is_last`: its merges are applied and nothing is trained.
+    `forks` and `merges` are applied before the round; `probe` is measured after it. The plan after the last round has
+    `is_last`: its merges are applied, and nothing is trained.
     """
 
     run: HexDigest
@@ -51,70 +51,70 @@ class RoundPlan:
     parent: HexDigest
     inner_steps: PositiveCount
     instances: Annotated[tuple[InstancePlan, ...], MaxLen(MAX_INSTANCES)]
-    """Sorted by id."""
+    """Live instances, sorted by id."""
     roster: Annotated[tuple[RosterEntry, ...], MaxLen(MAX_ROSTER)]
-    """Sorted by peer."""
+    """Members, sorted by peer."""
     forks: Annotated[tuple[Fork, ...], MaxLen(MAX_INSTANCES)] = ()
     merges: Annotated[tuple[Merge, ...], MaxLen(MAX_INSTANCES)] = ()
     probe: Merge | None = None
     pending: Merge | None = None
-    """The probe of the plan before this one: its verdicts are in the reports that decide the next plan."""
+    """The probe of the plan before this one, whose verdicts are in the reports that decide the next plan."""
     branches: Annotated[tuple[PendingBranch, ...], MaxLen(MAX_BRANCHES)] = ()
-    """By key. Hosts of the targets fetch them."""
+    """Branch states that hosts of the targets fetch, sorted by key."""
     is_last: bool = False
     expected_seconds: NonNegative = 0.0
-    """Computing time of the slowest host, from measured speeds; 0 where unknown."""
+    """Computing time of the slowest host, from measured speeds; 0 if unknown."""
     progress: Fraction = 0.0
-    """Part of the run that lies behind; places the cosine of the learning rate."""
+    """Part of the run that lies behind; it places the cosine of the learning rate."""
     samples_before: Count = 0
-    """Samples that the plans of the rounds before gave out, over all instances."""
+    """Samples that the plans of earlier rounds gave out, over all instances."""
     reason: Text = ""
     signers: Annotated[tuple[PeerId, ...], MaxLen(MAX_SIGNERS)] = ()
-    """Peers whose invitations and statements count, sorted; at first the author. None: everybody may join."""
+    """Peers whose invitations and statements count, sorted; at first only the author. Empty if everybody may join."""
     is_ticketed: bool = False
-    """A newcomer needs an invitation of a signer."""
+    """A newcomer needs a signer's invitation."""
     price: Count = field(default=0, metadata=canonical.ADDED)
-    """Of a seat, in attempts at a proof of work that a newcomer makes on average; 0: none."""
+    """Price of a seat: attempts at a proof of work that a newcomer makes on average; 0 for none."""
     former: Annotated[tuple[FormerMember, ...], MaxLen(MAX_ROSTER)] = ()
-    """Sorted by peer."""
+    """Former members that served their probation, sorted by peer."""
     course: Course = AS_CONFIGURED
     protocol: Count = field(default=FIRST_UPGRADABLE, metadata=ADDED)
-    """Of the round, its reports and the next plan; see `core/planning/upgrade.py`."""
+    """Protocol of the round, its reports and the next plan; see `core/planning/upgrade.py`."""
     upgrade_round: Count | None = field(default=None, metadata=ADDED)
-    """The first round of the next protocol, as long as all electors announce that they can follow it; none: not all do."""
+    """The first round of the next protocol, as long as all electors announce that they can follow it; None if not all do."""
 
     def instance(self, instance: InstanceId) -> InstancePlan:
-        """Of an instance that lives in this round."""
+        """Return the plan of an instance that lives in this round; raises StopIteration for any other."""
         return next(plan for plan in self.instances if plan.instance == instance)
 
     def find(self, instance: InstanceId) -> InstancePlan | None:
-        """None where the instance does not live in this round."""
+        """Return the plan of an instance, or None if it does not live in this round."""
         return next((plan for plan in self.instances if plan.instance == instance), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterChange:
-    """Peers that join and depart with the next plan, branch states accepted with it, and what signers ordered. A peer in both
+    """Peers that join and depart with the next plan, branch states that it accepts, and what signers ordered. A peer in both
     lists starts again as a newcomer."""
 
     joined: Annotated[tuple[tuple[PeerId, Capacity], ...], MaxLen(MAX_ROSTER)] = ()
     departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)] = ()
-    """Absent, or banned."""
+    """Peers that are absent or banned."""
     branches: Annotated[tuple[PendingBranch, ...], MaxLen(MAX_BRANCHES)] = ()
-    """Accepted for the first time."""
+    """Branch states accepted for the first time."""
     signers: Annotated[tuple[PeerId, ...], MaxLen(MAX_SIGNERS)] | None = None
-    """None: those of the plan before."""
+    """The new signers; None for those of the plan before."""
     course: Course | None = None
-    """None: that of the plan before."""
+    """The new course; None for that of the plan before."""
 
 
 Decide = Callable[[RoundPlan, Sequence[Report], RosterChange], RoundPlan]
-"""parent, reports sorted by peer, change of the roster -> the next plan."""
+"""Make the next plan from its parent, the reports sorted by peer, and the change of the roster."""
 
 
 @once
 def keepers_of(plan: RoundPlan) -> frozenset[PeerId]:
-    """Members that hold states and train nothing."""
+    """Return the members that hold states and train nothing."""
     return frozenset(roster_entry.peer for roster_entry in plan.roster if roster_entry.capacity.is_keeper)
 
 
@@ -125,5 +125,5 @@ def roster_of(plan: RoundPlan) -> tuple[PeerId, ...]:
 
 @once
 def members_of(plan: RoundPlan) -> frozenset[PeerId]:
-    """The same, for the question whether a peer is among them: every message asks it."""
+    """Return the members as a set, because every message asks whether its sender is one of them."""
     return frozenset(roster_of(plan))

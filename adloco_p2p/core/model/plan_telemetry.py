@@ -40,12 +40,12 @@ def fork_line(fork: Fork, round: int) -> telemetry.Fork:
 
 
 def task_lines(reports: Sequence[Report]) -> list[TaskScores]:
-    """The claims of tasks in the reports."""
+    """Return the claims of task scores in the reports."""
     return [TaskScores(peer=report.peer, **shared(report.tasks, TaskScores)) for report in reports if report.tasks is not None]
 
 
 def heldout_lines(report: Report) -> list[HeldOut]:
-    """The claims of held-out losses in the report."""
+    """Return the claims of held-out losses in the report."""
     return [
         HeldOut(
             round=report.round,
@@ -60,14 +60,14 @@ def heldout_lines(report: Report) -> list[HeldOut]:
 
 
 def joined_lines(previous: RoundPlan | None, plan: RoundPlan) -> list[Joined]:
-    """The peers on the roster of `plan` that were not on the roster before; none where that one is unknown."""
+    """Return the peers on the roster of `plan` that were not on the previous one; none if that is unknown."""
     known = previous.roster if previous is not None else plan.roster
     newcomers = {roster_entry.peer for roster_entry in plan.roster} - {roster_entry.peer for roster_entry in known}
     return [Joined(peer=peer, round=plan.round) for peer in sorted(newcomers)]
 
 
 def ruled_lines(decrees: Sequence[Decree], round: int) -> list[Ruled]:
-    """Of the plan of this round."""
+    """Return the events of the decrees in the plan of this round."""
     return [
         Ruled(
             round=round,

@@ -1,23 +1,23 @@
-"""Versions of the protocol: what peers must read and compute alike. A run begins with one, and goes over to the next ones.
+"""Versions of the protocol: what peers must read and compute alike. A run begins with one and moves on to later ones.
 
 `core/planning/upgrade.py` has the rule; CONTRIBUTING.md describes how a release adds a protocol.
 """
 
 FIRST_UPGRADABLE = 21
-"""A plan or a capacity that names no protocol is of this one. It never changes: the bytes of all ledgers depend on it."""
+"""Protocol of a plan or a capacity that names none. It never changes, because the bytes of all ledgers depend on it."""
 OLDEST = 21
-"""Of the runs that this version follows, ..."""
+"""Oldest protocol of the runs that this version follows."""
 NEWEST = 21
-"""... and the one that it announces to others: a run goes over to it once all electors can follow it."""
+"""Newest protocol, which this version announces to others: a run moves on to it once all electors can follow it."""
 PROTOCOLS = f"protocols {OLDEST} to {NEWEST}" if OLDEST < NEWEST else f"protocol {NEWEST}"
-"""In words."""
+"""The protocols that this version follows, in words."""
 CANNOT_FOLLOW = "protocol"
 """Key of the warning that this version cannot follow the run, or not for long."""
 UPGRADE_REMEDY = "in the checkout `git pull && pip install -c constraints.txt .`, then start again with the same directory"
 
 
 def unfollowed(protocol: int, *, newest: int = NEWEST) -> str:
-    """Why this version cannot take part, and the remedy; empty where it can."""
+    """Say why this version cannot take part, and the remedy; empty if it can."""
     if OLDEST <= protocol <= newest:
         return ""
     known = f"{OLDEST} to {newest}" if newest > OLDEST else f"{newest}"

@@ -1,4 +1,4 @@
-"""The measurements of one peer: its signed report about one round."""
+"""The signed report of one peer about one round, with its measurements."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,12 +16,12 @@ from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_INSTANCES, Count, Diges
 from adloco_p2p.core.model.task_scores import TaskClaim
 
 HostBits = Annotated[int, Ge(0), Lt(1 << MAX_HOSTS)]
-"""A set of hosts of one instance, lowest bit first, in the order in which a plan names them."""
+"""A set of hosts of one instance, one bit per host in the order of the plan, lowest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLosses:
-    """The effect of an outer step, as a host that was drawn for it measured on rows that were drawn with it. Nats per token."""
+    """The effect of an outer step, as a drawn host measured it on rows that were drawn with it. Nats per token."""
 
     before: NonNegative
     after: NonNegative
@@ -46,37 +46,37 @@ class InstanceReport:
     loss: NonNegative | None
     """Mean training loss over the round, nats per predicted token."""
     heldout_loss: NonNegative | None
-    """Held-out loss of the outer parameters after the round, nats per predicted token; none where not evaluated."""
+    """Held-out loss of the outer parameters after the round, nats per predicted token; None if it was not evaluated."""
     heldout_losses: Annotated[tuple[NonNegative, ...], MaxLen(MAX_INSTANCES)] = ()
-    """The same on each data set of the mixture by itself, where instances have data of their own."""
+    """Held-out losses on each data set of the mixture, if instances have data of their own."""
     contributors: HostBits
-    """The hosts whose pseudo-gradients are in the committed average, in a void round those that were there, as far as the
+    """The hosts whose pseudo-gradients are in the committed average or, in a void round, those that were there as far as the
     sender has learned; see `core/model/report_form.py`."""
     left_out: HostBits = 0
-    """The hosts whose pseudo-gradients the aggregation rule left out of it."""
+    """The hosts whose pseudo-gradients the aggregation rule left out of the average."""
     is_void: bool = False
     """No average got a majority: there was no outer step, and the next pseudo-gradient spans this round, too."""
     has_diverged: bool = False
-    """The host has no finite pseudo-gradient to give, or refused the outer step of the committed average, as all hosts do; its
-    samples are 0."""
+    """The host has no finite pseudo-gradient or, like all hosts, refused the outer step of the committed average; its samples
+    are 0."""
     step: StepLosses | None = None
-    """Of a host that was drawn to measure the outer step."""
+    """Measured losses, from a host that was drawn to measure the outer step."""
     complaint: Complaint | None = None
-    """Of a host that could not make a part again since its last report; the last one."""
+    """The last complaint of a host that could not make a part again since its last report."""
     assessment: Assessment | None = None
-    """Of a host that was drawn to look at a contribution of an earlier round; the oldest one that it has not reported."""
+    """The oldest score not yet reported, from a host that was drawn to look at a contribution of an earlier round."""
     pseudo_gradient: PseudoGradientStatistics | None
     half_batch: HalfBatchStatistics | None
     digest: HexDigest
-    """Outer parameters after the round; of a host that did nothing in it, the same as `state_digest`."""
+    """Digest of the outer parameters after the round; `state_digest` for a host that did nothing in it."""
     state_digest: HexDigest
-    """Root of outer parameters and outer momentum after the round: what a joiner verifies against."""
+    """Root of outer parameters and outer momentum after the round, against which a joiner verifies the state."""
     vector_bytes: Count = 0
-    """Of this host's pseudo-gradient as it travels; 0 where it was in no average."""
+    """Size of this host's pseudo-gradient on the wire; 0 if it was in no average."""
 
     @classmethod
     def without_work(cls, instance: InstanceId, *, state_digest: Digest, contributors: HostBits = 0) -> "InstanceReport":
-        """Of a host that has the state after the round, and trained nothing in it."""
+        """Return the report of a host that has the state after the round and trained nothing in it."""
         return cls(
             instance=instance,
             samples=0,
@@ -96,7 +96,7 @@ class InstanceReport:
 
     @property
     def is_bare(self) -> bool:
-        """The host neither did anything in the round nor received its average. It just has the state after it."""
+        """The host neither worked in the round nor received its average; it just has the state after it."""
         return not (self.contributors or self.is_void or self.samples)
 
 
@@ -108,13 +108,13 @@ class Report:
     peer: PeerId
     round: Count
     plan: HexDigest
-    """The plan that was carried out."""
+    """Digest of the plan that was carried out."""
     capacity: Capacity
     instances: Annotated[tuple[InstanceReport, ...], MaxLen(MAX_INSTANCES)] = ()
     verdict: ProbeVerdict | None = None
     branches: Annotated[tuple[BranchState, ...], MaxLen(MAX_BRANCHES)] = ()
-    """States of lost histories that the peer holds: trained there itself, or fetched for a merge."""
+    """States of lost histories that the peer holds, either trained there or fetched for a merge."""
     proof: BranchProof | None = None
-    """Of a branch that no plan has named yet."""
+    """Proof of a branch that no plan has named yet."""
     tasks: TaskClaim | None = None
-    """Of a peer that was drawn to score the model on tasks and has done so since its last report."""
+    """Scores from a peer that was drawn to score the model on tasks and has done so since its last report."""

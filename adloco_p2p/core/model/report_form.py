@@ -1,7 +1,7 @@
 """The form of a report: how it names hosts, and how large it may be.
 
-A report names the hosts that are in an average by one bit each, so its size does not grow with the swarm's. The plan that the
-report carries by its digest gives the bits their meaning: bit 0 is the first host of the instance, in the plan's order.
+A report names the hosts in an average by one bit each, so it stays small in a large swarm. The plan that the report carries by
+its digest gives the bits their meaning: bit 0 is the first host of the instance, in the plan's order.
 """
 
 from collections import Counter
@@ -19,37 +19,38 @@ from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 MAX_REPORT_BYTES = 8 << 10
-"""Canonical bytes of a report without its signature, of a peer that hosts up to INSTANCES_INCLUDED instances."""
+"""Most canonical bytes of an unsigned report of a peer that hosts up to INSTANCES_INCLUDED instances."""
 INSTANCES_INCLUDED = 4
 MAX_INSTANCE_BYTES = 1 << 10
-"""Added for each further instance that the plan gives the peer."""
+"""Bytes allowed in addition for each further instance that the plan gives the peer."""
 MAX_PROOF_BYTES, LEAST_PROOF_BYTES, VOTE_BYTES = 128 << 10, 16 << 10, 320
-"""The most that is added for the proof of a branch: a fixed number of bytes, and a number per member. A branch with more than
-about 500 voters is not merged."""
+"""Bytes allowed in addition for the proof of a branch: VOTE_BYTES per member, between the least and the most. A branch with
+more than about 500 voters is not merged."""
 MAX_REPORTS_BYTES = 20 << 20
-"""Of all reports that one plan is made from; 256 hosts of each of 64 instances stay below it."""
+"""Most bytes of all reports that one plan is made from; 256 hosts of each of 64 instances stay below it."""
 
 
 _AROUND_BYTES = len(b'{"report":,"signature":}')
-"""Of a signed report, beside the two values."""
+"""Bytes of a signed report besides its two values."""
 
 
 # --- hosts as bits ---------------------------------------------------------------------------------------------------
 
 
 def bits_of(named: Iterable[PeerId], hosts: Sequence[PeerId]) -> int:
-    """One bit for each of `named`, at its place among the hosts of the plan. All of them are hosts."""
+    """Return the bits of `named`, one at the place of each among `hosts`, the hosts of the plan. All of `named` must be
+    hosts."""
     places = {peer: place for place, peer in enumerate(hosts)}
     return sum(1 << places[peer] for peer in dict.fromkeys(named))
 
 
 def named_by(bits: int, plan: InstancePlan) -> tuple[PeerId, ...]:
-    """The hosts of the plan whose bits are set, sorted. A bit beyond the last host names no peer."""
+    """Return the hosts of the plan whose bits are set, sorted. A bit beyond the last host names no peer."""
     return tuple(share.peer for place, share in enumerate(plan.hosts) if bits >> place & 1)
 
 
 def complaint_of(event: PartNotShown, plan: InstancePlan) -> Complaint | None:
-    """As the report on the plan's round has it; None where one of the two hosts is none of the plan."""
+    """Return the complaint for the report on the plan's round; None if one of the two peers is no host of the plan."""
     places = {share.peer: place for place, share in enumerate(plan.hosts)}
     if event.contributor not in places or event.reducer not in places:
         return None
@@ -57,7 +58,8 @@ def complaint_of(event: PartNotShown, plan: InstancePlan) -> Complaint | None:
 
 
 def assessment_of(event: ContributionAssessed, plan: InstancePlan) -> Assessment | None:
-    """As the report on the plan's round has it; None where nothing was measured, or the subject is no host of the plan."""
+    """Return the score for the report on the plan's round; None if nothing was measured, or the subject is no host of the
+    plan."""
     places = {share.peer: place for place, share in enumerate(plan.hosts)}
     asked = event.asked
     if event.score is None or asked.subject not in places:
@@ -69,19 +71,19 @@ def assessment_of(event: ContributionAssessed, plan: InstancePlan) -> Assessment
 
 
 def max_bytes(num_instances: int) -> int:
-    """Bytes that a report about `num_instances` may take."""
+    """Return the bytes that a report about `num_instances` may take, without a proof."""
     return MAX_REPORT_BYTES + MAX_INSTANCE_BYTES * max(0, num_instances - INSTANCES_INCLUDED)
 
 
 def report_bytes(signed: SignedReport) -> int:
-    """Canonical bytes of the report, without encoding it where that was done with its signature."""
+    """Return the canonical bytes of the report. Its size follows from that of the signed report, so it is not encoded again."""
     text = signed.signature
     signature = len(text) + 2 if text.isascii() and text.isalnum() else canonical.size(text)
     return canonical.size_once(signed) - signature - _AROUND_BYTES
 
 
 def _proof_bytes(report: Report, limit: int) -> int:
-    """Bytes that a report may take beyond those of its instances."""
+    """Return the bytes that a report may take for its proof, in addition to those of its instances."""
     return 0 if report.proof is None else min(canonical.size_once(report.proof), limit)
 
 
@@ -90,8 +92,8 @@ def _proof_limit(num_members: int) -> int:
 
 
 def fitted(report: Report, *, num_members: int) -> Report:
-    """A peer's own report, cut to what others accept: a proof that is too large is left out. Scores on tasks are cut first;
-    then branch states, the last ones before the others; then statistics."""
+    """Cut a peer's own report to the size that others accept: leave out a proof that is too large, then scores on tasks, then
+    branch states from the last one on, then statistics."""
     longest = _proof_limit(num_members)
     if report.proof is not None and canonical.size_once(report.proof) > longest:
         report = replace(report, proof=None)
@@ -109,14 +111,15 @@ def fitted(report: Report, *, num_members: int) -> Report:
 
 
 def is_short(signed: SignedReport) -> bool:
-    """Whether the report is within the limit for the number of instances that it names."""
+    """Return whether the report is within the limit for the number of instances that it names."""
     limit = max_bytes(len(signed.report.instances)) + _proof_bytes(signed.report, MAX_PROOF_BYTES)
     return canonical.size_once(signed.report) <= limit
 
 
 def usable(reports: Iterable[SignedReport], reported: RoundPlan) -> list[SignedReport]:
-    """Those of the reports on this plan that a next plan may be made from, in their order: none that is larger than what the
-    plan gives its peer to report, none that names hosts that the plan does not have, and not more than MAX_REPORTS_BYTES."""
+    """Return the reports on this plan from which a next plan may be made, in their order. Left out are reports that are larger
+    than what the plan gives their peers to report, reports that name hosts which the plan does not have, and all beyond
+    MAX_REPORTS_BYTES."""
     chosen, total = [], 0
     for signed in reports:
         size = usable_bytes(signed, reported)
@@ -127,8 +130,8 @@ def usable(reports: Iterable[SignedReport], reported: RoundPlan) -> list[SignedR
 
 
 def usable_bytes(signed: SignedReport, reported: RoundPlan) -> int | None:
-    """What the report counts of MAX_REPORTS_BYTES; None where it is too large itself, or names hosts that the plan does not
-    have."""
+    """Return how much of MAX_REPORTS_BYTES the report takes; None if it is too large itself, or names hosts that the plan does
+    not have."""
     num_hosts, num_hosted = _hosting(reported)
     report, size = signed.report, report_bytes(signed)
     limit = max_bytes(num_hosted.get(report.peer, 0)) + _proof_bytes(report, _proof_limit(len(reported.roster)))
@@ -137,7 +140,7 @@ def usable_bytes(signed: SignedReport, reported: RoundPlan) -> int | None:
 
 @once
 def _hosting(plan: RoundPlan) -> tuple[Mapping[InstanceId, int], Mapping[PeerId, int]]:
-    """The number of hosts of each instance, and of instances of each host."""
+    """Return the number of hosts of each instance, and the number of instances of each host."""
     num_hosted = Counter(share.peer for item in plan.instances for share in item.hosts)
     return {item.instance: len(item.hosts) for item in plan.instances}, num_hosted
 
@@ -147,7 +150,7 @@ def _names_hosts_only(report: Report, num_hosts: Mapping[InstanceId, int]) -> bo
 
 
 def _last_place(item: InstanceReport) -> int:
-    """Of the hosts that it names; -1 where it names none."""
+    """Return the highest place of a host that the report names; -1 if it names none."""
     complaint, assessment = item.complaint, item.assessment
     last = max(item.contributors.bit_length(), item.left_out.bit_length()) - 1
     last = last if complaint is None else max(last, complaint.contributor, complaint.reducer)

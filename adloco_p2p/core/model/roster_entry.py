@@ -1,4 +1,4 @@
-"""The peers that a plan counts: the capacity of each, its turn, its standing."""
+"""The peers that a plan counts, with their capacity, their turn and their standing."""
 
 from dataclasses import dataclass, field
 from statistics import median
@@ -19,23 +19,23 @@ class Capacity:
     """The capacity that a peer offers for the coming rounds."""
 
     samples_per_second: NonNegative
-    """Measured speed over the last round, all hosted instances together; 0 where nothing was measured yet."""
+    """Measured speed over the last round, all hosted instances together; 0 if nothing was measured yet."""
     micro_batch_limit: PositiveCount
-    """b_max,m: largest micro-batch that fits, in samples."""
+    """b_max,m: the largest micro-batch that fits, in samples."""
     max_instances: PositiveCount
     """How many instances the peer's memory holds."""
     is_leaving: bool = False
     """The peer finishes this round and leaves."""
     upload_bytes_per_second: NonNegative = 0.0
-    """Throughput of its uplink in its last averages, as the receivers saw it; 0 where nothing was measured yet."""
+    """Throughput of the peer's uplink in its last averages, as the receivers saw it; 0 if nothing was measured yet."""
     download_bytes_per_second: NonNegative = 0.0
-    """At which it last fetched an average that others made; 0 where it never did."""
+    """Rate at which the peer last fetched an average that others made; 0 if it never did."""
     is_reachable: bool = True
-    """Others can open connections to it. A peer in client mode only has those that it opens itself."""
+    """Others can open connections to the peer. A peer in client mode only has connections that it opens itself."""
     is_keeper: bool = False
-    """It holds the newest states and the ledger, and neither trains nor votes."""
+    """The peer holds the newest states and the ledger, and neither trains nor votes."""
     scores_tasks: bool = False
-    """It can score the run's tasks, as far as it can check."""
+    """The peer can score the run's tasks, as far as it can tell."""
     newest_protocol: Count = field(default=FIRST_UPGRADABLE, metadata=ADDED)
     """The newest protocol that the peer can follow."""
 
@@ -48,38 +48,39 @@ class RosterEntry:
     joined_round: Count
     capacity: Capacity
     speeds: Annotated[tuple[NonNegative, ...], MaxLen(8)] = ()
-    """The last measured speeds, oldest first; their median shares the work."""
+    """The last measured speeds, oldest first; work is shared by their median."""
     uplinks: Annotated[tuple[NonNegative, ...], MaxLen(8)] = ()
-    """The last measured uplinks in bytes per second, oldest first; the fastest decides in how many averages it is, their median
-    how much it reduces."""
+    """The last measured uplinks in bytes per second, oldest first. The fastest decides how often the peer takes part in
+    averages, their median how much it reduces."""
     last_report: Count | None = None
-    """The last round this peer reported."""
+    """The last round that this peer reported."""
     probation: Count = 0
-    """Reports that it still owes until it votes, proposes and reduces; see `core/planning/standing.py`."""
+    """Reports that the peer still owes until it votes, proposes and reduces; see `core/planning/standing.py`."""
     standing: Annotated[int, Ge(0), Le(FULL_STANDING)] = FULL_STANDING
-    """How much its samples weigh in an average, of `FULL_STANDING`."""
+    """Weight of the peer's samples in an average, out of `FULL_STANDING`."""
     is_waiting: bool = False
-    """It is on the bench: it has no work, because others have their turn. See `core/planning/bench.py`."""
+    """The peer is on the bench: it has no work, because others have their turn. See `core/planning/bench.py`."""
     turn_from: Count = 0
-    """The plan since which it works or waits; where it waits until a later one, it may work from that one on."""
+    """Round of the plan since which the peer works or waits. For a waiting peer it may be a later round, before which it may
+    not work."""
 
     @property
     def speed(self) -> float:
-        """Samples per second; 0 where it is not known."""
+        """Samples per second; 0 if unknown."""
         return float(median(self.speeds)) if self.speeds else 0.0
 
     @property
     def uplink(self) -> float:
-        """Bytes per second, the median of those measured of late: single ones are off by up to a half on busy machines. As
-        reported where none is remembered; 0 where it is not known."""
+        """Bytes per second: the median of the last measurements, because single ones are off by up to a half on busy machines.
+        Without any, the reported value; 0 if unknown."""
         return float(median(self.uplinks)) if self.uplinks else self.capacity.upload_bytes_per_second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerMember:
-    """A peer that gave up its seat after its probation: for some rounds it need not serve another one."""
+    """A peer that gave up its seat after its probation and, for some rounds, need not serve another one."""
 
     peer: PeerId
     left_round: Count
-    """The first plan without it."""
+    """Round of the first plan without the peer."""
     standing: Annotated[int, Ge(0), Le(FULL_STANDING)]

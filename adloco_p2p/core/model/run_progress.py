@@ -1,7 +1,8 @@
-"""The end of a run: after a number of rounds, or once its plans have given out a number of samples (`WorkRules`).
+"""Progress and end of a run, which ends after a number of rounds or once its plans have given out a number of samples
+(`WorkRules`).
 
-With a batch that grows the number of rounds is not known beforehand, so runs of one number of rounds do not train on the same
-amount of text. Counted are the samples of the agreed plans, not what hosts report: every peer counts alike, and a host that
+With a growing batch the number of rounds is not known beforehand, and runs of equally many rounds do not train on the same
+amount of text. Samples are counted by the agreed plans, not by what hosts report: every peer counts alike, and a host that
 fails cannot make a run longer.
 """
 
@@ -18,30 +19,30 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 
 def planned_samples(plan: RoundPlan) -> int:
-    """Samples that all hosts of all instances train in the round."""
+    """Return the samples that all hosts of all instances are to train in the round."""
     return 0 if plan.is_last else sum(share.samples for item in plan.instances for share in item.hosts)
 
 
 def samples_after(plan: RoundPlan) -> int:
-    """Samples that the run was given by the end of the plan's round."""
+    """Return the samples that the run was given by the end of the plan's round."""
     return plan.samples_before + planned_samples(plan)
 
 
 def progress_at(round: int, samples_before: int, work: WorkRules) -> float:
-    """Part of the run that lies behind when the round begins."""
+    """Return the part of the run that lies behind when the round begins, in [0, 1]."""
     done, whole = (samples_before, work.samples) if work.samples is not None else (round, work.rounds)
     assert whole is not None
     return min(1.0, done / whole)
 
 
 def progress_after(plan: RoundPlan, work: WorkRules) -> float:
-    """Part of the run that lies behind when the plan's round has ended."""
+    """Return the part of the run that lies behind when the plan's round has ended, in [0, 1]."""
     return progress_at(plan.round + 1, samples_after(plan), work)
 
 
 def end_after(plan: RoundPlan, work: WorkRules) -> int:
-    """The number that the plan with `is_last` will have, as far as the plan shows: by samples, if all rounds to come are like
-    its own. The next round's number where nothing is left."""
+    """Return the round of the plan with `is_last`, as far as this plan shows. In a run by samples it assumes that all rounds to
+    come are like this one; if nothing is left, it is the next round."""
     if work.samples is None:
         assert work.rounds is not None
         return work.rounds
@@ -50,7 +51,7 @@ def end_after(plan: RoundPlan, work: WorkRules) -> int:
 
 
 def steps_within(plan: RoundPlan, work: WorkRules) -> int:
-    """Whole inner steps of the plan's round that the run still has samples for, at most those of the plan."""
+    """Return the whole inner steps of the plan's round for which the run still has samples, at most those of the plan."""
     planned = planned_samples(plan)
     if work.samples is None or plan.samples_before + planned <= work.samples:
         return plan.inner_steps
@@ -58,7 +59,7 @@ def steps_within(plan: RoundPlan, work: WorkRules) -> int:
 
 
 def proven_samples(reported: RoundPlan | None, reports: Sequence[SignedReport]) -> int:
-    """Samples that signed reports prove, each host's claim capped at what the plan gave it and counted once."""
+    """Return the samples that signed reports prove; each host's claim counts once, up to what the plan gave it."""
     if reported is None:
         return 0
     given = {(plan.instance, share.peer): share.samples for plan in reported.instances for share in plan.hosts}
@@ -73,14 +74,14 @@ def proven_samples(reported: RoundPlan | None, reports: Sequence[SignedReport]) 
 
 
 def given_samples(plan: RoundPlan, instance: InstanceId) -> int:
-    """The samples that the plan assigns to its hosts."""
+    """Return the samples that the plan gives to the hosts of the instance."""
     return sum(share.samples for item in plan.instances if item.instance == instance for share in item.hosts)
 
 
 def trained_samples(fork: RoundPlan, entries: Sequence[LedgerEntry], instance: InstanceId, *, end: int) -> int:
-    """Samples that went into the instance's state at the boundary before round `end`, from the round of `fork` on, along with
-    what was merged into it. `entries` follow `fork`. Rounds that they have reports of count as reported, each host at
-    most what it was given; the last ones, which no host could report yet, as planned."""
+    """Return the samples that went into the instance's state at the boundary before round `end`, from the round of `fork` on,
+    including those of instances merged into it. `entries` follow `fork`. Rounds whose reports they have count as reported, each
+    host up to what it was given; the last rounds, which no host could report yet, count as planned."""
     plans = {plan.round: plan for plan in (fork, *(entry.plan for entry in entries)) if plan.round < end}
     reports = {entry.plan.round - 2: entry.reports for entry in entries}
     total, names = 0, {instance}
@@ -98,7 +99,7 @@ def trained_samples(fork: RoundPlan, entries: Sequence[LedgerEntry], instance: I
 
 
 def merged_into(instance: InstanceId, merges: Sequence[Merge]) -> InstanceId:
-    """The instance that it is part of after the merges of one plan."""
+    """Return the instance that this one is part of after the merges of one plan."""
     for merge in merges:
         if instance in merge.sources:
             instance = merge.target
@@ -106,7 +107,7 @@ def merged_into(instance: InstanceId, merges: Sequence[Merge]) -> InstanceId:
 
 
 def merged_weights(merges: Sequence[Merge], states: Iterable[BranchState]) -> dict[tuple[InstanceId, Digest], float]:
-    """The weights that these merges gave to states of lost histories: by target and branch, and by target and fork."""
+    """Return the weights that these merges gave to states of lost histories, by target and branch, and by target and fork."""
     known = {state.key: state for state in states}
     weights: dict[tuple[InstanceId, Digest], float] = {}
     for merge in merges:
@@ -124,8 +125,8 @@ def given_after(
     merges: Sequence[Merge],
     states: Iterable[BranchState],
 ) -> tuple[GivenWeight, ...]:
-    """The weights that states of the branch and of the fork of `state` have in each instance once a plan with these copies and
-    merges is carried out; `given` are the weights before, `states` are those that could be merged. An instance inherits the
+    """Return the weights that states of the branch and of the fork of `state` have in each instance after a plan with these
+    forks and merges. `given` are the weights before; `states` are those that could be merged. A merged instance inherits the
     weights of its sources, and a copy those of its source."""
     copies = {fork.source: (fork.source, *fork.targets) for fork in forks}
     given = [replace(item, instance=copy) for item in given for copy in copies.get(item.instance, (item.instance,))]

@@ -1,5 +1,4 @@
-"""The content that fields of values may have: names, digests, and numbers that others can send. All limits are checked at the
-border."""
+"""Types of the fields that others can fill: names, digests, texts and numbers, with limits that are checked at the border."""
 
 from math import isnan
 from typing import Annotated, NewType
@@ -12,7 +11,7 @@ LARGEST_INSTANCE = (1 << 31) - 1
 PeerId = NewType("PeerId", Annotated[str, MaxLen(MAX_PEER_ID_CHARS)])
 InstanceId = NewType("InstanceId", Annotated[int, Ge(0), Le(LARGEST_INSTANCE)])
 Digest = NewType("Digest", Annotated[str, MaxLen(DIGEST_CHARS)])
-"""Names as others send them have a limit, since peers keep many: those of strangers, too."""
+"""Names from other peers have a maximum length, because a peer keeps many of them, even those of strangers."""
 
 
 def is_digest(text: str) -> bool:
@@ -35,41 +34,42 @@ def is_printable(text: str) -> bool:
 
 
 def as_label(text: str) -> str:
-    """As much of the text as can be shown; nothing where none of it can."""
+    """Return as much of the text as fits a label; empty if that part cannot be shown."""
     cut = text[:MAX_LABEL_CHARS].rstrip()
     return cut if is_label(cut) else ""
 
 
 HexDigest = Annotated[Digest, Predicate(is_digest)]
-"""In values of other peers: no arbitrary text."""
+"""A digest in values of other peers: never arbitrary text."""
 LARGEST_COUNT = 1 << 62
 Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
 PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
-"""In values of other peers: bounded so that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
+"""Counts in values of other peers, bounded so that sums of them can still be written. Settings have `NaturalInt` and
+`PositiveInt`."""
 MAX_TEXT_CHARS = 400
 Text = Annotated[str, MaxLen(MAX_TEXT_CHARS)]
 Label = Annotated[str, MaxLen(MAX_LABEL_CHARS), Predicate(is_label)]
-"""A short name that a peer gives itself: no control characters, nothing that turns the reading direction, no foreign letters
-that look like others, and never like a shortened peer id, which begins with dots."""
+"""A short name that a peer gives itself. It has no control characters, nothing that changes the reading direction and no
+foreign letters that look like others, and it cannot look like a shortened peer id, which begins with dots."""
 MAX_ROSTER = 4096
-"""Peers that a plan may count."""
+"""Most peers that a plan may count."""
 MAX_HOSTS = 256
-"""Hosts of one instance that a plan may name."""
+"""Most hosts of one instance."""
 LARGEST_SCALAR = 1e30
 NonNegative = Annotated[float, Ge(0), Le(LARGEST_SCALAR)]
 Finite = Annotated[float, Ge(-LARGEST_SCALAR), Le(LARGEST_SCALAR)]
 MAX_INSTANCES = 64
-"""Live instances of a run."""
+"""Most live instances of a run."""
 MAX_BALLOT_JUMP = 1 << 20
-"""No honest peer is this many attempts ahead of others; a larger step would exhaust the numbers that others can use."""
+"""No honest peer is this many attempts ahead of others; a larger jump would exhaust the numbers that others can use."""
 Fraction = Annotated[float, Ge(0), Le(1)]
 
 
 def shortened(text: str) -> str:
-    """As a `Text`."""
+    """Cut the text to the length of a `Text`."""
     return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 3] + "..."
 
 
 def within_scalars(measured: float) -> float:
-    """The nearest number that others accept in a report; of what is not a number, the largest one."""
+    """Return the nearest number that others accept in a report; for NaN, the largest one."""
     return LARGEST_SCALAR if isnan(measured) else min(max(measured, -LARGEST_SCALAR), LARGEST_SCALAR)

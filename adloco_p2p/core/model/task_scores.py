@@ -1,4 +1,4 @@
-"""Scores on tasks, as a peer that was drawn to measure them claims them in its report. Nobody else checks them."""
+"""Scores on tasks, as a peer that was drawn to measure them claims in its report. No other peer checks them."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,9 +8,9 @@ from annotated_types import MaxLen, MinLen, Predicate
 from adloco_p2p.core.model.scalars import Count, Finite, HexDigest, PositiveCount
 
 MAX_TASKS = 8
-"""Tasks of a run."""
+"""Most tasks of a run."""
 MAX_METRICS = 4
-"""Of one task."""
+"""Most metrics of one task."""
 _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.,+@")
 
 
@@ -31,7 +31,7 @@ TaskName = Annotated[str, MinLen(1), MaxLen(80), Predicate(is_task)]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     name: Word
-    """By lm-eval's names: `acc`, `acc_stderr`, `exact_match,strict-match`."""
+    """Name of the metric in lm-eval: `acc`, `acc_stderr`, `exact_match,strict-match`."""
     value: Finite
 
 
@@ -41,10 +41,11 @@ class TaskScore:
 
     name: TaskName
     digest: HexDigest
-    """Of the questions: every document, prompt and expected answer, and the metrics. Equal ones can be compared."""
+    """Digest of the questions (every document, prompt and expected answer) and the metrics; scores with equal digests are
+    comparable."""
     num_documents: PositiveCount
     metrics: Annotated[tuple[Metric, ...], MaxLen(MAX_METRICS)]
-    """Sorted by name."""
+    """Metrics sorted by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +55,21 @@ class TaskClaim:
     round: Count
     """The model is that of the boundary before this round."""
     model: HexDigest
-    """Of the outer parameters that were scored, merged where there were several instances."""
+    """Digest of the outer parameters that were scored, merged if there were several instances."""
     scores: Annotated[tuple[TaskScore, ...], MinLen(1), MaxLen(MAX_TASKS)]
-    """In the order of the run's configuration."""
+    """Scores in the order of the run's configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTasks:
-    """Asked of the shell: score the newest saved model on the run's tasks, beside everything else."""
+    """Effect: score the newest saved model on the run's tasks in the background."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksScored:
-    """The end of a `ScoreTasks`."""
+    """Event: the end of a `ScoreTasks`."""
 
     claim: TaskClaim | None
-    """None where it failed."""
+    """None if the scoring failed."""
     reason: str = ""
-    """Of the failure."""
+    """Why the scoring failed."""

@@ -1,7 +1,7 @@
-"""Telemetry: the events that describe a run to people. The event file holds them as JSON lines, the views fold them.
+"""Telemetry: the events that describe a run to people. The event file holds them as JSON lines, and the views fold them.
 
-An event is one frozen dataclass here; its name in the event file follows from the name of the class. Unless noted otherwise an
-event is about one peer, losses are in nats per predicted token, and a number that is not finite is None in what is read back.
+An event is one frozen dataclass here; its name in the event file follows from the name of the class. Unless noted otherwise, an
+event is about one peer, losses are in nats per predicted token, and a number that is not finite is read back as None.
 """
 
 import json
@@ -19,11 +19,11 @@ from adloco_p2p.core.model.task_scores import TaskScore
 
 
 class Log:
-    """One event for the event file and the views; a peer asks for it as for any other effect."""
+    """An event for the event file and the views, which a peer emits like any other effect."""
 
     __slots__ = ()
     event: ClassVar[str]
-    """Its name: that of the class, in snake case."""
+    """Name of the event: that of the class, in snake case."""
 
     def __init_subclass__(cls) -> None:
         cls.event = "".join(f"_{char.lower()}" if char.isupper() else char for char in cls.__name__).lstrip("_")
@@ -31,7 +31,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamped:
-    """An event, and when it happened: a line of the event file."""
+    """An event and its time: a line of the event file."""
 
     time: float
     """Unix seconds."""
@@ -39,7 +39,7 @@ class Stamped:
 
 
 def shared(value: object, kind: type[Any]) -> dict[str, Any]:
-    """The fields of the dataclass `kind` that `value` has too: the part of the whole that a summary repeats."""
+    """Return the fields of the dataclass `kind` that `value` has, too, for a summary that repeats them."""
     return {item.name: getattr(value, item.name) for item in fields(kind) if hasattr(value, item.name)}
 
 
@@ -48,7 +48,7 @@ def shared(value: object, kind: type[Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starting(Log):
-    """A node that cannot be asked yet."""
+    """The node starts and cannot answer requests yet."""
 
     phase: str
 
@@ -70,22 +70,22 @@ class Started(Log):
     device: str = ""
     micro_batch_limit: int = 0
     unigram_entropy: float | None = None
-    """The loss of a model that has the frequency of each token only."""
+    """Loss of a model that knows only the frequency of each token."""
     resumed_round: int | None = None
     codec: str = ""
-    """In which pseudo-gradients travel."""
+    """Codec of the pseudo-gradients."""
     data_sets: tuple[str, ...] = ()
-    """Of the mixture, where instances have data of their own."""
+    """Data sets of the mixture, if instances have data of their own."""
     admission: str = ""
-    """Which peers the run lets in, and the price of a seat, in words."""
+    """Which peers the run lets in and the price of a seat, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening(Log):
     join_link: str
-    """The address with which others join through this peer, never with an invitation; empty where others cannot dial it."""
+    """Address by which others join through this peer, never with an invitation; empty if others cannot dial it."""
     may_invite: bool = False
-    """Whether `adloco-peer invite` prints a link here: for a signer of the run, and in an open run for everybody."""
+    """Whether `adloco-peer invite` prints a link here: it does for signers of the run and, in an open run, for everybody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class FirstContribution(Log):
 
     round: int
     seconds: float
-    """From the user's command."""
+    """Time since the user's command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +107,13 @@ class Pausing(Log):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused(Log):
     round: int
-    """The next one."""
+    """The next round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed(Log):
     round: int
-    """The next one."""
+    """The next round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Stopped(Log):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished(Log):
-    """The run is complete on this peer. Samples, tokens, bytes and wall time are its own, of all sessions."""
+    """The run is complete on this peer. Samples, tokens, bytes and wall time are those of this peer, over all its sessions."""
 
     round: int
     heldout_loss: float | None
@@ -152,17 +152,18 @@ class Finished(Log):
 class RosterLine:
     peer: PeerId
     samples_per_second: float
-    """0 before the first report."""
+    """Measured speed; 0 before the first report."""
     last_report: int | None
     upload_bytes_per_second: float = 0.0
-    """Of its last averages; 0 where nothing was measured yet."""
+    """Throughput of the uplink in the last averages; 0 if nothing was measured yet."""
     probation: int = 0
-    """Reports that it owes until it votes, proposes and reduces."""
+    """Reports that the peer owes until it votes, proposes and reduces."""
     is_keeper: bool = False
     is_leaving: bool = False
-    """By its last report: the plans give it no work until one states otherwise."""
+    """The peer's last report announced that it leaves; plans give it no work until a report says otherwise."""
     waits_from: int | None = None
-    """On the bench since the plan of this round; where it is a later one, it may not work before. None: not there."""
+    """Round of the plan since which the peer is on the bench; if it is a later round, the peer may not work before. None if it
+    is not on the bench."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +187,7 @@ class Plan(Log):
     """Computing time of the slowest host; 0 before the first reports."""
     is_last: bool
     samples_before: int
-    """Samples that the plans of the rounds before gave out."""
+    """Samples that the plans of earlier rounds gave out."""
     samples: int
     """Samples that this plan assigns."""
     roster: tuple[RosterLine, ...]
@@ -197,10 +198,10 @@ class Plan(Log):
     course: Course = AS_CONFIGURED
     protocol: int = FIRST_UPGRADABLE
     upgrade_round: int | None = None
-    """The first round of the next protocol, where one is agreed."""
+    """First round of the next protocol, if one is agreed."""
 
     def seat(self, peer: str) -> RosterLine | None:
-        """None where the peer has none."""
+        """Return the roster line of the peer, or None if it has no seat."""
         return next((line for line in self.roster if line.peer == peer), None)
 
 
@@ -237,10 +238,10 @@ class Probe(Log):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScores(Log):
-    """Reports of a round hold scores of the model on tasks, as one peer claims them."""
+    """A peer claims, in its report, scores of the model on tasks."""
 
     round: int
-    """The model is that of the boundary before it."""
+    """The model is that of the boundary before this round."""
     peer: PeerId
     model: Digest
     scores: tuple[TaskScore, ...]
@@ -248,17 +249,17 @@ class TaskScores(Log):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookedAt(Log):
-    """This peer was drawn to look at a contribution to the average of `round`, and has done so, or could not."""
+    """This peer was drawn to look at a contribution to the average of `round`, and has done so or could not."""
 
     round: int
     instance: InstanceId
     peer: PeerId
-    """Its contribution."""
+    """The contributor."""
     score: float | None
-    """Standard errors by which it lowers the loss of the rows that its host was given further than that of others; 0 where it
-    was not shown. None where this peer could not measure it."""
+    """Standard errors by which the contribution lowers the loss of the rows that its host was given further than that of
+    others; 0 if it was not shown, None if this peer could not measure it."""
     reason: str
-    """Why it was not shown, or not measured."""
+    """Why the contribution was not shown or not measured."""
 
 
 # --- rounds of one instance on this peer -----------------------------------------------------------------------------
@@ -275,14 +276,14 @@ class Phase(Log):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(Log):
-    """Inner steps of a round, so far."""
+    """Inner steps of a round so far."""
 
     round: int
     instance: InstanceId
     step: int
     num_steps: int
     loss: float | None
-    """Of the last step."""
+    """Loss of the last step."""
     tokens_per_second: float | None
 
 
@@ -293,11 +294,11 @@ class Round(Log):
     round: int
     instance: InstanceId
     loss: float | None
-    """Mean over the inner steps; None where this peer did none."""
+    """Mean over the inner steps; None if this peer did none."""
     heldout_loss: float | None
-    """None in a round without evaluation."""
+    """Held-out loss; None in a round without evaluation."""
     heldout_losses: tuple[float | None, ...] = ()
-    """On each data set by itself (`Started.data_sets`), where instances have data of their own."""
+    """Held-out losses on each data set (`Started.data_sets`), if instances have data of their own."""
     requested_batch: int
     effective_batch: int
     accumulation_steps: int
@@ -306,20 +307,20 @@ class Round(Log):
     samples: int
     tokens: int
     hosts: tuple[PeerId, ...]
-    """The hosts whose work the committed average holds."""
+    """Hosts whose work the committed average holds."""
     seconds: dict[str, float]
-    """By phase."""
+    """Seconds by phase."""
     bytes_sent: int
-    """Of the committed average."""
+    """Bytes sent for the committed average."""
     bytes_received: int
     is_ahead: bool = False
-    """Its inner steps did not wait for the end of the round before."""
+    """The inner steps did not wait for the end of the round before."""
     is_void: bool = False
-    """There was no outer step."""
+    """The round had no outer step."""
     digest: Digest | None = None
-    """Of the outer parameters after the round."""
+    """Digest of the outer parameters after the round."""
     devices: tuple[str, ...] = ()
-    """Of this peer, that did the inner steps."""
+    """Devices of this peer that did the inner steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,12 +335,12 @@ class HeldOut(Log):
 
 
 MAX_SAMPLE_TEXT = 2000
-"""Characters."""
+"""Most characters of a sample text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleText(Log):
-    """The outer parameters of an instance after a round continue a prompt of the run."""
+    """A prompt of the run, continued by the outer parameters of an instance after a round."""
 
     round: int
     instance: InstanceId
@@ -364,7 +365,8 @@ class AverageRetried(Log):
     without: tuple[PeerId, ...]
     """Contributors of the attempt before that are not in this one."""
     completes: bool = False
-    """The attempt before had decided: they stay in the mean, and only what they were to reduce is averaged."""
+    """The attempt before had its decision: the contributors in `without` stay in the mean, and only the parts that they were to
+    reduce are averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,7 +391,7 @@ class OutOfMemory(Log):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FastForwarded(Log):
-    """The peer was rounds behind: it gave up what was under way, and goes on with the state of others."""
+    """The peer was rounds behind, gave up its work in progress, and continues from the state of others."""
 
     from_round: int
     to_round: int
@@ -398,7 +400,7 @@ class FastForwarded(Log):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint(Log):
     round: int
-    """The first one that is not in it."""
+    """First round that the checkpoint does not include."""
 
 
 # --- other peers -----------------------------------------------------------------------------------------------------
@@ -410,13 +412,12 @@ class Joined(Log):
 
     peer: PeerId
     round: int
-    """The first one that counts on it."""
+    """The first round whose plan counts on the peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCard(Log):
-    """A member's announcement about itself, and the round trip to it. The record was signed by the member; nobody has checked
-    that it is true."""
+    """A member's announcement about itself, and the round trip to it. The member signed the record; its truth is unchecked."""
 
     peer: PeerId
     nickname: str
@@ -424,7 +425,7 @@ class PeerCard(Log):
     reach: str
     """`direct` (addresses of its own), `relay` (only through others), or `client` (accepts no connections)."""
     round_trip_seconds: float | None
-    """From this peer; None for itself, and without a connection."""
+    """Round trip from this peer; None for itself, and without a connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,7 +435,7 @@ class Ruled(Log):
     round: int
     action: str
     subject: str
-    """The peer, or the key of an invitation; empty where it is about the run."""
+    """The peer or the key of an invitation that it is about; empty if it is about the run."""
     by: str
     """The signer, or `evidence`."""
     reason: str
@@ -463,14 +464,14 @@ class Left(Log):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(Log):
-    """A peer refused messages of this one at its border."""
+    """Another peer refused messages of this one at its border."""
 
     peer: PeerId
-    """The one that refused them."""
+    """The peer that refused the messages."""
     reason: str
-    """In that peer's words."""
+    """Reason in that peer's words."""
     count: int
-    """How many since the last such event."""
+    """Messages refused since the last such event."""
 
 
 # --- machine and network ---------------------------------------------------------------------------------------------
@@ -478,7 +479,7 @@ class Refused(Log):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warning(Log):  # noqa: A001  # its name in the event file follows; used as telemetry.Warning
-    """A condition that asks for attention begins, or ends."""
+    """A condition that needs attention begins or ends."""
 
     key: str
     message: str
@@ -494,7 +495,7 @@ class StoodStill(Log):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock(Log):
-    """The clocks of other peers against that of this machine."""
+    """The clocks of other peers compared with that of this machine."""
 
     offset_seconds: float
     uncertainty_seconds: float
@@ -513,25 +514,25 @@ class Traffic(Log):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bandwidth(Log):
-    """Bytes of this session, rates and caps of now; 0 is no cap, and no budget."""
+    """Bytes of this session, and the present rates and caps; a cap or budget of 0 means none."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
     up_bytes_per_second: float | None = None
-    """Measured; None where nothing measures it."""
+    """Measured upload rate; None if it is not measured."""
     down_bytes_per_second: float | None = None
     up_cap_bytes_per_second: int = 0
     down_cap_bytes_per_second: int = 0
     budget_bytes: int = 0
-    """Of the day."""
+    """Budget of the day."""
     budget_left_bytes: int | None = None
     is_quiet: bool = False
-    """Quiet hours: of their caps and the user's the lower ones hold."""
+    """Quiet hours are in force: the lower ones of their caps and the user's apply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU of the machine; None for what its driver does not report."""
+    """One GPU of the machine; None stands for what its driver does not report."""
 
     index: int
     memory_bytes: int
@@ -543,28 +544,28 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Log):
-    """How busy the machine is, others' programs included."""
+    """Load of the machine, including other programs."""
 
     processor_fraction: float
     memory_bytes: int
     memory_limit_bytes: int
     process_memory_bytes: int
-    """Of this node's process, resident."""
+    """Resident memory of this node's process."""
     gpus: tuple[Gpu, ...] = ()
-    """That the node trains on."""
+    """GPUs that the node trains on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDownload(Log):
-    """The state of an instance on its way to this peer, in verified bytes."""
+    """Progress of the download of an instance's state to this peer, in verified bytes."""
 
     round: int
-    """The boundary before it."""
+    """The boundary of the state is the one before this round."""
     instance: InstanceId
     received_bytes: int
     total_bytes: int
     bytes_per_second: float | None
-    """Since the download began."""
+    """Mean rate since the download began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,31 +573,32 @@ class Proving(Log):
     """This peer computes for its seat (`admission.kind: work`)."""
 
     price: int
-    """Attempts that it takes on average."""
+    """Attempts that a seat takes on average."""
     attempts: int
-    """So far."""
+    """Attempts so far."""
     seconds: float
-    """Spent in them."""
+    """Time spent in the attempts."""
     is_over: bool
     """The proof of work is found."""
 
 
 LIVE_ONLY = (Progress, Phase, Bandwidth, Machine, Listening, StateDownload)
-"""Events that the event file does not hold: many, and all of their content is in the event of the finished round."""
+"""Events for live views only: they are frequent or tell only about the present, so the event file does not hold them."""
 EVENTS: Mapping[str, type[Log]] = {
     kind.event: kind for kind in [*globals().values()] if isinstance(kind, type) and issubclass(kind, Log) and kind is not Log
 }
-"""All of this file, by name."""
+"""All events of this module, by name."""
 
 
 def to_line(stamped: Stamped) -> str:
-    """The event as a line of the event file, without its end: a JSON object with `event`, `time` and the fields, in ASCII."""
+    """Return the event as a line of the event file, without line end: an ASCII JSON object of `event`, `time` and the
+    fields."""
     plain = {"event": stamped.event.event, "time": stamped.time, **canonical.to_plain(stamped.event)}
     return json.dumps(_finite(plain), allow_nan=False, separators=(",", ":"))
 
 
 def _finite(value: Any) -> Any:
-    """Numbers that are not finite become None, which JSON can hold."""
+    """Replace numbers that are not finite with None, because JSON cannot hold them."""
     match value:
         case float() if not math.isfinite(value):
             return None

@@ -1,10 +1,10 @@
-"""Numbers in the reasons that plans and errors give."""
+"""Words and numbers in the reasons that plans and errors give."""
 
 from collections.abc import Sequence
 
 
 def plural(number: int, noun: str, nouns: str = "") -> str:
-    """`1 peer`, `2 peers`; `nouns` where the plural is not made by an s."""
+    """`1 peer`, `2 peers`; `nouns` is the plural if it is not formed with an s."""
     return f"{number} {noun}" if number == 1 else f"{number} {nouns or noun + 's'}"
 
 
@@ -15,7 +15,7 @@ def listed(items: Sequence[object]) -> str:
 
 
 def figure(number: float) -> str:
-    """Three digits before 1,000, whole numbers from there on."""
+    """Three significant digits below 1,000, whole numbers from there on."""
     return f"{number:.3g}" if abs(number) < 999.5 else f"{number:,.0f}"
 
 

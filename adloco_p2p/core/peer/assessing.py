@@ -1,4 +1,4 @@
-"""Contributions that this peer is drawn to look at, or to show (`core/model/assessments.py`)."""
+"""The looks in which this peer takes part, as assessor or as subject (`core/model/assessments.py`)."""
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
@@ -11,8 +11,8 @@ from adloco_p2p.core.peer.state import PeerState
 
 
 def looks_due(state: PeerState) -> list[Effect]:
-    """Of each round that is done the look that this peer has a part in, once: as soon as the plan of the next round is here,
-    which the lot needs, and so before anything else changes the state."""
+    """Start this peer's part in the look of each finished round, once. That happens as soon as the next plan, which the lot
+    needs, is known, and so before anything else changes the state."""
     effects: list[Effect] = []
     for outer in state.rounds:
         following = state.book.get(outer.round + 1)
@@ -34,7 +34,7 @@ def _look(outer: OuterRound, following: RoundPlan, me: PeerId) -> list[Effect]:
     if look is None or look.subject not in outer.average.contributors:
         return []
     share = outer.instance_plan.share(look.subject)
-    if share.every_before > 1:  # it may hold steps of the round before, too
+    if share.every_before > 1:  # the contribution may hold steps of the round before, too
         return []
     if look.subject == me:
         return [ShowContribution(instance=outer.instance, round=outer.round, assessors=look.assessors)]
@@ -57,9 +57,9 @@ def _look(outer: OuterRound, following: RoundPlan, me: PeerId) -> list[Effect]:
 
 
 def _steps_of(peer: PeerId, average: Average | RepairAverage) -> int | None:
-    """Inner steps of the peer's contribution, fewer than planned if it ended them early: its rows are those of the first steps.
-    All members of the attempt know them by its key. None for a host that fetched the average, which has no other contributions
-    to compare with either."""
+    """Return the inner steps in the peer's contribution; fewer than planned if it ended them early, in which case its rows are
+    those of the first steps. All members of the attempt know these numbers, because the key depends on them. None for a host
+    that fetched the average: it has no other contributions to compare with, either."""
     if isinstance(average, RepairAverage):
         return None
     members = [member for member, _ in average.weights]

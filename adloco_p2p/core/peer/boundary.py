@@ -1,4 +1,4 @@
-"""Between two rounds: when the boundary opens, and which instances forks, merges and moves leave on this peer."""
+"""The boundary between two rounds: when it opens, and which forks, merges and moves of instances it performs on this peer."""
 
 from collections.abc import Sequence
 from math import inf
@@ -13,12 +13,12 @@ from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.state import PeerState
 
 STATELESS_SECONDS = 30.0
-"""A round whose states nobody has lasts at least so long, and as long as was expected: a peer waits so long before it takes an
-older state, from which the others then go on. At full speed such rounds would use up the run meanwhile."""
+"""Least duration of a round whose states no peer has, unless more was expected. A peer waits equally long before it takes an
+older state, from which the others then continue; at full speed, such rounds would use up the run meanwhile."""
 
 
 class Boundary:
-    """`open` it as soon as it can be; the device answers when the transition is `applied`."""
+    """Opens each boundary as soon as possible (`open`); the device answers when its transition is `applied`."""
 
     def __init__(self, state: PeerState, *, fetching: Fetching) -> None:
         self._state = state
@@ -26,12 +26,12 @@ class Boundary:
         self._branches = state.branches
         self._fetching = fetching
         self._opened_at = -inf
-        """When a round began here last."""
+        """Time at which a round last began here."""
         self.next_deadline: float | None = None
-        """A round whose states nobody has begins then."""
+        """Time at which a round may begin whose states no peer has."""
 
     def open(self, last: int | None, now: float) -> list[Effect]:
-        """Open the boundary before the next round; none after round `last`, if there is such."""
+        """Open the boundary before the next round, if it is possible and the round is not after `last`."""
         self.next_deadline = None
         boundary = self._state.opened + 1
         plan = self._book.get(boundary)
@@ -48,17 +48,18 @@ class Boundary:
         return self._state.stamped([self._transition(plan)])
 
     def _is_stateless(self, plan: RoundPlan) -> bool:
-        """By the plan nobody had the state of any instance, and none is here or on its way."""
+        """Return whether, by the plan, no peer had the state of any instance, and none is here or on its way."""
         has_any = any(self._fetching.takes_part(instance, plan.round - 1) for instance in self._book.mine(plan))
         return not has_any and all(item.orphaned_rounds for item in plan.instances)
 
     def _plan_before(self, boundary: int) -> RoundPlan | None:
-        """The plan of the round before the boundary, if this peer took part in that round."""
+        """Return the plan of the round before the boundary, if this peer took part in that round."""
         was_there = boundary - 1 > self._state.skipped or boundary - 1 in self._state.own_reports
         return self._book.get(boundary - 1) if was_there else None
 
     def _have_arrived(self, plan: RoundPlan, before: RoundPlan | None) -> bool:
-        """Instances of the round before have come to the boundary: all where they go on together, else any of them."""
+        """Return whether enough instances of the round before have reached the boundary: all if the transition needs them
+        together, otherwise one."""
         boundary = plan.round
         hosted = self._book.mine(before) if before is not None else []
         hosted = [instance for instance in hosted if self._fetching.takes_part(instance, boundary - 1)]
@@ -68,7 +69,7 @@ class Boundary:
         return not hosted or any(arrived) or any(self._state.runs_ahead(instance, boundary) for instance in hosted)
 
     def _needs_all(self, plan: RoundPlan, before: RoundPlan | None, hosted: Sequence[InstanceId]) -> bool:
-        """The transition involves several instances, or takes one away from this peer."""
+        """Return whether the transition involves several instances, or takes one away from this peer."""
         mine = self._book.mine(plan)
         has_probe = before is not None and self._state.measures(before)
         goes_back = any(item.rewind is not None for item in plan.instances)
@@ -76,19 +77,20 @@ class Boundary:
         return not is_plain or any(instance not in mine for instance in hosted)
 
     def _is_measured(self, before: RoundPlan | None) -> bool:
-        """This peer has no possible merge of the round before left to measure: a branch state may come after its report."""
+        """Return whether this peer need not measure the probe of the round before any more. Once it has reported the round it
+        need not, even if a branch state arrives later."""
         if before is None or before.round in self._state.own_reports or before.round in self._state.verdicts:
             return True
         return not self._state.measures(before)
 
     def _has_sources(self, plan: RoundPlan) -> bool:
-        """Whether all that the transition needs is here, except instances that nobody has."""
+        """Return whether all that the transition needs is here, except instances that no peer has."""
         mine = self._book.mine(plan)
         needed = [i for i in self._book.sources(plan) if i in mine or i not in self._state.lost]
         return all(self._state.is_at(instance, plan.round) for instance in needed)
 
     def _transition(self, plan: RoundPlan) -> Transition:
-        """The part of the plan's forks and merges that concerns this peer's instances."""
+        """Return the part of the plan's rewinds, forks and merges that concerns this peer's instances."""
         mine = self._book.mine(plan)
         forks = tuple(
             Fork(source=fork.source, targets=tuple(target for target in fork.targets if target in mine))
@@ -96,7 +98,7 @@ class Boundary:
             if any(target in mine for target in fork.targets) and fork.source in self._state.held
         )
         merges = tuple(self._branches.doable(merge, self._state.lost) for merge in plan.merges if merge.target in mine)
-        rewinds = tuple(  # what is yet to be fetched comes from hosts that went back
+        rewinds = tuple(  # a state that is still to be fetched comes from hosts that have done the rewind
             (item.instance, item.rewind)
             for item in plan.instances
             if item.rewind and item.instance in mine and self._state.held.get(item.instance) == plan.round
@@ -130,7 +132,7 @@ class Boundary:
         return effects
 
     def _gone_back(self, plan: RoundPlan, mine: Sequence[InstanceId], missing: Sequence[InstanceId]) -> list[Effect]:
-        """Report the guard's alarms, and their end. A state that is not kept here comes from the other hosts."""
+        """Report alarms of the guard, and their end. A state that is not kept here is fetched from the other hosts."""
         effects: list[Effect] = []
         for item in plan.instances:
             if item.instance not in mine:

@@ -15,37 +15,37 @@ from adloco_p2p.core.model.run_progress import trained_samples
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 NUM_PROVERS = 4
-"""Voters of a certificate that show it with their claims; one is enough, and the reports of a large roster stay small."""
+"""Voters of a certificate that show it with their claims. One is enough, and the reports of a large roster stay small."""
 CLAIMS_BEFORE_PROOF = 2
-"""After this many reports that no plan took up, every claimant shows it."""
+"""Reports without effect on the plans after which every claimant shows the certificate."""
 ROUNDS_SERVED = 3
-"""A branch state is served for this many rounds after its merge, or its end: some host may be late."""
+"""Rounds for which a branch state is still served after its merge or its end, because some host may be late."""
 
 
 class BranchStore:
-    """`set_aside` when the history changes, `note` every plan, `fetched` for a state that was `missing`, `tidy` now and
-    then."""
+    """Holds the branch states. Call `set_aside` when the history changes, `note` for every plan, `fetched` for a state that was
+    `missing`, and `tidy` now and then."""
 
     def __init__(self) -> None:
         self._pending: dict[InstanceId, PendingBranch] = {}
-        """As in the newest plan that names it."""
+        """Branch states as the newest plan that names them has them."""
         self._settled: dict[InstanceId, int] = {}
-        """Merged, or dropped, by the plan of this round."""
+        """Branch states that were merged or dropped, with the round of the plan that did so."""
         self._copying: dict[InstanceId, BranchState] = {}
-        """The device makes or serves them; then they are held."""
+        """Branch states that the device is copying or is about to serve; then they are held."""
         self._held: dict[InstanceId, BranchState] = {}
         self._proofs: dict[Digest, BranchProof] = {}
-        """By the branch: the certificates of those that this peer took part in."""
+        """Certificates of the branches in which this peer took part, by branch."""
         self._num_claims: Counter[InstanceId] = Counter()
-        """Branch state -> how many reports of this peer named it while no plan did."""
+        """Reports of this peer that named a branch state while no plan did, by branch state."""
         self._given_up: dict[InstanceId, None] = {}
 
     def claims(self) -> tuple[BranchState, ...]:
-        """The branch states that the next report names, by key."""
+        """Return the branch states that the next report names, by key."""
         return tuple(self._held[key] for key in sorted(self._held) if key not in self._settled)[:MAX_BRANCHES]
 
     def proof(self, me: PeerId) -> BranchProof | None:
-        """Of a branch that no plan names, for the next report, where it is this peer's turn to show it."""
+        """Return the proof of a branch that no plan names for the next report, if it is this peer's turn to show it."""
         for claim in self.claims():
             proof = self._proofs.get(claim.branch)
             if proof is None or claim.key in self._pending:
@@ -56,11 +56,11 @@ class BranchStore:
         return None
 
     def claimed(self, claims: Sequence[BranchState]) -> None:
-        """A report that names them is made."""
+        """Count a report that names these branch states."""
         self._num_claims.update(claim.key for claim in claims if claim.key not in self._pending)
 
     def is_ready(self, key: InstanceId) -> bool:
-        """Whether a merge with it need not wait: this peer holds it, or has given it up."""
+        """Return whether a merge with the branch state need not wait for it: this peer holds it, or has given it up."""
         return key in self._held or key in self._given_up
 
     def holds(self, key: InstanceId) -> bool:
@@ -89,8 +89,9 @@ class BranchStore:
         return [SnapshotState(instance=instance, copy=branch_state.key, round=boundary)]
 
     def on_reorg(self, switched: Reorg) -> None:
-        """Plans of the lost history settle nothing any more; branch states that it had not merged are claimed again. One that
-        left the lost history cannot be proven against the one that won: its certificate follows a plan that is not there."""
+        """Forget what plans of the lost history settled, so that branch states which it had not merged are claimed again. A
+        branch that had split off from the lost history cannot be proven to the winning one, which lacks the plan that its
+        certificate follows."""
         fork = switched.fork
         self._settled = {key: round for key, round in self._settled.items() if round <= fork.round}
         self._pending = {item.branch_state.key: item for item in fork.branches}
@@ -103,7 +104,7 @@ class BranchStore:
             self._held[event.instance] = replace(branch_state, state=event.digest)
 
     def fetched(self, key: InstanceId) -> list[Effect]:
-        """The state was fetched: serve it to others."""
+        """Serve the fetched state to others."""
         item = self._pending.get(key)
         if item is None:
             return []
@@ -111,7 +112,7 @@ class BranchStore:
         return [SnapshotState(instance=key, copy=key, round=item.branch_state.round)]
 
     def note(self, plan: RoundPlan) -> None:
-        """A plan is final."""
+        """Note a final plan: branch states that it no longer names are settled."""
         named = {item.branch_state.key: item for item in plan.branches}
         for key in self._pending:
             if key not in named:
@@ -119,7 +120,7 @@ class BranchStore:
         self._pending.update(named)
 
     def merged(self, plan: RoundPlan, mine: Sequence[InstanceId]) -> None:
-        """The transition before the plan was carried out here: what it merged is gone."""
+        """Forget what the transition before the plan has merged here."""
         for merge in plan.merges:
             for source in merge.sources:
                 if merge.target in mine:
@@ -127,7 +128,8 @@ class BranchStore:
                 self._given_up.pop(source, None)
 
     def tidy(self, opened: int) -> list[Effect]:
-        """Drop settled branch states, and those that no plan names; `opened`: the round that this peer has come to."""
+        """Drop branch states that are settled, and those that no plan names. `opened` is the round that this peer has
+        reached."""
         over = [key for key, round in self._settled.items() if opened >= round + ROUNDS_SERVED]
         refused = [key for key, times in self._num_claims.items() if key not in self._pending and times >= ROUNDS_OPEN]
         displaced = [
@@ -154,8 +156,8 @@ class BranchStore:
     # --- what is asked -----------------------------------------------------------------------------------------------
 
     def missing(self, targets: Sequence[InstanceId], needed: Sequence[InstanceId]) -> list[InstanceId]:
-        """Branch states that this peer should have and has not: those for the instances that it hosts, and those that the next
-        transition needs."""
+        """Return the branch states that this peer should have and lacks: those for the instances that it hosts, and those that
+        the next transition needs."""
         for_mine = [key for key, item in self._pending.items() if item.target in targets and key not in self._settled]
         wanted = {*for_mine, *(key for key in needed if key >= FIRST_BRANCH_ID)}
         return sorted(key for key in wanted if not self.is_ready(key) and key not in self._copying)
@@ -164,11 +166,11 @@ class BranchStore:
         return self._pending.get(key)
 
     def give_up(self, key: InstanceId) -> None:
-        """No living peer has it: the merge is done without it. Where others did it with it, their state counts."""
+        """Give up a state that no living peer has: the merge is done without it. If others merged it, their result counts."""
         self._given_up[key] = None
 
     def doable(self, merge: Merge, lost: Collection[InstanceId]) -> Merge:
-        """The merge without what was given up, and without instances that are lost."""
+        """Return the merge without branch states that were given up and without lost instances."""
         missing = {source for source in merge.sources if source in self._given_up or source in lost} - {merge.target}
         if not missing:
             return merge

@@ -16,8 +16,8 @@ from adloco_p2p.core.peer.state import PeerState
 
 
 class CatchingUp:
-    """Fast-forwards: when `catch_up` finds that it is time, `rewrite` changes the history, or `check_own_state` finds a
-    difference."""
+    """Fast-forwards this peer: when `catch_up` finds it necessary, when `rewrite` changes the history, or when
+    `check_own_state` finds that its state differs."""
 
     def __init__(
         self,
@@ -34,7 +34,8 @@ class CatchingUp:
         self._checkpoints = checkpoints
         self._adaptive_timeout = adaptive_timeout
         self._waiting: tuple[int, int, float] | None = None
-        """Boundary, number of rounds done, since when this peer waits in a round that is over for the others."""
+        """While this peer waits in a round that is over for the others: boundary, number of rounds done, and when the wait
+        began."""
 
     @property
     def next_deadline(self) -> float | None:
@@ -44,9 +45,9 @@ class CatchingUp:
         self._waiting = None
 
     def catch_up(self, now: float, *, is_donor: bool) -> list[Effect]:
-        """Where the swarm is far ahead, or somewhat ahead and this peer gets nowhere, fast-forward to the present round.
+        """Fast-forward to the present round if the swarm is far ahead, or is somewhat ahead and this peer makes no progress.
 
-        A donor stays where it is, for others to fetch its state.
+        A donor stays where it is, so that others can fetch its state.
         """
         if self._state.opening is not None or is_donor:
             self._waiting = None
@@ -57,7 +58,7 @@ class CatchingUp:
             return []
         self._waiting = None
         if not self._book.has_others(self._book.newest, self._state.gone):
-            return []  # no other peer is ahead: only this peer has the plans of these rounds, and it does them again
+            return []  # only this peer has the plans of these rounds, and it does them again
         if any(self._state.is_alone_with(instance, self._present) for instance in self._state.held):
             return []  # no other peer has the state that this one would drop
         return self._fast_forward(self._present)
@@ -74,15 +75,15 @@ class CatchingUp:
         return [instance for instance in hosted if instance not in self._state.held and instance not in self._state.lost]
 
     def _outdated_sources(self) -> list[InstanceId]:
-        """Instances that the next transition needs here, where the others have done the round after it."""
+        """Instances that the next transition needs here, if the others have already done the round after it."""
         following = self._book.get(self._state.opened + 1)
         if following is None or following.round >= self._present:
             return []
         return [source for source in self._book.sources(following) if source < FIRST_BRANCH_ID]
 
     def _watch(self, in_wait: Collection[int], now: float) -> None:
-        """Note since when this peer has got nowhere in a round that is over for the others. `in_wait`: rounds in which it waits
-        for them."""
+        """Note since when this peer has made no progress in a round that is over for the others. `in_wait` are the rounds in
+        which it waits for them."""
         is_arriving = self._fetching.under_way
         lacking = [instance for instance in self._lacking() if instance not in is_arriving]
         if not lacking and not any(number < self._present for number in in_wait):
@@ -96,7 +97,7 @@ class CatchingUp:
         return self._present - min(in_wait, default=self._state.opened + 1) > self._state.rounds_kept
 
     def _is_stuck(self, now: float) -> bool:
-        """It has waited too long, or the others may no longer hold a state as old as it needs."""
+        """Return whether this peer has waited too long, or the others may no longer hold a state as old as it needs."""
         is_overdue = self._waiting is not None and now >= self._waiting[2] + self._patience_seconds
         outdated = self._outdated_sources()
         has_failed = any(self._fetching.has_failed(instance) for instance in (*self._lacking(), *outdated))
@@ -104,14 +105,14 @@ class CatchingUp:
         return is_overdue or has_failed or is_gone
 
     def _has_no_donor(self, instance: InstanceId, boundary: int) -> bool:
-        """Its state is to come from another peer, and none is known to have it."""
+        """Return whether the instance's state has to come from another peer, and none is known to have it."""
         item = self._state.known(instance)
         is_awaited = item.boundary is None and item.fetch is None and not item.is_lost
         return is_awaited and not self._book.outlook(instance, boundary, self._state.gone).donors
 
     def _fast_forward(self, boundary: int, *, agreeing: Collection[InstanceId] = ()) -> list[Effect]:
-        """Give up what is under way and go on at the boundary, with state from others; of the instances in `agreeing` with
-        the own state, if it is at this boundary and no outer step is under way."""
+        """Abandon the work in progress and continue at the boundary with state from others. Instances in `agreeing` keep their
+        own state, if it is at this boundary and no outer step is in progress."""
         boundaries = self._boundaries()
         held, is_opening = self._state.held, self._state.opening is not None
         resting = [i for i in self._state.instances if held.get(i) == boundaries.get(i) and not is_opening]
@@ -131,7 +132,7 @@ class CatchingUp:
         return effects
 
     def rewrite(self, switched: Reorg) -> list[Effect]:
-        """Take the other history over, and its state; what was trained here since the fork is set aside, to be merged in."""
+        """Adopt the winning history and its state; what was trained here since the fork is set aside, to be merged in."""
         plans = [entry.plan for entry in switched.won]
         first = plans[0].round
         boundaries = self._boundaries()
@@ -150,7 +151,7 @@ class CatchingUp:
         return [*effects, *(line for plan in plans for line in self._state.plan_lines(plan))]
 
     def _boundaries(self) -> dict[InstanceId, int]:
-        """The boundaries at which the device has the hosted instances once it has done what it was asked for."""
+        """Return the boundary at which the device will have each hosted instance, once it has done what it was asked for."""
         opening = self._book.get(self._state.opening) if self._state.opening is not None else None
         if opening is not None and self._book.sources(opening):
             here = {*self._state.held, *(target for fork in opening.forks for target in fork.targets)}
@@ -162,8 +163,9 @@ class CatchingUp:
         return state
 
     def check_own_state(self, plan: RoundPlan) -> list[Effect]:
-        """Plans name the state that a majority of the hosts reported; where none has one, all reports decide. A peer with
-        another state fetches theirs, and keeps what agrees: after a fork two hosts may each hold what the other one lacks."""
+        """Compare this peer's states with those of the run, and fetch the ones that differ. Plans name the state that a
+        majority of the hosts reported; without a majority, all reports decide. States that agree are kept, because after a fork
+        two hosts may each hold what the other one lacks."""
         number = plan.round - 2
         own = self._state.own_reports.get(number)
         if own is None or number <= self._state.skipped or self._book.digests.get(number) != own.plan:
@@ -185,7 +187,8 @@ class CatchingUp:
         return effects
 
     def _state_after(self, number: int, reported: InstanceReport) -> Digest:
-        """This peer's state: it may have gone through the round once more, from the others' state, since it reported it."""
+        """Return this peer's state after the round. Since its report, the peer may have gone through the round again, from the
+        others' state."""
         outer = self._state.round_of(number, reported.instance)
         applied = outer.applied if outer is not None and outer.is_done else None
         return applied.state_digest if applied is not None else reported.state_digest

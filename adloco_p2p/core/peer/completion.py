@@ -1,11 +1,12 @@
-"""The end of a run: a peer with the finished model stays until the others have it, as they may still need something of it.
+"""The completion barrier at the end of a run: a peer with the finished model stays until the others have it, because they may
+still need something from it.
 
-No plan follows the last one that would name the state after the last round. So peers that have ended the run compare their
-final states: each sends the root of its own, and whether a majority agreed on every step to it. From these claims each computes
-the state of the run; a peer with another one fetches it.
+No plan follows the last one that would name the state after the last round. Therefore peers that have ended the run compare
+their final states: each sends the root of its own, and whether a majority agreed on every step to it. From these claims each
+computes the state of the run; a peer with another state fetches it.
 
-Where the claims name several states, a member that signs two could make two models. So peers then go on only once all of
-them count the same claims: they compare a digest, and send the claims themselves where it differs.
+If the claims name several states, a member that signs two claims could lead to two models. Peers then finish only once all of
+them count the same claims: they compare a digest, and exchange the claims themselves if it differs.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,24 +20,25 @@ from adloco_p2p.core.peer.final_claims import FinalClaims
 from adloco_p2p.core.peer.plan_book import FinalState
 
 RESEND_SECONDS = 2.0
-"""`RunComplete` is resent after this time, to peers that have not sent it for the same plan and state."""
+"""Time after which `RunComplete` is resent to peers that have not sent it for the same plan and state."""
 COMPLETION_SECONDS = 30.0
-"""After this time this peer stops even if others are not done, and have not answered that they are still coming."""
+"""Time after which this peer stops even if others are not done and have not answered that they are still coming."""
 PENDING_SECONDS = 300.0
-"""The same if one has answered so: it may still fetch a state, and what that may take comes on top. None holds the others up
-for longer."""
+"""Time after which this peer stops even if others have answered that they are still coming; the time for a state transfer is
+added, because they may still fetch one."""
 
 
 SETTLED_SECONDS = 3 * RESEND_SECONDS
-"""Time after a claim that was new to this peer, in which those that count another one of its author show it; and before it ends
-with an error, in which claims of others arrive that have gone meanwhile."""
+"""How long peers wait after a claim that was new to them, so that those that count another claim of its author can show it; and
+before they end with an error, so that claims of peers that have gone meanwhile can arrive."""
 
 
 class CompletionBarrier:
-    """`begin` once this peer is done, `withdraw` where another history wins after that, or another state is to be fetched."""
+    """Decides when a peer may go after the run. Call `begin` once this peer is done, and `withdraw` if another history wins
+    after that or another state is to be fetched."""
 
     def __init__(self, me: PeerId, *, sign: Sign, verify: Verify, transfer_seconds: float = 0.0) -> None:
-        """`transfer_seconds`: that a state may take over a slow link."""
+        """`transfer_seconds` is the time that a state may take over a slow link."""
         self.me = me
         self._pending_seconds = PENDING_SECONDS + transfer_seconds
         self.next_deadline: float | None = None
@@ -45,22 +47,22 @@ class CompletionBarrier:
         self._own: RunComplete | None = None
         """The end of the run on this peer: the last plan, and the final state."""
         self._claims: FinalClaims | None = None
-        """About the last plan that this peer came to."""
+        """Claims about the last plan that this peer has reached."""
         self._before_own: FinalClaims | None = None
-        """The same of others, while this peer is not there yet."""
+        """Claims of others about a last plan that this peer has not reached yet."""
         self._sent: Digest | None = None
-        """Of the claims that it counted when it sent its message the last time."""
+        """Digest of the claims that this peer counted when it last sent its message."""
         self._ended: dict[PeerId, RunComplete] = {}
-        """The same of others: one of another history is not done in this one. Only members' messages come here: the network
-        refuses strangers this kind."""
+        """The end of the run on other peers, as in their last messages; an end in another history does not count. Only members'
+        messages come here: the network refuses this kind of message from strangers."""
         self._others: tuple[PeerId, ...] = ()
         self._began_at = 0.0
         self._changed_at = 0.0
-        """When this peer last saw that it counts other claims than before."""
+        """Time at which this peer last saw that it counts other claims than before."""
         self._unsure_since: float | None = None
-        """Since when nothing is awaited here, and no claim shows the model of the run. Seconds."""
+        """Time since which no peer is awaited, yet no claim shows the model of the run. Seconds."""
         self._pending: dict[PeerId, None] = {}
-        """Peers that answered that they are not done; the last message of each counts."""
+        """Peers whose last message answered that they are not done."""
 
     @property
     def has_begun(self) -> bool:
@@ -74,7 +76,8 @@ class CompletionBarrier:
     def begin(
         self, *, plan: Digest, state: Digest | None, is_agreed: bool, roster: Sequence[PeerId], now: float
     ) -> list[Effect]:
-        """Send the end of the run to all others. A peer that comes here again, with the others' state, keeps to its claim."""
+        """Announce the end of the run to all others. A peer that comes here again, with the others' state, keeps its first
+        claim."""
         if self._claims is None or self._claims.own.plan != plan:
             claim = FinalClaim(peer=self.me, plan=plan, state=state, is_agreed=is_agreed)
             self._claims = FinalClaims(replace(claim, signature=self._sign(claim.payload)), roster, self._verify)
@@ -90,7 +93,7 @@ class CompletionBarrier:
         return [Send(peer=peer, message=message) for peer in self._others]
 
     def withdraw(self) -> None:
-        """This peer is not done any more."""
+        """Note that this peer is no longer done."""
         self._own = self.next_deadline = None
 
     def received(self, sender: PeerId, message: RunComplete) -> list[Effect]:
@@ -123,8 +126,8 @@ class CompletionBarrier:
         return replace(self._own, claims=claims, counted=self._claims.digest)
 
     def is_over(self, now: float, gone: Collection[PeerId]) -> bool:
-        """All living peers are done and, where it matters, count the same claims; or the time of those that do not is over.
-        Claims that come at the end of that time are shown to the others first. A member has two at most."""
+        """Return whether all living peers are done and, if it matters, count the same claims, or the time for those that do not
+        is over. Claims that arrive at the end of that time are shown to the others first; a member has at most two."""
         if self._own is None:
             return False
         awaited = [*self._missing(self._own.plan, self._others, gone), *self._differing(gone)]
@@ -136,13 +139,13 @@ class CompletionBarrier:
         return self._sent == self._claims.digest and now >= self._changed_at + SETTLED_SECONDS
 
     def is_last_word(self, now: float) -> bool:
-        """Whether this was asked first so long ago that no claim is on its way any more: that a peer has gone may be known
-        before its claim is here."""
+        """Return whether this was first asked so long ago that no claim can still be on its way: news that a peer has gone may
+        come before its claim."""
         self._unsure_since = now if self._unsure_since is None else self._unsure_since
         return now >= self._unsure_since + SETTLED_SECONDS
 
     def may_go(self, now: float, gone: Collection[PeerId]) -> bool:
-        """The wait is over, and no other peer has another state, which it would exchange for that of this peer."""
+        """Return whether the wait is over, and no other peer still has a state that it would exchange for that of this peer."""
         return self.is_over(now, gone) and self._is_enough(self._elsewhere(gone), now)
 
     def _is_enough(self, awaited: Collection[PeerId], now: float) -> bool:
@@ -150,18 +153,19 @@ class CompletionBarrier:
         return not awaited or now >= self._began_at + seconds
 
     def are_all_done(self, plan: Digest, roster: Sequence[PeerId], gone: Collection[PeerId]) -> bool:
-        """At least one of the others is done with this last plan, and every other is done or gone."""
+        """Return whether at least one other peer is done with this last plan, and every other one is done or gone."""
         others = [peer for peer in roster if peer != self.me]
         return any(self._is_at(peer, plan) for peer in others) and not self._missing(plan, others, gone)
 
     def final_state(self, voters: Sequence[PeerId]) -> FinalState | None:
-        """The final state of the run; see `FinalClaims.final_state`."""
+        """Return the final state of the run; see `FinalClaims.final_state`."""
         if self._own is None or self._claims is None:
             return None
         return self._claims.final_state(voters, self._held(self._own.plan) | {self.me: self._own.state})
 
     def state_of_most(self, plan: Digest, roster: Sequence[PeerId], voters: Sequence[PeerId]) -> FinalState | None:
-        """The final state of more than half of the voters, if there is one, for a peer that has not come to the last plan."""
+        """Return the final state of more than half of the voters, if there is one, for a peer that has not reached the last
+        plan."""
         claims = self._before_own
         if claims is None or claims.own.plan != plan:
             nothing = FinalClaim(peer=self.me, plan=plan, state=None, is_agreed=False)
@@ -175,7 +179,7 @@ class CompletionBarrier:
         return {peer: message.state for peer, message in self._ended.items() if message.plan == plan}
 
     def _elsewhere(self, gone: Collection[PeerId]) -> list[PeerId]:
-        """Living peers that are done, with another state than this peer."""
+        """Return the living peers that are done with another state than this peer's."""
         own = self._own
         if own is None or own.state is None:
             return []
@@ -183,7 +187,8 @@ class CompletionBarrier:
         return [peer for peer in done if self._ended[peer].state not in (None, own.state)]
 
     def _differing(self, gone: Collection[PeerId]) -> list[PeerId]:
-        """Living peers that are done and count other claims than this one, where one more claim could change the outcome."""
+        """Return the living peers that are done and count other claims than this one, in a situation where one more claim could
+        change the outcome."""
         if self._own is None or self._claims is None or not self._claims.are_mixed:
             return []
         done = [peer for peer in self._others if peer not in gone and self._is_at(peer, self._own.plan)]

@@ -1,7 +1,7 @@
-"""Rounds of this peer that led nowhere: inner steps that diverged, and outer steps that were refused.
+"""Rounds of this peer without a result: inner steps that diverged, and outer steps that were refused.
 
-Neither touches the outer state, so the newest checkpoint is always one that training can go on from. A refused outer step is
-refused by all hosts alike: it follows from the state and the average, which are equal everywhere.
+Neither changes the outer state, so training can always continue from the newest checkpoint. All hosts refuse the same outer
+steps, because the decision follows from the state and the average, which are equal everywhere.
 """
 
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.hosted_instance import HostedInstance
 
 FRUITLESS_ROUNDS = 4
-"""After this many rounds in a row a peer gives up. A single bad batch, or an average with a liar in it, passes in one or two;
-with a learning rate that is too high, or faulty memory, no later round is better."""
+"""Rounds in a row after which a peer gives up. A single bad batch, or a false contribution to an average, has passed after one
+or two; with a learning rate that is too high, or with faulty memory, no later round is better."""
 REMEDY = "lower inner.learning_rate; on one machine only: faulty memory or an overclocked GPU"
 
 
 def note_round(hosted: HostedInstance, outer: OuterRound) -> list[telemetry.Log]:
-    """Count a round that ended; returns the warnings for the user."""
+    """Count a finished round, and return the warnings for the user."""
     instance, key = outer.instance, f"diverged {outer.instance}"
     if not outer.has_diverged:
         was_fruitless, hosted.fruitless_rounds = hosted.fruitless_rounds > 0, 0
@@ -33,7 +33,7 @@ def note_round(hosted: HostedInstance, outer: OuterRound) -> list[telemetry.Log]
 
 
 def reason_to_stop(instances: Mapping[InstanceId, HostedInstance]) -> str:
-    """Why this peer should give up; empty while it should not."""
+    """Say why this peer should give up; empty as long as it should not."""
     for instance, hosted in sorted(instances.items(), key=lambda item: item[0]):
         if hosted.fruitless_rounds >= FRUITLESS_ROUNDS:
             count = hosted.fruitless_rounds

@@ -14,38 +14,40 @@ from adloco_p2p.core.peer.hosted_instance import Fetch, HostedInstance
 from adloco_p2p.core.peer.state import PeerState
 
 FETCH_RETRY_SECONDS = 2.0
-"""A failed state transfer is tried again after so long, and each time that it fails again after twice as long, ..."""
+"""Pause after the first failed transfer of a state; it doubles with every further failure."""
 MOST_DOUBLINGS = 4
-"""... up to 32 s: donors that refuse are not pressed."""
+"""Number of doublings, up to a pause of 32 s, so that donors that refuse are not pressed."""
 NO_DONOR_SECONDS = 30.0
-"""A peer waits so long for state that no living peer is known to have, before it takes an older one instead."""
+"""How long a peer waits for state that no living peer is known to have, before it takes an older one instead."""
 
 PATIENCE_ROUNDS = 3.0
-"""A state is awaited as long as finished peers wait for those that are not (`PENDING_SECONDS`), and this many times the seconds
-that the known rounds are expected to take, and that a transfer took here. The wait begins anew with every plan."""
+"""A state is awaited for `PENDING_SECONDS`, as finished peers wait for others, plus this many times the expected duration of
+the known rounds and the longest transfer so far. The wait begins anew with every plan."""
 
 LATE_FRACTION = 0.25
-"""A newcomer whose state is not here after so much of the time that its first round is expected to take withdraws from that
-round: the others would wait for it."""
+"""A newcomer whose state has not arrived after this fraction of the expected duration of its first round withdraws from that
+round, because the others would wait for it."""
 
 
 class Fetching:
-    """`fetch_missing` and `fetch_branches` whenever something happened; `fetched` or `failed` when a transfer ended."""
+    """Fetches states. Call `fetch_missing` and `fetch_branches` whenever something happened, and `fetched` or `failed` when a
+    transfer ended."""
 
     def __init__(
         self, state: PeerState, *, kept_vote: Callable[[Digest, InstanceId], AverageDigest | None] = lambda *_: None
     ) -> None:
-        """`kept_vote`: this peer's vote on the average of a plan and instance, if it cast one in any life."""
+        """`kept_vote` returns this peer's vote on the average of a plan and instance, if it ever cast one."""
         self._state = state
         self._book = state.book
         self._branches = state.branches
         self._kept_vote = kept_vote
         self._newest: Digest | None = None
-        """The plan since which states are awaited."""
+        """Digest of the plan since which states are awaited."""
         self._transfer_seconds = 0.0
-        """Of the longest transfer that this peer completed: those of others, for which it waits, may take as long."""
+        """Duration of the longest transfer that this peer completed; transfers of others, for which it waits, may take as
+        long."""
         self.has_given_up = False
-        """No peer that lives has brought the state at the end of the run: this one ends without the model."""
+        """No living peer has brought the state at the end of the run, so this peer ends without the model."""
 
     @property
     def next_deadline(self) -> float | None:
@@ -65,11 +67,11 @@ class Fetching:
 
     @property
     def under_way(self) -> list[InstanceId]:
-        """Instances and branch states whose transfer is under way."""
+        """Instances and branch states whose transfer is in progress."""
         return sorted(key for key, item in self._state.instances.items() if item.fetch and item.fetch.is_under_way)
 
     def has_failed(self, instance: InstanceId) -> bool:
-        """Its transfer did, and waits for its next try."""
+        """Return whether the instance's transfer failed and waits for its next try."""
         fetch = self._fetch(instance)
         return fetch is not None and not fetch.is_under_way
 
@@ -89,8 +91,8 @@ class Fetching:
             item.no_donor_since = None
 
     def takes_part(self, instance: InstanceId, number: int) -> bool:
-        """Whether this peer has, or will have, the instance's state after round `number`. What a round that is done has led to,
-        and is not here, was given up."""
+        """Return whether this peer has, or will have, the instance's state after round `number`. If the round is done and the
+        state is not here, it was given up."""
         outer = self._state.round_of(number, instance)
         return instance in self._state.held or self._fetch(instance) is not None or (outer is not None and not outer.is_done)
 
@@ -137,7 +139,7 @@ class Fetching:
         return effects
 
     def _end_waits(self, wanted: Collection[InstanceId]) -> None:
-        """For what is not needed any more; and, when a plan came, of those that a plan could have ended."""
+        """End the waits for states that are no longer needed and, if a new plan came, those that a plan could have ended."""
         newest = self._book.digests[self._book.newest.round]
         has_new_plan, self._newest = newest != self._newest, newest
         self.has_given_up = self.has_given_up and not has_new_plan
@@ -149,8 +151,8 @@ class Fetching:
                 item.is_late = False
 
     def fetch_branches(self, now: float) -> list[Effect]:
-        """Ask for states of lost histories that this peer's instances are to be merged with. A merge that is due waits
-        a limited time."""
+        """Ask for states of lost histories that are to be merged into this peer's instances. A merge that is due waits for a
+        limited time."""
         effects = self._branches.tidy(self._state.opened)
         following, mine = self._book.get(self._state.opened + 1), self._book.mine(self._book.newest)
         needed = self._book.sources(following) if following is not None and self._state.opening is None else []
@@ -179,8 +181,8 @@ class Fetching:
         return effects
 
     def _wanted_first(self) -> dict[InstanceId, int]:
-        """At which boundary this peer asks for each state that it needs and has not. Of two boundaries the first counts, unless
-        a peer is known to have the state at the second alone: the round between them is over."""
+        """Return at which boundary this peer asks for each state that it needs and lacks. Of two boundaries the first counts,
+        unless a peer is known to have the state at the second only: then the round between them is over."""
         wanted: dict[InstanceId, int] = {}
         held = self._state.held
         for instance, at in self._wanted():
@@ -195,7 +197,7 @@ class Fetching:
         return self._book.outlook(instance, boundary, self._state.gone).donors
 
     def _wanted(self) -> list[tuple[InstanceId, int]]:
-        """State that this peer needs: instance and boundary, the earlier boundary first."""
+        """Return the states that this peer needs as (instance, boundary), the earlier boundary of an instance first."""
         boundary = self._state.opened + 1
         plan, opened = self._book.get(boundary), self._book.get(self._state.opened)
         wanted: list[tuple[InstanceId, int]] = []
@@ -208,8 +210,8 @@ class Fetching:
         return wanted
 
     def _starts_with(self, number: int) -> bool:
-        """This peer's seat begins with this round, which is not over: it waits for the end of the round before. Where updates
-        are delayed that end comes in the middle of this round, and the others would wait for it."""
+        """Return whether this peer's seat begins with this round, which is not over: it waits for the end of the round before.
+        With delayed updates that end comes in the middle of this round, and the others would have to wait for this peer."""
         plan = self._book.get(number)
         if self._state.is_delayed:
             return False
@@ -217,15 +219,16 @@ class Fetching:
         return is_first and self._book.newest.round <= number + 1
 
     def _is_waited_out(self, item: HostedInstance, now: float) -> bool:
-        """No plan has come, and no transfer has run, for so long that the peers that may have the state will not bring it.
-        Where all hosts wait none reports, so no plan would end their wait; after the last plan none comes in any case."""
+        """Return whether neither a plan nor a transfer has come for so long that the peers that may have the state will not
+        bring it. If all hosts wait, none reports, so no plan would end the wait; after the last plan none comes anyway."""
         if item.awaited_since is None:
             item.awaited_since = now
         is_under_way = item.fetch is not None and item.fetch.is_under_way
         return not is_under_way and now >= item.awaited_since + self._patience_seconds
 
     def _give_up(self, instance: InstanceId, boundary: int, now: float) -> list[Effect]:
-        """Go on without the state, or from an older one. The last boundary of the run, with neither, ends this peer's run."""
+        """Continue without the state or from an older one. Without either at the last boundary of the run, this peer's run
+        ends."""
         item, last = self._state.instance(instance), self._book.newest
         if not item.is_stale and last.is_last and instance in self._book.mine(last):
             self.has_given_up |= boundary == last.round or item.given_up_at == boundary
@@ -238,17 +241,17 @@ class Fetching:
         return PENDING_SECONDS + PATIENCE_ROUNDS * (sum(plan.expected_seconds for plan in plans) + self._transfer_seconds)
 
     def _take_back(self, instance: InstanceId, boundary: int, *, is_agreed: bool) -> list[Effect]:
-        """The state that is wanted is the one that was given up: the others had the same one in the history that won, or went
-        through the rounds since then without an outer step."""
+        """Use the given-up state after all, because it is the one that is wanted: the others had the same one in the winning
+        history, or went through the rounds since then without an outer step."""
         item = self._state.instance(instance)
         item.arrive(boundary, is_agreed=is_agreed, state_digest=item.state_digest)
         item.fetch, item.no_donor_since, item.decline_at, item.failed_fetches, item.is_lost = None, None, None, 0, False
         return [_fetch_ended(instance), DiscardRound(instance=instance)]
 
     def _take_stale(self, instance: InstanceId, boundary: int, *, may_come: bool) -> list[Effect]:
-        """Where nobody can bring the state any more, the older one here is all that is left."""
+        """Use the older state that is here, if no peer can bring the right one any more."""
         if may_come and self._starts_with(boundary):
-            return []  # no trouble: the others are in the round before it
+            return []  # normal case: the others are in the round before it
         message = f"no peer has the state of instance {instance} before round {boundary}"
         item = self._state.instance(instance)
         if may_come or not item.is_stale:
@@ -289,7 +292,7 @@ class Fetching:
     # --- declining a round -------------------------------------------------------------------------------------------
 
     def _decline_round(self, instance: InstanceId, number: int) -> list[Effect]:
-        """Where this peer fetches the state while the others train the round, it withdraws from the round."""
+        """Withdraw from the round if this peer fetches the state while the others train it."""
         if number > self._state.opened:
             return []  # no host trains it yet, and its plan may not be known: a probe needs state as soon as its round is open
         plan = self._book.plans[number]
@@ -326,13 +329,13 @@ class Fetching:
         return [Send(peer=sender, message=refusal)]
 
     def _fetches_older(self, instance: InstanceId, number: int) -> bool:
-        """The state on its way here is that of a boundary before this round's."""
+        """Return whether the state on its way here is that of a boundary before this round's."""
         fetch = self._fetch(instance)
         return fetch is not None and fetch.boundary < number
 
     def _answer_from_later(self, sender: PeerId, message: AveragingMessage, plan: RoundPlan) -> list[Effect]:
-        """This peer went through the round in an earlier life: a host that only receives the round waits for the votes of all
-        that live, so it needs this one's, or the answer that none comes from here."""
+        """Answer about a round that this peer went through before a restart. A host that only receives the round waits for the
+        votes of all live hosts, so it needs this peer's vote, or the answer that none will come."""
         item = plan.find(message.instance)
         hosts = item.peers if item is not None else ()
         if (isinstance(message, AverageDigest) and message.is_answer) or sender not in hosts or self._state.me not in hosts:
@@ -343,7 +346,8 @@ class Fetching:
 
 
 def _asks_nothing(sender: PeerId, message: AveragingMessage) -> bool:
-    """An answer, or a bare refusal: to answer it would send refusals to and fro."""
+    """Return whether the message is an answer or a bare refusal; an answer to these would start an endless exchange of
+    refusals."""
     match message:
         case AverageDigest():
             return message.is_answer
@@ -354,12 +358,13 @@ def _asks_nothing(sender: PeerId, message: AveragingMessage) -> bool:
 
 
 def _only_begins(sender: PeerId, message: AveragingMessage) -> bool:
-    """The question of a contributor that begins its inner steps, or of a host without a part in the average."""
+    """Return whether the message is the question of a contributor that begins its inner steps, or of a host without a part in
+    the average."""
     return isinstance(message, AttemptFailed) and message.is_question and sender not in message.suspects
 
 
 def fetch_warning(instance: InstanceId, message: str, *, active: bool) -> telemetry.Warning:
-    """The state of an instance cannot be had, or can again."""
+    """Return the warning that the state of an instance cannot be had, or its end."""
     return telemetry.Warning(key=f"fetch {instance}", message=message, active=active)
 
 

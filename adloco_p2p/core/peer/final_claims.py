@@ -1,7 +1,8 @@
-"""With which states the members came to the end of a run, by their signed claims, and which of these states is that of the run.
+"""The members' signed claims of the states with which they came to the end of a run, and which of these states is that of the
+run.
 
-A claim is the same for everybody: a member keeps to its first one even where it then takes another state. So claims of two
-states by one member cancel each other, and prove themselves whose they are. Two claims of one state are one, the more doubtful.
+A member makes the same claim to everybody and keeps to its first one, even if it then takes another state. So two claims of
+different states cancel each other and prove who signed them; of two claims of one state the more doubtful counts.
 """
 
 from collections import Counter
@@ -15,11 +16,11 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.peer.plan_book import FinalState
 
 CLAIMS_KEPT = 2
-"""Of one peer, about different states: more would prove nothing else."""
+"""Claims kept of one peer, about different states; more would prove nothing new."""
 
 
 class FinalClaims:
-    """The claims about one last plan that one peer counts."""
+    """The claims about one last plan, as one peer counts them."""
 
     def __init__(self, own: FinalClaim, roster: Iterable[PeerId], verify: Verify) -> None:
         self.own = own
@@ -33,9 +34,8 @@ class FinalClaims:
 
     @property
     def digest(self) -> Digest:
-        """Of the claims that count: equal on two peers that count the same. It depends neither on the order in which claims
-        came, nor on their signatures, of which one content may have several, nor on which two of the claims of a member that
-        signed more a peer has."""
+        """Digest of the claims that count, equal on two peers that count the same. It does not depend on the order of arrival,
+        on signatures, of which one content may have several, or on which two claims a peer has of a member that signed more."""
         if self._digest is None:
             liars, claims = self.liars, sorted((claim.peer, claim.state or "", claim.is_agreed) for claim in self.all)
             self._digest = canonical.digest((liars, [counted for counted in claims if counted[0] not in liars]))
@@ -43,17 +43,17 @@ class FinalClaims:
 
     @property
     def are_mixed(self) -> bool:
-        """They name several states, or one member claimed two."""
+        """The claims name several states, or one member claimed two."""
         return bool(self.liars) or len({claims[0].state for claims in self._known.values() if claims} - {None}) > 1
 
     @property
     def liars(self) -> tuple[PeerId, ...]:
-        """Members that claimed two states. One that was killed in between may do so, too."""
+        """Members that claimed two states; that includes one that was killed in between."""
         return tuple(peer for peer, claims in sorted(self._known.items()) if len(claims) > 1)
 
     def take(self, claims: Iterable[FinalClaim]) -> None:
         """Count the claims that are new, about this plan, and signed by a member. No honest message has more than CLAIMS_KEPT
-        of one author; further ones are not verified."""
+        claims of one author; further ones are not verified."""
         verified: Counter[PeerId] = Counter()
         for claim in claims:
             known = self._known.get(claim.peer)
@@ -65,11 +65,14 @@ class FinalClaims:
                 self._digest = None
 
     def final_state(self, voters: Sequence[PeerId], held: Mapping[PeerId, Digest | None]) -> FinalState | None:
-        """The state of the run, by the claims of the `voters`, which come in the order in which they joined: the one of more
-        than half of them, dead or alive; else one to which a majority agreed on every step, by the word of its holders; else
-        the one with most claims; else the first voter's. Where no voter claims a state, the claims of the others decide
-        likewise, but no number of them is a majority. None where nobody claims one. `held`: the states that members hold by
-        now. A member that took the state of the run over counts for it, too."""
+        """Return the state of the run by the claims of the `voters`, which come in the order in which they joined; None if
+        nobody claims a state.
+
+        It is the state of more than half of the voters, dead or alive; else one to which, by a holder's claim, a majority
+        agreed on every step; else the one with most claims; else the first voter's. If no voter claims a state, the claims of
+        the others decide likewise, but no number of them is a majority. `held` are the states that members hold by now: a
+        member that took over the state of the run counts for it, too.
+        """
         claims = {peer: known[0] for peer, known in self._known.items() if len(known) == 1 and known[0].state is not None}
         states: dict[Digest, list[PeerId]] = {}
         counted = [peer for peer in voters if peer in claims]
@@ -96,7 +99,8 @@ class FinalClaims:
 
 
 def _is_news(claim: FinalClaim, known: Sequence[FinalClaim]) -> bool:
-    """Beside what is known of its author: another state, or doubt about the same one, as after a restart."""
+    """Return whether the claim adds to its author's known ones: another state, or doubt about the same one, as after a
+    restart."""
     if any(other.state == claim.state for other in known):
         return not claim.is_agreed and any(other.state == claim.state and other.is_agreed for other in known)
     return len(known) < CLAIMS_KEPT

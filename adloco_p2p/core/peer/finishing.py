@@ -1,7 +1,7 @@
 """The end of the run on this peer: it saves the final model, compares its state with those of the others, and waits for them.
 
-A peer without the model of the run ends with an error: it came too late, could get it from no other peer, or nothing shows that
-its own is that of the run.
+A peer without the model of the run ends with an error: it came too late, no other peer could give it the model, or nothing
+shows that its own is that of the run.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
 
 NOT_THE_MODEL = "E314"
-"""The run is over, and this peer does not have its model."""
+"""Error code: the run is over, and this peer does not have its model."""
 NO_FINAL_MODEL = "no peer could give this one the final model"
 TOO_LATE = "the others ended the run before this peer had caught up"
 ANOTHER_MODEL = "the others may have ended the run with another model than the one that this peer has"
@@ -34,9 +34,10 @@ NOT_COMPARED = "stopped before the final states were compared; the last checkpoi
 
 
 class Finishing:
-    """`finish` and `wait` whenever something happened; `reopen` where another history wins.
+    """Ends the run on this peer. Call `finish` and `wait` whenever something happened, and `reopen` if another history wins.
 
-    A `Stop` comes last among the effects. `Lifecycle` follows it, and has the peer leave the roster first."""
+    A `Stop` is the last of the effects. `Lifecycle` handles it, and first makes the peer leave the roster.
+    """
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Finishing:
         checkpoints: Checkpoints,
         transfer_seconds: float,
     ) -> None:
-        """`transfer_seconds`: that a state may take over a slow link."""
+        """`transfer_seconds` is the time that a state may take over a slow link."""
         self._state = state
         self._book = state.book
         self._agreement = agreement
@@ -59,7 +60,7 @@ class Finishing:
             state.me, sign=agreement.sign, verify=agreement.verify, transfer_seconds=transfer_seconds
         )
         self._has_asked = False
-        """For the final state of the others; it is on its way as long as the book has a `final`."""
+        """This peer has asked for the final state of the others; it is on its way as long as the book has a `final`."""
         self._is_saved = False
         """The checkpoint of the run's end is written."""
 
@@ -86,7 +87,8 @@ class Finishing:
     # --- on the way to the last plan ---------------------------------------------------------------------------------
 
     def missed(self) -> Stop | None:
-        """The others have ended the run, or are gone, and their model does not come any more."""
+        """Return the stop of a peer whose run the others have ended, or that they left, and to which the model no longer comes;
+        else None."""
         if self._fetching.has_given_up:
             return Stop(reason=NO_FINAL_MODEL, is_finished=False, error=NOT_THE_MODEL)
         newest, opened = self._book.newest, self._state.opened
@@ -97,8 +99,9 @@ class Finishing:
         return Stop(reason=TOO_LATE, is_finished=False, error=NOT_THE_MODEL)
 
     def pass_over_the_rest(self) -> list[Effect]:
-        """Where most of those that decide have ended the run, and this peer lacks a state on the way, which none may have any
-        more, it needs only their final one. A member may have claimed two: so it doubts that until all have compared."""
+        """Skip to the end if most electors have ended the run and this peer lacks a state before it, which perhaps no peer has
+        any more: only the final state is needed then. Because a member may have claimed two states, this peer doubts the final
+        one until all have compared."""
         last, opened = self._book.newest, self._state.opened
         is_lacking = any(instance not in self._state.held for instance in self._book.sources(last))
         if not last.is_last or opened >= last.round or self._fetching.under_way or not is_lacking:
@@ -112,7 +115,7 @@ class Finishing:
     # --- the last plan is applied ------------------------------------------------------------------------------------
 
     def finish(self, now: float) -> list[Effect]:
-        """Once the last plan is applied and its instance evaluated, save the model and announce that to the others."""
+        """Once the last plan is applied and its instance evaluated, save the model and announce the end to the others."""
         plan = self._book.get(self._state.opened)
         if plan is None or self._state.opening is not None or not plan.is_last:
             return []
@@ -144,8 +147,8 @@ class Finishing:
         return [ended, *self._state.final_evaluations(plan)]
 
     def _is_agreed(self, plan: RoundPlan) -> bool:
-        """A majority agreed on every step to this peer's states after the last plan, or has reported them since. Without a seat
-        it has none."""
+        """Return whether a majority agreed on every step to this peer's states after the last plan, or has reported them since.
+        False without a seat."""
         return self._book.is_on_roster(plan) and all(
             self._state.known(instance).doubtful_from is None
             or (not self._has_asked and self._state.is_reported(plan, instance))
@@ -153,7 +156,7 @@ class Finishing:
         )
 
     def _is_apart(self) -> bool:
-        """Most of those that decided may have ended the run without this peer, and those that are here."""
+        """Return whether most of those that decided may have ended the run without this peer and the others that are here."""
         return self._agreement.may_be_apart(is_alone=roster_of(self._book.newest) == (self._state.me,))
 
     def _save_final(self, plan: RoundPlan, now: float, *, is_finished: bool = True) -> list[Effect]:
@@ -163,9 +166,9 @@ class Finishing:
     # --- waiting for the others --------------------------------------------------------------------------------------
 
     def wait(self, now: float) -> list[Effect]:
-        """The run is complete here: stop once the others have the model too. A peer with another final state than that of the
-        run fetches it, once. One that does not get it, or of whose state nothing shows that it is that of the run, ends with
-        an error."""
+        """After the run is complete here, stop once the others have the model, too. A peer whose final state is not that of the
+        run fetches that one, once. It ends with an error if it does not get it, or if nothing shows that its own state is that
+        of the run."""
         plan, gone = self._book.newest, self._state.gone
         if not self._completion.is_over(now, gone):
             return []
@@ -189,7 +192,7 @@ class Finishing:
         return [*saves, Stop(reason=ANOTHER_MODEL, is_finished=False, error=NOT_THE_MODEL)]
 
     def leave(self, now: float) -> list[Effect]:
-        """Before the others had their time. What is saved as finished is the model of the run."""
+        """Leave before the others are done. A state is saved as finished only if it is the model of the run."""
         if self._is_apart():
             return [Stop(reason=ALONE, is_finished=False, error=NOT_THE_MODEL)]
         if self._is_agreed(self._book.newest):
@@ -197,17 +200,17 @@ class Finishing:
         return [Stop(reason=NOT_COMPARED, is_finished=False)]
 
     def reopen(self) -> None:
-        """Another history has won. Where the run was complete in the one that lost, it goes on."""
+        """Continue after another history has won: the run was complete only in the history that lost."""
         self._has_asked = False
         self._completion.withdraw()
 
     def _complete(self, plan: RoundPlan, now: float) -> list[Effect]:
-        """With the model of the run, which is saved as that."""
+        """End with the model of the run, saved as such."""
         saves = [] if self._is_saved else self._save_final(plan, now)
         return [*saves, Stop(reason="the run is complete", is_finished=True)]
 
     def _exchange(self, run: FinalState, mine: Sequence[InstanceId]) -> list[Effect]:
-        """This peer's final state for that of the run."""
+        """Exchange this peer's final state for that of the run."""
         self._completion.withdraw()
         self._state.final = None
         for instance in mine:
@@ -220,7 +223,8 @@ class Finishing:
 
 
 def voters_of(book: PlanBook, plan: RoundPlan) -> list[PeerId]:
-    """Whose final states decide after the last plan: hosts that had work in the last round, in the order of their joining."""
+    """Return the peers whose final states decide after the last plan: hosts that had work in the last round, in the order of
+    joining; without any, all members."""
     before = book.get(plan.round - 1)
     worked = {share.peer for item in (before.instances if before else ()) for share in item.hosts if share.samples > 0}
     members = [entry.peer for entry in sorted(plan.roster, key=lambda entry: (entry.joined_round, entry.peer))]

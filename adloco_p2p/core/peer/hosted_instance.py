@@ -1,4 +1,4 @@
-"""One instance as one peer keeps it: its state, the transfer that it waits for, its rounds, and what was saved of it."""
+"""All that one peer keeps of one instance: its state, the transfer that it waits for, its rounds, and what was saved of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ class Fetch:
 
     boundary: int
     began_at: float
-    """Seconds."""
+    """Time in seconds at which the transfer began."""
     retry_at: float | None = None
-    """None while under way."""
+    """Time of the next try; None while the transfer is in progress."""
     is_agreed: bool = True
     """A majority of the planned hosts has this state, or a plan names it."""
 
@@ -29,78 +29,80 @@ class Fetch:
 
 @dataclass(slots=True)
 class HostedInstance:
-    """Of an instance that this peer hosts or needs for a merge, or of a branch state that it fetches.
+    """What a peer keeps of an instance that it hosts or needs for a merge, or of a branch state that it fetches.
 
     Rounds and boundaries are keys here, never the instance. `keep` prunes all of them.
     """
 
     boundary: int | None = None
-    """That the state has reached; None where it is not here."""
+    """Boundary that the state has reached; None if the state is not here."""
     state_digest: Digest | None = None
-    """Root of the state at that boundary, or of the stale one; None where it is not known here: after a fork, a merge or a way
-    back in time."""
+    """Root of the state at that boundary, or of the stale state; None if it is unknown, as after a fork, a merge or a
+    rewind."""
     rounds: dict[int, OuterRound] = field(default_factory=dict)
-    """Under way, or done and not forgotten yet."""
+    """Rounds in progress, and finished ones that are not forgotten yet."""
     declined: set[int] = field(default_factory=set)
-    """Rounds in which other hosts do not wait for this one: it asked them not to."""
+    """Rounds in which other hosts do not wait for this one, because it declined."""
     untrained: set[int] = field(default_factory=set)
-    """Rounds that others were to train, and all of them are gone: the state here went through them as it was."""
+    """Rounds that others were to train before all of them went; the state here went through them unchanged."""
     early_votes: dict[int, dict[PeerId, AverageDigest]] = field(default_factory=dict)
-    """Round -> void votes of its contributors that came before it began here: one that has left sends its vote once. They are
-    verified when they count, and a restart forgets them."""
+    """Void votes of a round's contributors that came before the round began here, by round; a host that leaves sends its vote
+    only once. They are verified when they count, and a restart forgets them."""
     saved: set[int] = field(default_factory=set)
-    """Boundaries at which it was saved, for a checkpoint that is not complete yet."""
+    """Boundaries at which the state was saved for a checkpoint that is not complete yet."""
     served: set[tuple[int, PeerId]] = field(default_factory=set)
-    """Boundaries whose state others have fetched from this peer, with the other one."""
+    """(Boundary, peer) pairs: the peer has fetched the state of this boundary from this one."""
     not_shown: PartNotShown | None = None
-    """The last one since this peer's last report on the instance."""
+    """The last contribution not shown since this peer's last report on the instance."""
     assessed: list[ContributionAssessed] = field(default_factory=list)
-    """What it has to report, one with each report, oldest first."""
+    """Scores still to be reported, one per report, oldest first."""
     fruitless_rounds: int = 0
-    """Rounds in a row that led nowhere; see `divergence.py`."""
+    """Diverged rounds in a row; see `divergence.py`."""
     fetch: Fetch | None = None
     failed_fetches: int = 0
-    """Transfers running that failed since the state is needed."""
+    """Failed transfers in a row since the state is needed."""
     no_donor_since: float | None = None
-    """The state is needed since then, and no other peer is known to have it."""
+    """Time since which the state is needed and no other peer is known to have it."""
     awaited_since: float | None = None
-    """The state is needed since then, and no plan came. Time in which a transfer was under way is not counted."""
+    """Time since which the state is needed and no plan has come, moved forward by the time in which transfers ran."""
     given_up_at: int | None = None
-    """The state of this boundary is awaited no longer, unless a plan comes."""
+    """Boundary whose state is no longer awaited, unless a plan comes."""
     missed_since: float | None = None
-    """Of a branch state: the next transition needs it since then, and it is not here."""
+    """For a branch state: time since which the next transition needs it and it is not here."""
     decline_at: float | None = None
-    """Until then others may count on this peer in its first round, although its state is still to come."""
+    """Time until which others may count on this peer in its first round, although its state is still to come."""
     is_late: bool = False
-    """That instant has passed: this peer is to withdraw from the round."""
+    """The time of `decline_at` has passed, so this peer is to withdraw from the round."""
     is_carried: bool = False
-    """Its local parameters hold the inner steps of rounds that were void; the next pseudo-gradient spans them."""
+    """The local parameters hold the inner steps of void rounds; the next pseudo-gradient spans them."""
     is_stale: bool = False
-    """The device holds a state of an earlier boundary: the last resort where no other peer has any."""
+    """The device holds a state of an earlier boundary, the last resort if no other peer has any."""
     older_from: int | None = None
-    """Since this boundary the state may not be that of the run, whatever votes come: it is an older one, or was on disk so."""
+    """Boundary since which, whatever votes come, the state may not be that of the run: it is an older one, or was saved as
+    doubtful."""
     unproven: set[tuple[InstanceId, int]] = field(default_factory=set)
-    """Void rounds that led to the state, with their instances: the others may have committed an average that did not come here,
-    by the votes that came so far."""
+    """Void rounds that led to the state, as (instance, round): by the votes so far, the others may have committed an average
+    that did not arrive here."""
     inherited_at: int | None = None
-    """The boundary at which doubt came from other instances. A plan that names the state of this one there names that before
-    the fork or merge."""
+    """Boundary of a fork or merge that brought doubt from other instances. A plan that names this instance's state there names
+    the one from before the fork or merge."""
     is_lost: bool = False
-    """No peer has the state: this one reports without it, until plans end the instance or the state is found."""
+    """No peer has the state. This peer reports without it until plans end the instance or the state is found."""
 
     @property
     def doubtful_from(self) -> int | None:
-        """Since this boundary the state may not be that of the run. None where a majority agreed on every step to it."""
+        """Boundary since which the state may not be that of the run; None if a majority agreed on every step to it."""
         since = [number + 1 for _, number in self.unproven] + ([self.older_from] if self.older_from is not None else [])
         return min(since, default=None)
 
     def arrive(self, boundary: int, *, is_agreed: bool = True, state_digest: Digest | None = None) -> None:
-        """A whole state of this boundary is here: no inner steps are carried over, and none of an earlier boundary matters."""
+        """Note the arrival of a whole state of this boundary. It carries over no inner steps, and doubts about earlier
+        boundaries no longer count."""
         self.boundary, self.state_digest, self.is_stale, self.is_carried = boundary, state_digest, False, False
         self.older_from, self.unproven, self.inherited_at = None if is_agreed else boundary, set(), None
 
     def descend(self, boundary: int, sources: Sequence["HostedInstance"]) -> None:
-        """At this boundary its state was made of those of other instances, or of its own."""
+        """Note that at this boundary the state was made from those of other instances, or from its own."""
         older = [source.older_from for source in sources if source.older_from is not None]
         unproven = {void for source in sources for void in source.unproven}
         is_inherited = any(source is not self and source.doubtful_from is not None for source in sources)
@@ -109,11 +111,11 @@ class HostedInstance:
         self.older_from, self.unproven, self.inherited_at = min(older, default=None), unproven, inherited_at
 
     def doubt(self, boundary: int) -> None:
-        """From this boundary on, if not from an earlier one."""
+        """Doubt the state from this boundary on, if it is not doubted from an earlier one."""
         self.older_from = boundary if self.older_from is None else min(boundary, self.older_from)
 
     def confirm(self, boundary: int) -> None:
-        """A plan names the state that this peer had at the boundary, before any fork or merge there."""
+        """Note that a plan names this peer's state at the boundary, from before any fork or merge there."""
         if self.inherited_at is not None and boundary <= self.inherited_at:
             return
         if self.older_from is not None and self.older_from <= boundary:
@@ -121,8 +123,9 @@ class HostedInstance:
         self.unproven = {(instance, number) for instance, number in self.unproven if number >= boundary}
 
     def give_up(self) -> None:
-        """Before a fast-forward: what is here is of an earlier boundary, and no transfer under way is wanted. The root of the
-        state stays, unless a transfer may be about to replace it: it may be the one that is wanted after all."""
+        """Prepare for a fast-forward: the state here is of an earlier boundary, and no transfer in progress is wanted. The root
+        of the state is kept, unless a transfer may be about to replace the state: it may be the one that is wanted after
+        all."""
         if self.fetch is not None and self.fetch.is_under_way:
             self.state_digest = None
         self.is_stale = self.is_stale or self.boundary is not None
@@ -131,11 +134,11 @@ class HostedInstance:
         self.failed_fetches = 0
 
     def keep(self, rounds: range) -> None:
-        """Forget all other rounds, and the boundaries that are not between them: boundary n lies before round n."""
+        """Forget all other rounds, and all boundaries not adjacent to these rounds: boundary n lies before round n."""
         boundaries = range(rounds.start, rounds.stop + 1)
         if self.inherited_at is not None and self.inherited_at not in boundaries:
             self.inherited_at = None
-        if lasting := [number + 1 for _, number in self.unproven if number not in rounds]:  # no vote comes any more
+        if lasting := [number + 1 for _, number in self.unproven if number not in rounds]:  # no further vote can resolve them
             self.doubt(min(lasting))
         self.unproven = {(instance, number) for instance, number in self.unproven if number in rounds}
         self.rounds = {number: outer for number, outer in self.rounds.items() if number in rounds}

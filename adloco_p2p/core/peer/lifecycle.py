@@ -1,8 +1,8 @@
-"""Whether this peer trains, ends, pauses or stops: what the user asks. `finishing.py` has the end of the run.
+"""Whether this peer trains, ends, pauses or stops, as the user asks. `finishing.py` handles the end of the run.
 
-`STEPS` names every step from one stage to another. A peer that ends begins no round after `last_round`; where it alone hosts
-an instance it then waits for others to fetch the state. A peer that has the finished model waits for the others; where another
-history wins meanwhile, the model is not that of the run, and the peer goes on.
+`STEPS` names every step from one stage to another. A peer that ends begins no round after `last_round`; if it alone hosts an
+instance, it then waits until others have fetched the state. A peer with the finished model waits for the others; if another
+history wins meanwhile, its model is not that of the run, and the peer goes on.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -25,21 +25,21 @@ from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
 
 HANDOVER_SECONDS = 600.0
-"""A peer that ends waits this long at most for others to fetch the state that no other peer has."""
+"""Longest time that a peer that ends waits for others to fetch the state that no other peer has."""
 
 NEWCOMER_SECONDS = 300.0
-"""A newcomer waits this long for a member that lets it in, where all are gone and no peer of the run gives a sign of life: one
-that is paused may come back."""
+"""How long a newcomer waits for a member that lets it in, if all are gone and no peer of the run gives a sign of life; a paused
+peer may come back in that time."""
 NOBODY_THERE = "E315"
-"""No peer of the run is left that could let this one in, or this one is cut off."""
+"""Error code: no peer of the run is left that could let this one in, or this one is cut off."""
 
 OUTGROWN = "E316"
-"""The run follows a newer protocol than this version."""
+"""Error code: the run follows a newer protocol than this version."""
 LAST_CHECKPOINT = "stopped; the last checkpoint stands"
 
 
 class Stage(StrEnum):
-    """Of one process of a peer, from its start to its stop."""
+    """Stage of one process of a peer, from its start to its stop."""
 
     TRAINING = "training"
     PAUSING = "pausing"
@@ -47,9 +47,9 @@ class Stage(StrEnum):
     DRAINING = "draining"
     """No round begins after the last one; then the peer stops."""
     HANDING_OVER = "handing over"
-    """The last round is done; others fetch the state that only this peer has, which then stops."""
+    """The last round is done; others fetch the state that only this peer has, and then it stops."""
     HANDING_OVER_TO_PAUSE = "handing over to pause"
-    """The same; then it pauses."""
+    """The last round is done; others fetch the state that only this peer has, and then it pauses."""
     PAUSED = "paused"
     """The peer has left the roster and trains nothing, but follows the plans and can come back."""
     WAITING = "waiting"
@@ -76,7 +76,8 @@ HANDOVERS = {Stage.DRAINING: Stage.HANDING_OVER, Stage.PAUSING: Stage.HANDING_OV
 
 
 class Lifecycle:
-    """`commanded` when the user asks; `finish`, `wait` and `end` whenever something happened."""
+    """Steps from stage to stage. Call `commanded` when the user asks, and `finish`, `wait` and `end` whenever something
+    happened."""
 
     def __init__(
         self,
@@ -91,10 +92,11 @@ class Lifecycle:
         outcomes: Callable[[Sequence[Outcome], float], list[Effect]],
         transfer_seconds: float,
     ) -> None:
-        """`outcomes` takes up what the agreement answers. `transfer_seconds`: that a state may take over a slow link."""
+        """`outcomes` processes what the agreement returns; `transfer_seconds` is the time that a state may take over a slow
+        link."""
         self.stage = Stage.TRAINING
         self.last_round: int | None = None
-        """This peer begins no round after it."""
+        """The last round that this peer begins; None if there is no such limit."""
         self._state = state
         self._book = state.book
         self._agreement = agreement
@@ -107,11 +109,11 @@ class Lifecycle:
         self._handover_seconds = HANDOVER_SECONDS + transfer_seconds
         self._before_waiting = self.stage
         self._alone: tuple[int, float] | None = None
-        """Of a newcomer without a member: its newest round, and since when."""
+        """For a newcomer without a living member: its newest round, and the time since which no member lives."""
         self._warned = ""
-        """Of a protocol that this version cannot follow, in words."""
+        """The last warning about a protocol that this version cannot follow, in words."""
         self._handover_until = 0.0
-        """While handing over: successors have until this instant to fetch what only this peer has."""
+        """Time until which successors may fetch what only this peer has, during a handover."""
 
     @property
     def next_deadline(self) -> float | None:
@@ -133,18 +135,18 @@ class Lifecycle:
 
     @property
     def is_donor(self) -> bool:
-        """Others fetch what only this peer has."""
+        """Others are fetching what only this peer has."""
         return self.stage in HANDOVERS.values()
 
     @property
     def is_ending(self) -> bool:
-        """No round begins after `last_round`."""
+        """This peer ends: no round begins after `last_round`."""
         return self.last_round is not None
 
     def _enter(self, stage: Stage) -> None:
         assert stage in STEPS[self.stage], (self.stage, stage)
         self.stage = stage
-        self._alone = None  # a paused peer waits without a limit
+        self._alone = None  # a paused peer may wait without limit
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -184,7 +186,7 @@ class Lifecycle:
         return [telemetry.Stopping(reason=self._end_after_round(event))]
 
     def _end_after_round(self, event: Commanded) -> str:
-        """Why, and after which round."""
+        """Fix the last round, and say why and after which round this peer ends."""
         if self.last_round is None:
             self.last_round = self._begun
         self.make_room()
@@ -197,13 +199,13 @@ class Lifecycle:
         return self._state.opened if opening is None else opening
 
     def make_room(self) -> list[Effect]:
-        """From the next report on the plans do not count on this peer, which ends once others can take over. Alone it has no
-        other to make room for, until a plan has one that joined meanwhile, or one is back."""
+        """Announce, from the next report on, that this peer ends, so that plans no longer count on it; it ends once others can
+        take over. A peer alone has no other to make room for, until a plan has one that joined, or one comes back."""
         opened, gone = self._state.opened, self._state.gone
         if self.last_round is None or self._reporting.is_leaving or not self._book.has_others(self._book.newest, gone):
             return []
         if self._outgrown_by(self._book.newest):
-            return []  # that plan has the others take over
+            return []  # that plan makes the others take over
         self._reporting.offer(is_leaving=True)
         handed_over_after = last_before_handover(self._book, opened, self._state.own_reports, gone)
         if handed_over_after <= self.last_round:
@@ -213,12 +215,13 @@ class Lifecycle:
         return [telemetry.Pausing(reason=reason) if self.stage is Stage.PAUSING else telemetry.Stopping(reason=reason)]
 
     def _outgrown_by(self, plan: RoundPlan) -> str:
-        """Why this version cannot follow the plan; empty where it can."""
+        """Say why this version cannot follow the plan; empty if it can."""
         capacity = self._reporting.capacity
         return unfollowed(plan.protocol, newest=capacity.newest_protocol) if capacity is not None else ""
 
     def protocol_lines(self, plan: RoundPlan) -> list[Effect]:
-        """A warning where this version cannot follow the plan, or the coming protocol that it names, until it can."""
+        """Return a warning if this version cannot follow the plan or the coming protocol that it names, and its end once it
+        can."""
         message, coming = self._outgrown_by(plan), plan.upgrade_round
         if coming is not None and self._outgrown_by(replace(plan, protocol=plan.protocol + 1)):
             message = (
@@ -233,9 +236,9 @@ class Lifecycle:
         ]
 
     def outgrow(self, now: float, *, is_starting: bool = False) -> list[Effect]:
-        """Where this version cannot follow the newest plan, which is known to be that of the run. A peer that takes part ends
-        the round before, and pauses: others fetch what only it has, and the user sees why. One that starts, or has nothing to
-        hand over, stops."""
+        """End if this version cannot follow the newest plan, which is known to be that of the run. A peer that takes part ends
+        the round before and pauses, so that others can fetch what only it has and the user sees why. A peer that is starting,
+        or has nothing to hand over, stops."""
         newest = self._book.newest
         reason = self._outgrown_by(newest)
         if not reason:
@@ -252,7 +255,7 @@ class Lifecycle:
         return [telemetry.Pausing(reason=f"{reason}; ends after round {self.last_round}")]
 
     def _resume(self, now: float) -> list[Effect]:
-        """Take part again: at once where the plans still count on this peer, else as a joiner."""
+        """Take part again: at once if the plans still count on this peer, otherwise as a joiner."""
         if self.stage not in (Stage.PAUSING, Stage.HANDING_OVER_TO_PAUSE, Stage.PAUSED) or self._outgrown_by(self._book.newest):
             return []
         was_paused = self.is_paused
@@ -270,12 +273,12 @@ class Lifecycle:
         return [log, *self._outcomes(self._agreement.rejoin(capacity, now), now)]
 
     def _leave_at_once(self, event: Commanded, now: float) -> list[Effect]:
-        """Give up what is under way, save what is complete at a boundary, stop."""
+        """Abandon the work in progress, save what is complete at a boundary, and stop."""
         if self.stage is Stage.WAITING:
             return self._follow(self._finishing.leave(now), now)
         effects: list[Effect] = [telemetry.Stopping(reason=f"{event.reason}; leaves at once")]
         plan = self._book.get(self._state.opened)
-        # The device may hold merged or half applied state, which belongs to no boundary that a restart could begin from.
+        # The device may hold a merged or half applied state, which belongs to no boundary from which a restart could begin.
         is_between = self._state.opening is not None or plan is None or bool(plan.merges)
         is_between = is_between or any(outer.is_applying for outer in self._state.rounds)
         effects += self._state.abandon_rounds()
@@ -285,7 +288,7 @@ class Lifecycle:
         return effects + self._stop(Stop(reason="left at once", is_finished=False, is_urgent=True), now)
 
     def give_up(self, reason: str, now: float) -> list[Effect]:
-        """Training leads nowhere here. What was saved stays, and nothing more is."""
+        """Stop because training leads nowhere here. Saved checkpoints stay, and no further one is made."""
         return self._state.abandon_rounds() + self._stop(
             Stop(reason=reason, is_finished=False, is_urgent=True, error="E503"), now
         )
@@ -293,7 +296,8 @@ class Lifecycle:
     # --- what has become possible ------------------------------------------------------------------------------------
 
     def end(self, now: float) -> list[Effect]:
-        """Pause or stop where that was asked and nothing is under way; stop where the others have ended the run or are gone."""
+        """Pause or stop if that was asked for and nothing is in progress; also stop if the others have ended the run or are
+        gone."""
         if self._is_left_alone(now):
             reason = f"no peer of the run gave a sign of life for {NEWCOMER_SECONDS:.0f} s"
             return self._stop(Stop(reason=reason, is_finished=False, error=NOBODY_THERE), now)
@@ -318,8 +322,8 @@ class Lifecycle:
         return effects + self._stop(Stop(reason=reason, is_finished=False), now)
 
     def _is_left_alone(self, now: float) -> bool:
-        """A newcomer without a seat or a state, for whom nothing happened since all members of its newest plan went, and to
-        whom nothing came from any peer of the run."""
+        """Return whether this is a newcomer without a seat or a state that has been left alone for too long: all members of its
+        newest plan are gone, no newer plan has come, and no peer of the run has given a sign of life."""
         newest = self._book.newest
         if self._state.held or self._book.is_on_roster(newest) or self._book.has_others(newest, self._state.gone):
             self._alone = None
@@ -331,14 +335,16 @@ class Lifecycle:
         return max(since, self._agreement.last_contact) + NEWCOMER_SECONDS
 
     def _is_busy(self, now: float) -> bool:
-        """The last votes of hosts that are gone may still bring the average of a round."""
+        """Return whether work is in progress. A given-up round counts for a while, because the last votes of hosts that are
+        gone may still bring its average."""
         is_in_round = any(
             not (outer.is_done or (outer.given_up_at is not None and outer.given_up_at <= now)) for outer in self._state.rounds
         )
         return self._state.opening is not None or is_in_round or self._reporting.is_probing
 
     def _has_rounds_left(self) -> bool:
-        """Others take over after a later round, whose plan is yet to come where this peer is ahead of them."""
+        """Return whether others take over only after a later round, whose plan may be still to come if this peer is ahead of
+        them."""
         is_early = self.last_round is not None and self._state.opened < self.last_round
         return is_early and self._book.has_others(self._book.newest, self._state.gone)
 
@@ -347,7 +353,7 @@ class Lifecycle:
         return not is_over and self._has_unserved_successors()
 
     def _has_unserved_successors(self) -> bool:
-        """After the last round: others are to host what only this peer has, and have not fetched it yet."""
+        """Return whether, after the last round, others are to host what only this peer has and have not fetched it yet."""
         opened, gone = self._state.opened, self._state.gone
         plan, boundary = self._book.get(opened), opened + 1
         if plan is None or self.last_round != opened or not self._book.has_others(self._book.newest, gone):
@@ -361,12 +367,13 @@ class Lifecycle:
         return bool(self._book.heirs(instance, boundary, self._state.gone)) and not self._is_held(instance, boundary)
 
     def _is_held(self, instance: InstanceId, number: int) -> bool:
-        """More than half of the others that train it by the plan of this round have the newest state, or make it themselves, or
-        most keepers have it: the statement of a minority, true or not, lets this peer go from nobody."""
+        """Return whether more than half of the other hosts that train the instance by the plan of this round have its newest
+        state or make it themselves, or most keepers have it. The statement of a minority, true or not, does not release this
+        peer."""
         opened, gone = self._state.opened, self._state.gone
         served = {peer for boundary, peer in self._state.known(instance).served if boundary > opened}
         is_kept = self._book.is_kept(instance, opened, gone, served=served)
-        # To a peer that cannot follow the run the plan with the reports of its last round does not come, and the others go on.
+        # A peer that cannot follow the run does not get the plan with the reports of its last round, but the others go on.
         is_going = not self._outgrown_by(self._book.newest)
         return is_kept or self._book.is_held(instance, number, gone, after=opened, served=served, is_going=is_going)
 
@@ -377,7 +384,7 @@ class Lifecycle:
         return [telemetry.Warning(key="handover", message=message, active=True)]
 
     def _pause(self, now: float) -> list[Effect]:
-        """Leave the roster, so that the others do not wait for this peer, and stay."""
+        """Leave the roster, so that the others do not wait for this peer, and stay in the process."""
         self._enter(Stage.PAUSED)
         log = telemetry.Paused(round=self._state.opened + 1)
         return [*self._withdraw(), *self._outcomes(self._agreement.leave(now), now), log]
@@ -387,8 +394,8 @@ class Lifecycle:
         return [*self._withdraw(), *self._outcomes(self._agreement.leave(now), now), stop]
 
     def _withdraw(self) -> list[Effect]:
-        """Void votes on averages of known rounds, where those that stay could not know otherwise whether one was committed.
-        Elsewhere it casts none: it may come back and train the round, as it cannot where it has voted."""
+        """Cast void votes on averages of known rounds for which the remaining hosts could not know otherwise whether one was
+        committed. For other rounds cast none: this peer may come back and train the round, which it cannot after a vote."""
         effects: list[Effect] = []
         for number, plan in sorted(self._book.plans.items()):
             for instance in self._book.mine(plan):
@@ -406,10 +413,11 @@ class Lifecycle:
         return [*self._agreement.keep_vote(digest, vote), *(Send(peer=peer, message=vote) for peer in others)]
 
     def fail(self, now: float) -> list[Effect]:
-        """The process ends by an error of its own. What is under way goes no further; the others wait for it no longer."""
+        """Leave because the process ends by an error of its own. Work in progress ends, and the others no longer wait for
+        it."""
         if self.is_stopped:
             return []
-        # It withdraws from no average: a vote is written before it is sent, and the error may be a full disk.
+        # It withdraws from no average, because a vote is written before it is sent, and the error may be a full disk.
         self._enter(Stage.STOPPED)
         return self._outcomes(self._agreement.leave(now), now)
 
@@ -422,7 +430,7 @@ class Lifecycle:
         return self._follow(self._finishing.wait(now), now)
 
     def reopen(self) -> list[Effect]:
-        """Another history has won. Where the run was complete in the one that lost, it goes on."""
+        """Continue after another history has won: the run was complete only in the history that lost."""
         self._finishing.reopen()
         if not self.is_waiting:
             return []
@@ -430,7 +438,7 @@ class Lifecycle:
         return [telemetry.Resumed(round=self._state.opened + 1)]
 
     def _follow(self, effects: list[Effect], now: float) -> list[Effect]:
-        """Enter the stage that the end of the run asks for: waiting for the others, the one before that again, or stopped."""
+        """Enter the stage that the end of the run asks for: waiting for the others, the stage before that, or stopped."""
         if self._finishing.has_finished and not self.is_waiting:
             self._before_waiting = self.stage
             self._enter(Stage.WAITING)
@@ -441,9 +449,10 @@ class Lifecycle:
 
 
 def last_before_handover(book: PlanBook, opened: int, reported: Collection[int], gone: Collection[PeerId]) -> int:
-    """The round after which others take over what only this peer hosts: its next report announces that it leaves, and the
-    second plan after that is made from it. `opened` where there is nothing to hand over, or no other peer that trains: keepers
-    alone agree on no plan, and get the state once the round is over. `reported`: rounds that this peer has reported."""
+    """Return the round after which others take over what only this peer hosts: its next report announces that it leaves, and
+    the second plan after that is made from this report. Return `opened` if there is nothing to hand over, or no other peer that
+    trains: keepers alone agree on no plan, and get the state once the round is over. `reported` are the rounds that this peer
+    has reported."""
     plan = book.get(opened)
     mine = book.mine(plan) if plan is not None else []
     is_sole = any(not book.is_held(instance, opened, gone, after=opened) for instance in mine)

@@ -1,20 +1,20 @@
-"""One peer is a function: `Peer.handle(event, now)` returns effects. It composes the machines over all hosted instances.
+"""One peer as a function: `Peer.handle(event, now)` returns effects. It composes the state machines of all hosted instances.
 
 The contract:
-- `handle` never blocks, never raises for anything that a remote peer does, and is the only way state changes.
+- `handle` never blocks, never raises for anything that a remote peer does, and is the only way in which state changes.
 - Effects are performed in order; see `events.py`.
-- `next_deadline` is an instant or none; the loop feeds `Ticked` when it has passed.
-- Same state, event and `now`: same effects.
+- `next_deadline` is an instant or None; the loop feeds `Ticked` when it has passed.
+- The same state, event and `now` give the same effects.
 
-How rounds follow each other. plan(r) is known before round r begins (it was agreed while round r - 1 computed). The
-boundary before round r OPENS once plan(r) is there; where it forks, merges, needs foreign state, or where a probe of round
-r - 1 is due, all hosted instances must have ended round r - 1 first. Otherwise each instance goes on by itself: while one
-is still being averaged the next one computes. A single one may run ahead of itself where updates are delayed: the inner steps
-of round r begin while round r - 1 is averaged; its outer step comes beside them, and round r is handed over after that.
+How rounds follow each other. plan(r) is known before round r begins, because it was agreed while round r - 1 computed. The
+boundary before round r OPENS once plan(r) is there. If it forks, merges or needs foreign state, or if a probe of round r - 1 is
+due, all hosted instances must have ended round r - 1 first. Otherwise each instance goes on by itself: while one is still being
+averaged, the next one computes. A single instance may run ahead of itself if updates are delayed: the inner steps of round r
+begin while round r - 1 is averaged; its outer step is done beside them, and then round r is handed over.
 
 How a peer that was away comes back. A known plan(r + 2) means that round r is over. A peer that is a little behind takes the
-averages of such rounds from the others without training; one that is far behind, or gets nowhere, or whose state is not the
-one that the others agree on, fast-forwards to the present and fetches the state.
+averages of such rounds from the others without training. A peer that is far behind, makes no progress, or has another state
+than the others agree on, fast-forwards to the present and fetches the state.
 """
 
 from collections.abc import Sequence
@@ -84,23 +84,24 @@ from adloco_p2p.core.peer.state import PeerState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """How rounds follow each other, how often a peer evaluates (equal in the swarm) and saves (its own business)."""
+    """How rounds follow each other, how often a peer evaluates (equal in the swarm) and how often it saves (its own choice)."""
 
     work: WorkRules
-    """Sets when the run ends."""
+    """The rules that determine when the run ends."""
     evaluation_period: int
-    """0: only at the end."""
+    """Rounds from one evaluation to the next; 0 for one at the end only."""
     checkpoint_period: int
     checkpoint_seconds: float = 0.0
-    """At least so long between two checkpoints."""
+    """Least time between two checkpoints."""
     is_delayed: bool = False
     """Outer updates may come one round late."""
     task_period: int = 0
-    """Rounds from one scoring of the run's tasks to the next; 0: none."""
+    """Rounds from one scoring of the run's tasks to the next; 0 for none."""
     vector_bytes: int = 0
-    """Of a pseudo-gradient as it travels; see `AdaptiveTimeout`."""
+    """Size of a pseudo-gradient on the wire; see `AdaptiveTimeout`."""
     state_bytes: int = 0
-    """Of an instance's state as a joiner fetches it: those that have it wait so much longer for one that fetches it."""
+    """Size of an instance's state as a joiner fetches it; peers that have it wait correspondingly longer for one that fetches
+    it."""
 
     def evaluates(self, round: int) -> bool:
         return self.evaluation_period > 0 and (round + 1) % self.evaluation_period == 0
@@ -110,7 +111,7 @@ class Cadence:
 
 
 class Peer:
-    """Everything one volunteer's process decides about training. Consensus and membership live behind `agreement`."""
+    """All decisions of one volunteer's process about training. Consensus and membership are behind `agreement`."""
 
     def __init__(self, *, me: PeerId, cadence: Cadence, agreement: Agreement) -> None:
         self.me = me
@@ -118,7 +119,7 @@ class Peer:
         self._has_news = True
         """The event of the present call may have made something possible."""
         self._next_wait: float | None = None
-        """When something becomes possible by time alone."""
+        """Next time at which something becomes possible without an event."""
         self._agreement = agreement
         self._state = PeerState(me, is_delayed=cadence.is_delayed, rounds_kept=cadence.work.rounds_kept)
         self._book = self._state.book
@@ -167,7 +168,8 @@ class Peer:
         return min([instant for instant in deadlines if instant is not None], default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """The one entry. After each event that changes something here, everything that has become possible is begun."""
+        """Handle one event, the only entry. After an event that changes something, begin everything that has become
+        possible."""
         if self._lifecycle.is_stopped:
             return []
         self._has_news = True
@@ -187,7 +189,8 @@ class Peer:
         return effects
 
     def fail(self, now: float) -> list[Effect]:
-        """In place of `handle` where the process ends by an error of its own: the message with which this peer leaves."""
+        """Return the message with which this peer leaves when the process ends by an error of its own; called instead of
+        `handle`."""
         return self._lifecycle.fail(now)
 
     # --- one event ---------------------------------------------------------------------------------------------------
@@ -370,15 +373,15 @@ class Peer:
         effects += [*self._checkpoints.complete_due(now), *self._lifecycle.finish(now)]
         if self._lifecycle.is_waiting or self._lifecycle.is_stopped:
             return effects
-        effects += self._fetching.fetch_missing(now)  # first: what is on its way takes part in the boundary
+        effects += self._fetching.fetch_missing(now)  # first, because what is on its way takes part in the boundary
         effects += self._fetching.fetch_branches(now)
         effects += self._boundary.open(self._lifecycle.last_round, now)
         effects += self._start_rounds(now)
         return effects or self._lifecycle.end(now)
 
     def _go_on_alone(self, now: float) -> list[Effect]:
-        """The hosts that were to send an average are all gone: train the round after all, or, where the plan gives this peer
-        no work, go on with the state as it is. Their last votes have some time to arrive."""
+        """Continue without hosts that were to send an average and are all gone: train the round after all or, if the plan gives
+        this peer no work, keep the state as it is. Their last votes get some time to arrive first."""
         effects: list[Effect] = []
         for outer in self._state.rounds:
             is_deserted = self._state.is_deserted(outer)
@@ -396,12 +399,12 @@ class Peer:
         return effects
 
     def _start_rounds(self, now: float) -> list[Effect]:
-        """Every hosted instance goes on from its boundary, as far as boundaries are open."""
+        """Let every hosted instance go on from its boundary, as far as boundaries are open."""
         effects: list[Effect] = []
         for instance, number in sorted(self._state.held.items()):
             effects += self._start_round(instance, number, now)
             if number + 1 in self._state.instance(instance).declined:
-                continue  # it only receives that round: nothing of it can come before the outer step of this one
+                continue  # it only receives that round, of which nothing can come before the outer step of this one
             if self._state.runs_ahead(instance, number + 1):
                 effects += self._start_round(instance, number + 1, now, is_ahead=True)
         return effects
@@ -442,7 +445,7 @@ class Peer:
         return self._state.stamped(effects)
 
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:
-        """One instance ended its round: count it and write it down. What ran ahead of it goes on."""
+        """End the round of one instance: count it, log it, and let a round that ran ahead go on."""
         self._checkpoints.count(outer)
         if outer.heldout_loss is not None and not isfinite(outer.heldout_loss):
             self._checkpoints.rule_out(outer.round + 1)
@@ -460,7 +463,7 @@ class Peer:
         return effects
 
     def _arrive(self, instance: InstanceId, boundary: int, now: float) -> list[Effect]:
-        """The instance has come to the boundary: save it where due."""
+        """Note that the instance has reached the boundary, and save it if that is due."""
         self._state.instance(instance).boundary = boundary
         if self._checkpoints.is_due(boundary, now) or self._lifecycle.is_ending:
             return [self._checkpoints.save(instance, boundary)]
@@ -469,11 +472,11 @@ class Peer:
     # --- small things ------------------------------------------------------------------------------------------------
 
     def _evaluates(self, outer: OuterRound) -> bool:
-        """Of an instance's hosts one evaluates, in turn: they all hold the same parameters."""
+        """Return whether this peer evaluates the instance. Its hosts take turns, because they all hold the same parameters."""
         contributors = outer.contributors
         return self.cadence.evaluates(outer.round) and contributors[outer.round % len(contributors)] == self.me
 
 
 def _have_news(outcomes: Sequence[Outcome]) -> bool:
-    """Whether an outcome of the agreement may make another step possible. Most outcomes are messages to send."""
+    """Return whether an outcome of the agreement may make another step possible; most outcomes are messages to send."""
     return any(isinstance(outcome, Decided | Reorg | PeerGone | PeerBack | ReportHeard) for outcome in outcomes)

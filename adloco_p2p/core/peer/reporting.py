@@ -1,4 +1,4 @@
-"""The reports of this peer on each round: its instances, its capacity, and the verdict on a possible merge."""
+"""The reports of this peer on each round: its instances, its capacity, and its verdict on a possible merge."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,14 +19,14 @@ from adloco_p2p.core.peer.task_scoring import TaskScoring
 
 
 class Reporting:
-    """`report_rounds` whenever something happened. `submit` hands a report to the agreement."""
+    """Makes the reports. Call `report_rounds` whenever something happened; `submit` hands a report to the agreement."""
 
     def __init__(self, state: PeerState, *, submit: Callable[[Report, float], list[Effect]], task_period: int) -> None:
-        """`task_period`: see `Cadence`."""
+        """For `task_period` see `Cadence`."""
         self.capacity: Capacity | None = None
-        """As measured in the last rounds."""
+        """Capacity as measured in the last rounds."""
         self._device_limit: int | None = None
-        """Samples of one pass that each device held in the last round."""
+        """Samples per pass that each device held in the last round."""
         self._state = state
         self._book = state.book
         self._branches = state.branches
@@ -35,7 +35,7 @@ class Reporting:
 
     @property
     def is_leaving(self) -> bool:
-        """The reports announce that this peer ends."""
+        """The reports announce that this peer leaves."""
         return self.capacity is not None and self.capacity.is_leaving
 
     @property
@@ -43,7 +43,7 @@ class Reporting:
         return any(number not in self._state.verdicts for number in self._state.probing)
 
     def measured(self, event: Probed | TasksScored | PartNotShown | ContributionAssessed) -> list[Effect]:
-        """Keep it for the report."""
+        """Keep a result for the next report."""
         if isinstance(event, PartNotShown):
             self._state.instance(event.instance).not_shown = event
             return []
@@ -57,7 +57,7 @@ class Reporting:
         return [telemetry.Probe(round=event.round, **telemetry.shared(event.verdict, telemetry.Probe))]
 
     def trained(self, event: InnerFinished) -> list[Effect]:
-        """Take up the limit that the device came back with: a lower one means that it ran out of memory."""
+        """Adopt the micro-batch limit that the device returned; a lower one means that it ran out of memory."""
         limit = event.result.micro_batch_limit
         assert self.capacity is not None
         if limit >= (self._device_limit or self.capacity.micro_batch_limit):
@@ -68,20 +68,19 @@ class Reporting:
         return [telemetry.OutOfMemory(instance=event.instance, round=event.round, micro_batch_limit=limit)]
 
     def offer(self, *, is_leaving: bool) -> Capacity:
-        """From the next report on the plans count on this peer, or do not."""
+        """Announce from the next report on whether this peer leaves, so that plans no longer count on it."""
         assert self.capacity is not None
         self.capacity = replace(self.capacity, is_leaving=is_leaving)
         return self.capacity
 
     def remember(self, report: Report) -> None:
-        """This peer's own, from before it was started."""
+        """Remember this peer's own report from before its start."""
         self._state.own_reports[report.round] = report
         if report.verdict is not None:
             self._state.verdicts[report.round] = report.verdict
 
     def report_rounds(self, now: float) -> list[Effect]:
-        """Report a round once all hosted instances, and the probe if there is one, have ended it; without those that no host
-        trained."""
+        """Report each round once all hosted instances that had to train it, and the probe if there is one, have ended it."""
         effects: list[Effect] = []
         numbers = {*self._idle()}.union(*((*item.rounds, *item.untrained) for item in self._state.instances.values()))
         for number in sorted(numbers - self._state.own_reports.keys()):
@@ -102,8 +101,8 @@ class Reporting:
         return effects
 
     def _idle(self) -> list[int]:
-        """The present round and those since the last report, of those that this peer goes through as a member with nothing. It
-        reports that it lives: a plan may have no other report to wait for."""
+        """Return the rounds up to the present, since the last report, that this peer goes through as a member without any
+        instance. It reports these to show that it is alive: a plan may have no other report to wait for."""
         first = max((*self._state.own_reports, self._state.skipped)) + 1
         plans = [self._book.get(number) for number in {*range(first, self._state.opened), self._state.opened}]
         members = [plan for plan in plans if plan is not None and not plan.is_last and self._book.is_on_roster(plan)]
@@ -143,7 +142,7 @@ class Reporting:
         return [*self._task_scoring.ended(plan), *self._submit(report, now)]
 
     def _with_findings(self, report: InstanceReport, plan: RoundPlan) -> InstanceReport:
-        """With what this host found of ended averages since its last report on the instance."""
+        """Return the report with what this host found out about finished averages since its last report on the instance."""
         hosted, item = self._state.instance(report.instance), plan.instance(report.instance)
         event, hosted.not_shown = hosted.not_shown, None
         if event is not None and event.round <= plan.round:
@@ -153,8 +152,9 @@ class Reporting:
         return report
 
     def _kept(self, plan: RoundPlan, done: Sequence[OuterRound]) -> list[InstanceReport]:
-        """States after the round that this peer has without having ended the round: no host trained it, and they went through
-        as they were; or they came from others. Where those that ended it are gone, nobody else knows who has them."""
+        """Return reports on states after the round that this peer has without having ended the round: either no host trained it
+        and they went through unchanged, or they came from others. If the hosts that ended the round are gone, these reports
+        alone show who has the states."""
         ended = {outer.instance for outer in done}
         held = {i: self._state.known(i) for i in self._book.mine(plan) if i not in ended}
         return [
@@ -168,13 +168,13 @@ class Reporting:
 
 
 def pass_samples(result: InnerResult) -> int:
-    """Samples of one pass that all devices of the instance hold together."""
+    """Return the samples per pass that all devices of the instance hold together."""
     return result.micro_batch_limit * max(1, len(result.devices))
 
 
 def busiest_seconds(results: Sequence[InnerResult]) -> float:
-    """How long the device that trained longest was at it. What devices do at once adds up in the peer's speed; where they are
-    not equally loaded or fast, the plan, which splits a speed by requests, gets what the last of them lets it promise."""
+    """Return the time for which the busiest device trained. Devices that work in parallel add up in the peer's speed. If their
+    loads or speeds are unequal, the slowest determines the speed that the plan splits by requests."""
     busy: dict[str, float] = {}
     for result in results:
         for device in result.devices or ("",):

@@ -1,4 +1,4 @@
-"""The saved part of this peer's work, and its totals: a checkpoint is complete once every hosted instance is in it."""
+"""The checkpoints of this peer and its totals: a checkpoint is complete once every hosted instance is in it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,11 +11,11 @@ from adloco_p2p.core.peer.state import PeerState
 
 
 class Checkpoints:
-    """`save` each instance at a boundary, then `complete` the boundary."""
+    """Makes checkpoints: `save` each instance at a boundary, then `complete` the boundary."""
 
     def __init__(self, state: PeerState, *, is_on_schedule: Callable[[int], bool], least_seconds: float) -> None:
-        """`is_on_schedule`: whether a checkpoint is due at a boundary, whatever the user asks and whenever the run ends; but
-        not before the last one is `least_seconds` old."""
+        """`is_on_schedule` tells whether a checkpoint is due at a boundary by the schedule, besides those at the user's request
+        and at the end of the run. A scheduled one is made only if the last one is at least `least_seconds` old."""
         self.newest = -1
         """The last boundary whose checkpoint is complete."""
         self._state = state
@@ -24,11 +24,12 @@ class Checkpoints:
         self._least_seconds = least_seconds
         self._next_at = 0.0
         self._is_time: dict[int, bool] = {}
-        """Boundary -> whether it was time when the first instance came there: one answer for all of them."""
+        """Whether the last checkpoint was old enough when the first instance reached a boundary, by boundary: one answer for
+        all instances."""
         self._requested_at: int | None = None
-        """The user has asked for a checkpoint at the first boundary from this one on."""
+        """First boundary at which a checkpoint that the user asked for is due; None without a request."""
         self._ruled_out = -1
-        """The newest boundary whose state is known to have no finite loss: it is not saved."""
+        """Newest boundary whose state is known to have no finite loss, so that it is not saved."""
         self._totals = Totals()
         self._started_at = 0.0
 
@@ -38,7 +39,7 @@ class Checkpoints:
         self._started_at = self._next_at = now
 
     def count(self, outer: OuterRound) -> None:
-        """A round of one instance ended."""
+        """Count a finished round of one instance."""
         self._totals += outer.totals()
 
     def totals(self, now: float) -> Totals:
@@ -47,12 +48,12 @@ class Checkpoints:
     # --- when --------------------------------------------------------------------------------------------------------
 
     def request(self) -> None:
-        """The user asks for a checkpoint: it is due at the next boundary that no hosted instance has passed yet."""
+        """Take the user's request for a checkpoint: it is due at the next boundary that no hosted instance has passed yet."""
         has_passed = any(outer.is_done and outer.round == self._state.opened for outer in self._state.rounds)
         self._requested_at = self._state.opened + (2 if has_passed else 1)
 
     def rule_out(self, boundary: int) -> None:
-        """Nothing can go on from the state at the boundary, so the checkpoint before it stays the newest one."""
+        """Rule out a boundary from whose state no training can continue; the checkpoint before stays the newest one."""
         self._ruled_out = boundary
 
     def withdraw_request(self) -> None:
@@ -85,7 +86,7 @@ class Checkpoints:
         return SaveInstance(instance=instance, round=boundary)
 
     def complete_due(self, now: float) -> list[Effect]:
-        """Complete every checkpoint of which all hosted instances are saved, also where one of them is already a round
+        """Complete every checkpoint for which all hosted instances are saved, even if one of them is already a round
         further."""
         effects: list[Effect] = []
         for boundary in sorted(number + 1 for number in self._state.own_reports if number in self._book.plans):
@@ -94,7 +95,7 @@ class Checkpoints:
         return effects
 
     def save_present(self, boundary: int, now: float) -> list[Effect]:
-        """A checkpoint at the boundary, if the state of every hosted instance is that of the boundary."""
+        """Make a checkpoint at the boundary, if the state of every hosted instance is that of the boundary."""
         if self._book.get(boundary - 1) is None or boundary == self._ruled_out:
             return []
         unsaved = self._unsaved(boundary)
@@ -107,7 +108,7 @@ class Checkpoints:
         return [instance for instance in hosted if boundary not in self._state.known(instance).saved]
 
     def complete(self, boundary: int, now: float, *, is_finished: bool = False) -> list[Effect]:
-        """Everything as it was at the boundary, for the instances that were saved there."""
+        """Complete the checkpoint with everything as it was at the boundary, for the instances that were saved there."""
         if self._is_requested(boundary):
             self._requested_at = None
         self.newest = boundary
@@ -137,6 +138,6 @@ class Checkpoints:
         return [SaveCheckpoint(durable=durable), Checkpoint(round=boundary)]
 
     def cut(self, *, after: int) -> None:
-        """Another history counts after this boundary."""
+        """Forget checkpoints after this boundary, from which on another history counts."""
         self._is_time = {boundary: is_time for boundary, is_time in self._is_time.items() if boundary <= after}
         self.newest = min(self.newest, after)

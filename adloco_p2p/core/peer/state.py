@@ -1,7 +1,5 @@
-"""The progress of one peer in the run: the plans it has, the boundaries its instances have reached, the rounds under way.
-
-The parts of a `Peer` share it.
-"""
+"""The progress of one peer in the run: the plans that it has, the boundaries that its instances have reached, and its rounds.
+The parts of a `Peer` share it."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -23,11 +21,11 @@ from adloco_p2p.core.peer.plan_book import PlanBook
 
 
 class PeerState:
-    """Mutable; questions about it, but no decisions. What it keeps by round is pruned here and nowhere else: `forget_before`
-    drops the past, `cut` a history that lost, `move_to` what is under way."""
+    """Mutable state of a peer, which answers questions but decides nothing. What it keeps by round is pruned here only:
+    `forget_before` drops the past, `cut` a history that lost, `move_to` the work in progress."""
 
     def __init__(self, me: PeerId, *, is_delayed: bool, rounds_kept: int) -> None:
-        """`is_delayed`: outer updates may come one round late. `rounds_kept`: see `WorkRules`."""
+        """`is_delayed`: outer updates may come one round late. For `rounds_kept` see `WorkRules`."""
         self.me = me
         self.rounds_kept = rounds_kept
         self.is_delayed = is_delayed
@@ -37,36 +35,36 @@ class PeerState:
         self.opened = -1
         """The last boundary whose transition, if it had one, is applied."""
         self.opening: int | None = None
-        """The boundary whose transition is under way."""
+        """The boundary whose transition is in progress."""
         self.skipped = -1
-        """Rounds up to this one happened without this peer: it landed behind them, or started there."""
+        """Rounds up to this one happened without this peer, because it started or fast-forwarded after them."""
         self.own_reports: dict[int, Report] = {}
         self.verdicts: dict[int, ProbeVerdict] = {}
-        """Round -> what this peer measured of the possible merge."""
+        """This peer's measurement of the possible merge, by round."""
         self.probing: dict[int, None] = {}
         """Rounds whose possible merge the device was asked to measure."""
         self.gone: dict[PeerId, None] = {}
         self.final: Evaluated | None = None
         """The held-out loss of an instance after the last plan, once the device has answered."""
         self.epoch = 0
-        """Counts the times at which everything under way on the device was given up."""
+        """Number of times that all work in progress on the device was given up."""
 
     def stamped(self, effects: Iterable[Effect]) -> list[Effect]:
-        """The effects, with the present epoch on the jobs for the device."""
+        """Return the effects, with the present epoch on the jobs for the device."""
         return [replace(item, epoch=self.epoch) if isinstance(item, DeviceJob) else item for item in effects]
 
     def is_outdated(self, end: DeviceEnd) -> bool:
-        """The job was given up after it was asked for."""
+        """Return whether the job was given up after it was asked for."""
         return end.epoch < self.epoch
 
     def instance(self, instance: InstanceId) -> HostedInstance:
-        """For changes."""
+        """Return the record of the instance for changes; it is created if it is missing."""
         if instance not in self.instances:
             self.instances[instance] = HostedInstance()
         return self.instances[instance]
 
     def known(self, instance: InstanceId) -> HostedInstance:
-        """For questions: nothing is kept of an instance that is not here yet."""
+        """Return the record of the instance for questions; it is not created if it is missing."""
         return self.instances.get(instance) or HostedInstance()
 
     def round_of(self, number: int, instance: InstanceId) -> OuterRound | None:
@@ -75,13 +73,13 @@ class PeerState:
 
     @property
     def rounds(self) -> list[OuterRound]:
-        """Of all instances, by number."""
+        """Rounds of all instances, sorted by number."""
         rounds = [(number, name, outer) for name, item in self.instances.items() for number, outer in item.rounds.items()]
         return [outer for _, _, outer in sorted(rounds)]
 
     @property
     def held(self) -> dict[InstanceId, int]:
-        """Instance -> the boundary that its state has reached."""
+        """The boundary that each instance's state has reached."""
         return {instance: item.boundary for instance, item in self.instances.items() if item.boundary is not None}
 
     @property
@@ -92,7 +90,7 @@ class PeerState:
     # --- what is dropped ---------------------------------------------------------------------------------------------
 
     def forget_before(self, number: int) -> None:
-        """Earlier rounds are needed no longer."""
+        """Forget earlier rounds, which are no longer needed."""
         self.book.forget(before=number)
         self._keep(range(number, LARGEST_COUNT))
         self.probing = {other: None for other in self.probing if other >= number}
@@ -100,7 +98,8 @@ class PeerState:
         self.instances = {instance: item for instance, item in self.instances.items() if item != nothing}
 
     def cut(self, *, at: int) -> None:
-        """Another history counts from this round on. What was declined in the one that lost means nothing in it."""
+        """Forget everything from this round on, because another history counts. Rounds declined in the lost history are not
+        declined in the other."""
         self.book.cut(at=at)
         self._keep(range(at))
 
@@ -111,7 +110,7 @@ class PeerState:
             item.keep(rounds)
 
     def abandon_rounds(self) -> list[Effect]:
-        """Everything under way on the device and in the network ends."""
+        """Abandon all work in progress on the device and in the network."""
         effects: list[Effect] = []
         for outer in self.rounds:
             if not outer.is_done:
@@ -119,9 +118,9 @@ class PeerState:
         return effects
 
     def move_to(self, boundary: int, *, keeping: Collection[InstanceId] = (), resting: Collection[InstanceId] = ()) -> None:
-        """Go on at the boundary without any state but that of the instances in `keeping`, which is at this boundary: nothing
-        that is under way here counts any more. A round in which this peer has voted is not averaged a second time. `resting`:
-        instances whose state nothing under way on the device changes."""
+        """Continue at the boundary without any work in progress, and without any state except that of the instances in
+        `keeping`, which is at this boundary. A round in which this peer has voted is not averaged again. `resting` are the
+        instances whose state no work in progress on the device changes."""
         self.epoch += 1
         if self.opening is not None:
             opening = self.book.plans[self.opening]
@@ -144,20 +143,20 @@ class PeerState:
         self.branches.note(plan)
 
     def plan_lines(self, plan: RoundPlan) -> list[Log]:
-        """The plan, and the peers that take part from it on."""
+        """Return the telemetry of the plan and of the peers that take part from it on."""
         line = plan_line(plan, self.book.digests[plan.round])
         return [line, *joined_lines(self.book.get(plan.round - 1), plan)]
 
     def final_evaluations(self, plan: RoundPlan) -> list[Effect]:
-        """Of what this peer hosts at the end of the run."""
+        """Return the evaluations of what this peer hosts at the end of the run."""
         return self.stamped(Evaluate(instance=item, round=plan.round, is_final=True) for item in self.book.mine(plan))
 
     def here(self, plan: RoundPlan) -> list[InstanceId]:
-        """Instances that this peer hosts, as far as any peer has them."""
+        """Return the instances that this peer hosts, except those whose state no peer has."""
         return [instance for instance in self.book.mine(plan) if instance not in self.lost]
 
     def keep_early(self, sender: PeerId, message: AveragingMessage) -> None:
-        """For when its round begins here, as far as its plan is known."""
+        """Keep a void vote until its round begins here, if the plan of the round is known."""
         if not (isinstance(message, AverageDigest) and message.is_void):
             return
         if sender in self.book.planned(message.instance, message.round):
@@ -165,15 +164,15 @@ class PeerState:
             self.instance(message.instance).early_votes.setdefault(message.round, {})[sender] = vote
 
     def prove(self, instance: InstanceId, number: int) -> bool:
-        """By the votes that are here no host can have committed an average of that round. Returns whether a state was in doubt
-        because of it."""
+        """Note that, by the votes here, no host can have committed an average of that round. Return whether a state was in
+        doubt because of it."""
         doubtful = [item for item in self.instances.values() if (instance, number) in item.unproven]
         for item in doubtful:
             item.unproven.remove((instance, number))
         return bool(doubtful)
 
     def working(self) -> list[int]:
-        """Rounds that this peer trains or averages: its reports of them are still to come."""
+        """Return the rounds that this peer trains or averages, on which its reports are still to come."""
         return sorted({outer.round for outer in self.rounds if outer.is_contributor and not outer.is_done})
 
     def mine_of(self, number: int) -> list[InstanceId]:
@@ -181,7 +180,8 @@ class PeerState:
         return self.book.mine(plan) if plan is not None and number > self.skipped else []
 
     def measures(self, plan: RoundPlan) -> bool:
-        """Hosts of the target measure a possible merge, of instances that any peer has, and of branch states that they hold."""
+        """Return whether this peer measures the plan's probe: it hosts the target, some peer has each source, and this peer
+        holds the branch states among them."""
         probe = plan.probe
         if probe is None or not self.book.probes(plan):
             return False
@@ -191,8 +191,8 @@ class PeerState:
         return self.held.get(instance) == boundary or self.branches.is_ready(instance)
 
     def ending(self, plan: RoundPlan) -> list[InstanceId]:
-        """Instances whose end of this round is to come here, or came: those that this peer hosts and any peer has. It is not
-        awaited where this peer went on from the round, or has the state after it from others."""
+        """Return the instances that this peer hosts, and any peer has, whose end of this round it awaits or has seen. It is not
+        awaited if this peer has left the round behind, or has the state after it from others."""
         return [instance for instance in self.here(plan) if self._ends_here(instance, plan.round)]
 
     def _ends_here(self, instance: InstanceId, number: int) -> bool:
@@ -205,8 +205,8 @@ class PeerState:
         return any(at is not None and at <= number for at in boundaries)
 
     def runs_ahead(self, instance: InstanceId, boundary: int) -> bool:
-        """The round after the boundary may begin while the one before it is being averaged: updates are delayed, and nothing
-        but this instance is hosted, so that the device would wait."""
+        """Return whether the round after the boundary may begin while the one before is averaged: updates are delayed, and this
+        is the only hosted instance, so the device would otherwise be idle."""
         outer, plan = self.round_of(boundary - 1, instance), self.book.get(boundary)
         if not self.is_delayed or outer is None or not outer.is_hidden or plan is None:
             return False
@@ -215,7 +215,8 @@ class PeerState:
         return is_next and is_only_one and self.book.has_work(plan, instance)
 
     def is_reported(self, last: RoundPlan, instance: InstanceId) -> bool:
-        """Most hosts of the last round reported the states here of which the last plan makes this one. No plan names it."""
+        """Return whether most hosts of the last round reported the states here from which the last plan makes this instance. No
+        plan names these states."""
         number = last.round - 1
         merged = {merge.target: dict(zip(merge.sources, merge.weights, strict=True)) for merge in last.merges}
         sources = [source for source, weight in merged.get(instance, {instance: 1.0}).items() if weight > 0.0]
@@ -224,15 +225,16 @@ class PeerState:
         return all(source in states and self.book.is_of_majority(source, number, states[source]) for source in sources)
 
     def is_alone_with(self, instance: InstanceId, present: int) -> bool:
-        """No living peer but this one was to train the instance in any round from its boundary here up to the present, and
-        the plans of all these rounds are known."""
+        """Return whether this peer alone was to train the instance in all rounds from its boundary here up to the present, or
+        all others are gone; the plans of all these rounds must be known."""
         numbers = range(self.held[instance], present + 1)
         hosted = all(instance in self.mine_of(number) for number in numbers)
         return hosted and not any(self.book.successors(instance, number, self.gone) for number in numbers)
 
     def is_doubtful_without(self, plan: RoundPlan, instance: InstanceId) -> bool:
-        """This peer was to help make the average of the round and has not. Once it is gone, with those that announce that they
-        go, most of those that were to are: the living hosts could not know whether these made one."""
+        """Return whether others could be left in doubt about the average of the round if this peer goes. That is so if this
+        peer was to help make it and has not, and most of those that were to are out: this peer, gone peers, and those that
+        announce that they leave. The living hosts could not know whether these made one."""
         outer, planned = self.round_of(plan.round, instance), self.book.planned(instance, plan.round)
         is_open = plan.round >= self.opened if outer is None else not (outer.has_voted or outer.is_past)
         is_open = is_open and self.held.get(instance, plan.round) <= plan.round and not plan.is_last
@@ -242,7 +244,7 @@ class PeerState:
         return is_open and is_lost and bool(self.book.successors(instance, plan.round, self.gone))
 
     def is_deserted(self, outer: OuterRound) -> bool:
-        """It waits for an average of other hosts, and they are all gone, or make none."""
+        """Return whether the round waits for an average of other hosts that are all gone, or make none."""
         if not outer.is_deserted:
             return False
         return not self.book.has_company(self.book.plans[outer.round], outer.instance, outer.hosts.absent)

@@ -14,7 +14,7 @@ _KEY = "tasks"
 
 
 class TaskScoring:
-    """`ended` for every round that this peer ended; one scoring at a time, however long it takes."""
+    """Scores one model at a time, however long it takes. Call `ended` for every round that this peer ended."""
 
     def __init__(self, me: PeerId, *, period_rounds: int) -> None:
         self._me = me
@@ -24,15 +24,15 @@ class TaskScoring:
         self._claim: TaskClaim | None = None
 
     def ended(self, plan: RoundPlan) -> list[Effect]:
-        """Begin to score where this peer is drawn for it."""
+        """Begin to score if this peer is drawn for it."""
         if self._is_scoring or self._has_failed or task_scorer(plan, period_rounds=self._period_rounds) != self._me:
             return []
         self._is_scoring = True
         return [ScoreTasks()]
 
     def scored(self, event: TasksScored) -> list[Effect]:
-        """Keep the scores for the next report. After a failure this peer no longer reports that it can: the next try would
-        fail, too."""
+        """Keep the scores for the next report. After a failure this peer no longer reports that it can score, because the next
+        try would fail, too."""
         self._is_scoring = False
         if event.claim is not None:
             self._claim = event.claim
@@ -45,6 +45,6 @@ class TaskScoring:
         return replace(offered, scores_tasks=False) if self._has_failed else offered
 
     def take(self) -> TaskClaim | None:
-        """The scores for the report that is being made; once."""
+        """Return the scores for the report that is being made, once."""
         claim, self._claim = self._claim, None
         return claim

@@ -1,4 +1,5 @@
-"""Largest remainder: hosts over instances, and a batch over the hosts of an instance (method section 7, design section 4)."""
+"""Apportionment by largest remainder: hosts over instances, and a batch over the hosts of an instance (method section 7, design
+section 4)."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, fsum
@@ -8,22 +9,23 @@ from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.scalars import MAX_HOSTS, InstanceId, PeerId
 
 MIN_HOSTS = 2
-"""Hosts that an instance gets however small its batch is: one alone has no second copy and no pseudo-gradient statistic."""
+"""Hosts that an instance gets however small its batch is: a single host has no second copy and no pseudo-gradient statistic."""
 FASTEST_CLAIM = 16.0
-"""A speed counts for at most this many times the median one: what a liar gains, and beyond which a truly fast host waits."""
+"""A speed counts for at most this many times the median one. That bounds what a liar gains; a truly faster host waits."""
 SLOWEST_CLAIM = 1 / 256
 """A speed counts for at least this fraction of the median one, so that no claim can make the swarm expect a round of years."""
 LARGEST_PART = 0.25
-"""No host is more than this part of the whole, from MIN_CAPPED hosts on."""
+"""Largest part of the whole that a host gets, with MIN_CAPPED hosts or more."""
 MIN_CAPPED = 4
 MEDIAN_FACTOR = 2.0
-"""No host is more than this many times the median one."""
+"""Largest multiple of the median part that a host gets."""
 
 
 def largest_remainder(total: int, weights: Sequence[float], *, caps: Sequence[int] | None = None) -> list[int]:
-    """Whole numbers that sum to `total`, as proportional to `weights` as can be, each at least one and at most its cap.
+    """Return whole numbers that sum to `total`, as proportional to `weights` as possible, each at least one and at most its
+    cap.
 
-    Ties go to the lower index. Weights that are all zero count as equal. `total` lies between the number of weights and the
+    Ties go to the lower index. Weights that are all zero count as equal. `total` must lie between the number of weights and the
     sum of the caps.
     """
     limits = list(caps) if caps is not None else [total] * len(weights)
@@ -47,13 +49,13 @@ def allocate_hosts(
     *,
     max_hosts: int = MAX_HOSTS,
 ) -> dict[InstanceId, tuple[PeerId, ...]]:
-    """Which peers host which instance, by the requested global batches. Every instance gets a host and, as long as
-    `max_hosts` per instance allow, every peer an instance.
+    """Return which peers host which instance, by the requested global batches. Every instance gets a host and, as long as
+    `max_hosts` per instance allows, every peer gets an instance.
 
     All peers host the same number of instances, as far as their memory holds them: as many as the requests can feed, since
-    every host of an instance does at least one sample per step. Peers whose memory together holds less than all instances
-    host more than they offered, as a lone peer does: an instance without a host is lost. A host of an instance keeps it
-    where possible, for a move costs a state transfer.
+    every host of an instance does at least one sample per step. If the memory of all peers together holds less than all
+    instances, they host more than they offered, as a lone peer does, because an instance without a host is lost. A host keeps
+    its instances if possible, because a move costs a state transfer.
     """
     assert requests and max_instances
     instances, peers = sorted(requests), sorted(max_instances)
@@ -72,7 +74,8 @@ def allocate_hosts(
 
 
 def _common_load(slots: Sequence[int], *, num_instances: int, fed: int) -> int:
-    """Instances per peer: the most that the requests feed, but never so few that an instance or a peer gets none."""
+    """Return the number of instances per peer: the most that the requests feed, but enough that every instance and every peer
+    gets one."""
     load = 1
     while sum(min(load, slot) for slot in slots) < num_instances:
         load += 1
@@ -84,8 +87,9 @@ def _common_load(slots: Sequence[int], *, num_instances: int, fed: int) -> int:
 def _fill(
     counts: Mapping[InstanceId, int], loads: Mapping[PeerId, int], previous: Mapping[InstanceId, Sequence[PeerId]]
 ) -> dict[InstanceId, tuple[PeerId, ...]]:
-    """Seat `counts[i]` peers at instance i, peer p at most `loads[p]` times. Instances with few hosts that already have their
-    state choose first among those; then the instance that lacks most takes the peers that have most room."""
+    """Seat `counts[i]` peers at instance i, peer p at most `loads[p]` times. First the instances choose among the peers that
+    have their state, those with the fewest such peers first; then the instance that lacks most hosts takes the peers that have
+    most room."""
     room = dict(loads)
     hosts: dict[InstanceId, list[PeerId]] = {instance: [] for instance in counts}
     known = {instance: sorted({peer for peer in previous.get(instance, ()) if peer in loads}) for instance in counts}
@@ -104,10 +108,10 @@ def _fill(
 
 
 def credible_speeds(speeds: Sequence[float]) -> list[float]:
-    """Claimed samples per second, as far as they are plausible; 0 (unknown) stays 0.
+    """Return claimed samples per second, clamped to a plausible range; 0 (unknown) stays 0.
 
-    As long as most of the known speeds are honest, a claim moves a share by no more than the two factors. Of two claims
-    it is unknown which one lies: then too the larger is at most FASTEST_CLAIM times the smaller.
+    As long as most of the known speeds are honest, a claim moves a share by no more than the two factors. Of two claims it is
+    unknown which one is false; even then the larger is at most FASTEST_CLAIM times the smaller.
     """
     known = [speed for speed in speeds if speed > 0.0]
     if not known:
@@ -118,10 +122,10 @@ def credible_speeds(speeds: Sequence[float]) -> list[float]:
 
 
 def capped_parts(amounts: Sequence[float]) -> list[float]:
-    """The parts of the whole [n], which sum to one, that hosts of these amounts [n] > 0 get: in proportion to them, but at most
-    twice the median part and, among four or more, a quarter. With exactly four that is an equal part for each.
+    """Return the parts of the whole [n], which sum to one, for hosts of these amounts [n] > 0: proportional to the amounts, but
+    at most twice the median part and, among four or more hosts, at most a quarter. With exactly four hosts all parts are equal.
 
-    The excess of one host is spread over the others in proportion, and none overtakes another. So a claim to be fast buys at
+    The excess of a host is spread over the others in proportion, and none overtakes another. So a false claim of speed gains at
     most twice the weight of the median host, for work that nobody checks.
     """
     assert amounts and min(amounts) > 0.0, amounts
@@ -140,15 +144,15 @@ def capped_parts(amounts: Sequence[float]) -> list[float]:
 def share_batch(
     batch: int, speeds: Sequence[float], work: WorkRules, *, fractions: Sequence[float] = ()
 ) -> list[tuple[int, int]]:
-    """(samples per inner step, inner steps) of every host of an instance, so that all end together.
+    """Return (samples per inner step, inner steps) of every host of an instance, such that all end together.
 
-    `speeds` are samples per second, 0 where unknown: an unknown host is taken for a mean one. Every host does at least one
-    sample per step, so a batch smaller than the number of hosts is raised to it. The common duration is that of H steps of
-    the whole batch. A host whose share is off by more than `step_tolerance`, because samples are whole, does fewer or more
-    steps instead; otherwise exactly H, so that pseudo-gradients compare. Equal sharing and wholly unknown speeds give H where
-    there are no fractions. Capped sharing follows `capped_parts` of the speeds, so that the fast wait for the others rather
-    than outweigh them. `fractions` [n], where there are any: of its part each host gets this much, and the others get the
-    rest, as far as the cap lets them: of four hosts none gets less than the others.
+    `speeds` [n] are samples per second, 0 for an unknown speed, which counts as the mean. Every host does at least one sample
+    per step, so a batch smaller than the number of hosts is raised to it. The common duration is that of H steps of the whole
+    batch. Every host does H steps, so that pseudo-gradients are comparable, unless its share is off by more than
+    `step_tolerance`, because samples are whole; then it does fewer or more steps instead. If sharing is equal or all speeds are
+    unknown, all hosts do H steps, except with `fractions`. Capped sharing follows `capped_parts` of the speeds, so that the
+    fast hosts wait for the others rather than outweigh them. `fractions` [n], if given: each host gets this much of its part,
+    and the others get the rest, as far as the cap permits; of four hosts none gets less than the others.
     """
     assert batch >= 1 and speeds
     total = max(batch, len(speeds))
@@ -163,7 +167,7 @@ def share_batch(
     if fractions:
         filled = [part * fraction for part, fraction in zip(filled, fractions, strict=True)]
     if fractions and work.share == "capped":
-        filled = capped_parts(filled)  # what the others get of it raises nobody above the cap
+        filled = capped_parts(filled)  # the others' gain from it must raise none of them above the cap
     speed_sum = fsum(filled)
     most_steps = floor(work.max_step_ratio * work.inner_steps)
     shares = []

@@ -1,10 +1,10 @@
-"""Contributions looked at: hosts that do not train on the rows that they were given are given fewer. Pure.
+"""Assessment of contributions: hosts that do not train on the rows that they were given are given fewer. Pure.
 
-Of the average of a round one contribution is looked at by three assessors (`core/model/measurers.py`), which report how much
-more it lowers the loss of the given rows than that of others. None of them proves anything, and one alone moves nothing: the
-median counts where two agree, all of them have measured the same bytes on the same rows. Of each host plans remember the last
-scores. One whose mean is far below that of the median host is idle: it gets a quarter of the rows, and so of the weight, until
-its scores are better. It keeps its seat and its vote.
+Three assessors look at one contribution to the average of a round (`core/model/measurers.py`), and report how much more it
+lowers the loss of the given rows than that of others. A single score proves nothing and moves nothing: the median counts once
+two scores agree, which they do if honest, because all assessors measure the same bytes on the same rows. Plans remember the
+last scores of each host. A host whose mean is far below that of the median host is idle: it gets a quarter of the rows, and so
+of the weight, until its scores are better. It keeps its seat and its vote.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,20 +23,20 @@ from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import PeerId
 
 AGREED_TENTHS = 5
-"""Two scores of one contribution that are this close agree: honest ones differ by rounding alone."""
+"""Two scores of one contribution agree if they are this close: honest ones differ only by rounding."""
 AWAITED_ROUNDS = MAX_LOOKS
-"""A look ends without a score where the reports on so many rounds after its own have brought no two that agree."""
+"""Rounds after its own after which a look ends without a score, if reports on them have brought no two that agree."""
 LEAST_SCORES = 4
-"""A host has so many scores before anything follows from them: of fewer ones two false ones decide too often."""
+"""Scores that a host has before they have consequences: among fewer, two false ones decide too often."""
 IDLE_PART = 1 / 3
-"""Idle is a host whose mean score is below this part of the median host's, ..."""
+"""An idle host has a mean score below this part of the median host's, and below it by IDLE_ERRORS."""
 IDLE_ERRORS = 3.0
-"""... by so many standard errors of the mean: a single score has one of 1 where nothing was trained. So nothing follows where
-scores are small, as with large batches (docs/results/robustness.md)."""
+"""Standard errors of the mean by which an idle host's mean is below the median host's; a single score of a host that trained
+nothing has one of 1. So small scores, as with large batches, have no consequences (docs/results/robustness.md)."""
 IDLE_FRACTION = 0.25
-"""Of the rows that an idle host would be given otherwise."""
+"""Fraction that an idle host gets of the rows that it would be given otherwise."""
 IDLE_SHARE = 3
-"""Where one host in so many would be idle, or more, nobody is: then it is not clear what the scores mean."""
+"""If one host in this many or more would be idle, none is, because then it is not clear what the scores mean."""
 
 
 def with_scores(
@@ -49,10 +49,11 @@ def with_scores(
     round: int,
     every: int,
 ) -> InstancePlan:
-    """The instance's next plan with the looks whose scores are to come, and the scores that were agreed on.
+    """Return the instance's next plan with its open looks and the agreed scores.
 
-    `plan` is the instance in the plan before, whose roster this is, `moved` in the next one, but for this. `places`: by which
-    numbers the reports `claims` on `round` name hosts. `every`: rounds from one look to the next.
+    `plan` is the instance in the plan before, whose roster is `roster`; `moved` is the instance in the next plan, without looks
+    and scores. `places` are the numbers by which the reports `claims` on `round` name hosts. `every` is the number of rounds
+    from one look to the next.
     """
     named = {place: peer for peer, place in places.items()}
     given = {peer: claim.assessment for peer, claim in claims.items() if claim.assessment is not None}
@@ -76,7 +77,7 @@ def with_scores(
 
 
 def _heard(look: Look, given: Mapping[PeerId, Assessment], named: Mapping[int, PeerId]) -> Look:
-    """The look with the scores that its assessors report. The first one of each counts."""
+    """Return the look with the scores that its assessors report. The first score of each counts."""
 
     def score_of(peer: PeerId, known: int | None) -> int | None:
         item = given.get(peer)
@@ -88,7 +89,7 @@ def _heard(look: Look, given: Mapping[PeerId, Assessment], named: Mapping[int, P
 
 
 def agreed_score(look: Look) -> int | None:
-    """The median of the scores that are there, the lower one of two, once two of them agree; else None."""
+    """Return the median of the scores so far, the lower middle one of an even number, once two of them agree; else None."""
     scores = sorted(score for score in look.scores if score is not None)
     if not any(higher - lower <= AGREED_TENTHS for lower, higher in pairwise(scores)):
         return None
@@ -96,12 +97,12 @@ def agreed_score(look: Look) -> int | None:
 
 
 def _is_open(look: Look) -> bool:
-    """A score is still to come, and two that agree are not there yet."""
+    """Return whether a score is still to come, and no two agree yet."""
     return agreed_score(look) is None and sum(score is not None for score in look.scores) < ASSESSORS
 
 
 def idle_hosts(scores: Mapping[PeerId, Sequence[int]]) -> frozenset[PeerId]:
-    """The idle ones of the hosts that work, by the scores of each; none before most of them have scores."""
+    """Return the idle hosts among those that work, by the scores of each; none until most of them have enough scores."""
     means = {peer: fmean(known) for peer, known in scores.items() if len(known) >= LEAST_SCORES}
     if not is_majority(len(means), len(scores)):
         return frozenset()
@@ -111,14 +112,14 @@ def idle_hosts(scores: Mapping[PeerId, Sequence[int]]) -> frozenset[PeerId]:
 
 
 def _is_far_below(scores: Sequence[int], middle: float) -> bool:
-    """Each score counts as 0 at least, and at most as the median host's mean, all in tenths: one that liars agreed on, however
-    high or low, decides no mean of four."""
+    """Return whether the mean score is far below `middle`, the mean of the median host, in tenths. Each score is clamped to the
+    range from 0 to `middle`, so that no single score on which liars agreed, however high or low, decides a mean of four."""
     mean = fmean(min(max(0.0, score), middle) for score in scores)
     return mean < IDLE_PART * middle and middle - mean >= 10 * IDLE_ERRORS / sqrt(len(scores))
 
 
 def describe_idle(hosts: Iterable[HostShare], idle: Iterable[PeerId]) -> str:
-    """In words, which hosts get fewer rows for it; empty where none is idle."""
+    """Describe which hosts get fewer rows because they are idle; empty if none is."""
     means = {share.peer: fmean(share.scores) / 10 for share in hosts if share.scores}
     named = ", ".join(f"{peer} (mean score {means[peer]:.1f})" for peer in sorted(idle))
     return f"a quarter of the rows for {named}: what it sent does not show training on those it was given" if named else ""

@@ -1,9 +1,9 @@
-"""The batch as a schedule of the run's samples: what `batch.test: schedule` asks for. Reads no report.
+"""The batch as a schedule of the run's samples, for `batch.test: schedule`. It reads no report.
 
-Ramps are the control for the batch test, and its rival where their length is known: no statistic, no window, no lag.
-`seesaw` follows arXiv 2510.14717: where a schedule would divide the learning rate by a, multiply the batch by a and divide the
-rate by the root of a. The paper does so in stages; here a becomes the decay itself, the limit of small stages. The rate is the
-inner optimizer's affair (`inner.batch_scaling: sqrt`).
+Ramps are the control for the batch test, and its rival if their length is known: they need no statistic and no window, and have
+no lag. `seesaw` follows arXiv 2510.14717: where a schedule would divide the learning rate by a, multiply the batch by a and
+divide the rate by the square root of a. The paper does so in stages; here a is the decay itself, the limit of small stages. The
+inner optimizer sets the rate (`inner.batch_scaling: sqrt`).
 """
 
 from math import ceil, log2, pi
@@ -14,12 +14,12 @@ from adloco_p2p.core.model.run_progress import progress_at, samples_after
 from adloco_p2p.core.model.words import moved
 
 ROUNDING = 1e-9
-"""Rounding noise that never adds a stage."""
+"""Tolerance for rounding errors, so that they never add a stage."""
 
 
 def scheduled_request(requested: int, previous: RoundPlan, rules: Rules) -> tuple[int, str]:
-    """The global batch of every instance in the round after `previous`, and why. A function of the samples that agreed plans
-    have given out, so every peer has the same one; where signers make a run longer, the ramp is longer with it."""
+    """Return the global batch of every instance in the round after `previous`, and why. It depends only on the samples that
+    agreed plans have given out, so all peers compute the same. If signers make a run longer, the ramp is longer, too."""
     samples = samples_after(previous)
     length = rules.batch.ramp_samples
     part = min(1.0, samples / length) if length else progress_at(previous.round + 1, samples, rules.work)
@@ -28,7 +28,7 @@ def scheduled_request(requested: int, previous: RoundPlan, rules: Rules) -> tupl
 
 
 def ramped_batch(rules: BatchRules, part: float, *, final_fraction: float) -> int:
-    """The global batch when `part` (0 to 1) of the ramp is done: `initial_batch` at first, never more than `max_batch`.
+    """Return the global batch when `part` (0 to 1) of the ramp is done, from `initial_batch` up to `max_batch`.
     `final_fraction` of the peak learning rate is left at the end of the decay that `seesaw` follows."""
     assert 0.0 <= part <= 1.0
     first, last = min(rules.initial_batch, rules.max_batch), rules.max_batch
@@ -42,7 +42,7 @@ def ramped_batch(rules: BatchRules, part: float, *, final_fraction: float) -> in
 
 
 def ramp_batches(rules: BatchRules, *, samples: int, inner_steps: int, final_fraction: float) -> list[int]:
-    """The batches of all rounds of a run of one instance that ends by `samples`."""
+    """Return the batches of all rounds in a run of one instance that ends by `samples`."""
     batches, done = [], 0
     while done < samples:
         part = min(1.0, done / (rules.ramp_samples or samples))
@@ -52,13 +52,14 @@ def ramp_batches(rules: BatchRules, *, samples: int, inner_steps: int, final_fra
 
 
 def num_doublings(rules: BatchRules) -> int:
-    """From the initial to the largest batch; the last one may be cut."""
+    """Return the number of doublings from the initial to the largest batch; the last one may be cut."""
     return max(0, ceil(log2(rules.max_batch / rules.initial_batch) - ROUNDING))
 
 
 def half_cosine(part: float) -> float:
-    """(1 + cos(pi part)) / 2, from 1 to 0 for `part` from 0 to 1, as the square of cos(pi part / 2) by its Taylor series. The C
-    libraries of two machines may differ in the last bit of a cosine; sums and products do not, and peers must agree."""
+    """Return (1 + cos(pi part)) / 2, from 1 to 0 for `part` from 0 to 1, as the square of cos(pi part / 2) by its Taylor
+    series. Peers must agree, and the C libraries of two machines may differ in the last bit of a cosine, but not in sums and
+    products."""
     square = (0.5 * pi * part) * (0.5 * pi * part)
     cosine = 1.0
     for power in range(22, 0, -2):

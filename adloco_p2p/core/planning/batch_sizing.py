@@ -1,8 +1,9 @@
-"""Scalars of a round -> gradient noise -> requested batch (method sections 3 and 4). Pure arithmetic on what hosts report.
+"""From the scalars of a round to gradient noise and the requested batch (method sections 3 and 4). Pure arithmetic on what
+hosts report.
 
-Two statistics exist. The pseudo-gradient form (4.3 B) compares what the hosts transmitted with the average they received; the
-micro-batch form (4.2 within one host) compares the two halves of a batch. Both become a `NoiseSample` about the mean over the
-whole effective batch, so one formula serves both: requested batch = batch * noise / (eta^2 * signal).
+There are two statistics. The pseudo-gradient form (4.3 B) compares what the hosts transmitted with the average that they
+received; the micro-batch form (4.2 within one host) compares the two halves of a batch. Both become a `NoiseSample` about the
+mean over the whole effective batch, so one formula serves both: requested batch = batch * noise / (eta^2 * signal).
 
 Reports are claims of strangers. The effect of one liar among four or more hosts is bounded; each bound is stated where it
 applies. Sums use `math.fsum`: the built-in `sum` rounds differently from one Python version to the next, and peers must agree.
@@ -26,17 +27,17 @@ from adloco_p2p.core.planning.pseudo_gradient_noise import (
 )
 
 SHRINK_STREAK = 5
-"""Rounds in a row below half the batch, before a batch that may shrink does."""
+"""Rounds in a row with a demand of less than half the batch, after which a batch that may shrink does."""
 SHRINK = 0.9
 """Factor by which the batch shrinks after such a streak."""
 ROUNDING = 1e-9
-"""Rounding noise that never adds a sample."""
+"""Tolerance for rounding errors, so that they never add a sample."""
 
 _MAX_COUNT = 1 << 40
 
 
 def window_length(rules: BatchRules) -> int:
-    """How many rounds of statistics a plan carries."""
+    """Return how many rounds of statistics a plan carries."""
     return min(rules.window_rounds, MAX_HISTORY)
 
 
@@ -51,11 +52,11 @@ def pool_round(
     *,
     places: Mapping[PeerId, int],
 ) -> tuple[NoiseSample | None, str]:
-    """The gradient noise of one instance in one round, pooled over the hosts that trained; none where the statistics do not
-    suffice.
+    """Return the gradient noise of one instance in one round, pooled over the hosts that trained, and a text that names the
+    statistic, or why there is none. None if the statistics do not suffice.
 
-    `claims` holds each host's report about the instance, `plan` the newest plan of it: the yardstick for claimed batches.
-    `places` gives the bit by which claims name a host. The text names which statistic was used, or why none.
+    `claims` holds each host's report about the instance; `plan` is the newest plan of the instance, which bounds claimed
+    batches. `places` gives the bit by which claims name each host.
     """
     trained = {peer: claims[peer] for peer in sorted(claims) if claims[peer].samples > 0 and claims[peer].batch_samples > 0}
     if not trained:
@@ -73,14 +74,15 @@ def pool_round(
 
 
 def is_untestable(claims: Mapping[PeerId, InstanceReport]) -> bool:
-    """Whether hosts trained, but each with a single sample per step, which cannot be halved."""
+    """Return whether hosts trained, but all of them with a single sample per step, which cannot be halved."""
     batches = [claim.batch_samples for claim in claims.values() if claim.samples > 0]
     return bool(batches) and max(batches) <= 1
 
 
 def _pool_half_batches(trained: Mapping[PeerId, InstanceReport], limit: int, round: int) -> tuple[NoiseSample | None, str]:
-    """Method 4.2 within the hosts: a mean over hosts, weighted by measured steps. From four hosts on the outer quarters are
-    left out, so that fewer than a quarter of the hosts cannot move it beyond what the honest ones span."""
+    """Pool method 4.2 within the hosts: a mean over hosts, weighted by measured steps. With four or more hosts the outer
+    quarters are left out, so that fewer than a quarter of the hosts cannot move the mean beyond the range of the honest
+    ones."""
     halves = [trained[peer].half_batch for peer in sorted(trained)]
     measured = [half for half in halves if half is not None]
     if not measured:
@@ -122,13 +124,13 @@ def next_request(
     rules: BatchRules,
     untestable: bool = False,
 ) -> tuple[int, int, str]:
-    """The next global batch, the new shrink streak, and why.
+    """Return the next global batch, the new shrink streak, and why.
 
-    `history` is the window of statistics, empty where the last round gave none. The demand T is about the batch that was
-    really used (it sits in the samples), so a device that caps the batch does not make the request climb on itself; the
-    growth cap is about the request, or a capped instance could never pass the switch multiple. `untestable`: every host had
-    one sample per step. Then, and for a batch of one, the request climbs to the smallest batch that can be tested, in which
-    some host has two.
+    `history` is the window of statistics, empty if the last round gave none. The demand T is about the batch that was really
+    used (it is part of the samples), so on a device that caps the batch the request does not drive itself up. The growth cap is
+    about the request, or a capped instance could never pass the switch multiple. `untestable`: every host had one sample per
+    step. In that case, and for a batch of one, the request grows to the smallest batch that can be tested, in which some host
+    has two.
     """
     assert requested >= 1 and effective >= 1 and shrink_streak >= 0
     if rules.test == "constant":
@@ -153,9 +155,9 @@ def next_request(
 
 
 def demanded_batch(history: Sequence[NoiseSample], *, inner_steps: int, rules: BatchRules) -> tuple[float | None, str]:
-    """T, the global batch that the test asks for, with the basis in words; none where the statistics do not suffice.
+    """Return T, the global batch that the test asks for, and its basis in words; None if the statistics do not suffice.
 
-    Only samples of the newest sample's kind are pooled: norms of gradients and of pseudo-gradients do not compare.
+    Only samples of the newest sample's kind are pooled, because norms of gradients and of pseudo-gradients are not comparable.
     """
     assert history and inner_steps >= 1 and rules.is_tested
     source = history[-1].source
@@ -177,7 +179,8 @@ def demanded_batch(history: Sequence[NoiseSample], *, inner_steps: int, rules: B
 
 
 def _norm_demand(window: Sequence[NoiseSample], rules: BatchRules) -> float | None:
-    """Method 3.3 and 4.4: naive over V, or unbiased over V minus noise with a floor under it."""
+    """Return the demand of the norm test (methods 3.3 and 4.4): noise over V (naive), or over V minus noise with a lower
+    bound."""
     numerators = [s.batch_samples * s.noise for s in window]
     eta2 = rules.eta**2
     if rules.denominator == "naive":
@@ -191,7 +194,7 @@ def _norm_demand(window: Sequence[NoiseSample], rules: BatchRules) -> float | No
 
 
 def _ratio(numerators: Sequence[float], denominators: Sequence[float], rules: BatchRules) -> float | None:
-    """Ratio of sums, or median of the ratios that exist; none where there is nothing to divide by."""
+    """Return the ratio of the sums, or the median of the ratios that exist; None if there is nothing to divide by."""
     if rules.pooling == "window":
         total = fsum(denominators)
         return fsum(numerators) / total if total > 0.0 else None
@@ -200,8 +203,9 @@ def _ratio(numerators: Sequence[float], denominators: Sequence[float], rules: Ba
 
 
 def _level_factor(source: str, inner_steps: int, rules: BatchRules) -> float:
-    """The noise of one inner step is H times that of the averaged update (4.3). Where micro-batches stand in for the
-    pseudo-gradient, they are brought to the level of the run: a run whose hosts alternate must not change by a factor of H."""
+    """Return the factor from the level of the statistic to that of the run: the noise of one inner step is H times that of the
+    averaged update (4.3). Micro-batches that stand in for the pseudo-gradient are converted, too, so that a run whose rounds
+    alternate between the statistics does not change by a factor of H."""
     if source == "pseudo_gradient":
         return float(inner_steps) if rules.level == "inner" else 1.0
     stands_in = rules.statistic == "pseudo_gradient"
@@ -209,18 +213,19 @@ def _level_factor(source: str, inner_steps: int, rules: BatchRules) -> float:
 
 
 def _grown(requested: int, asked: int, rules: BatchRules) -> int:
-    """Towards `asked`, at least by one sample and at most by the growth cap, never beyond the largest batch of the run."""
+    """Move from `requested` towards `asked` by at least one sample and at most the growth cap, never beyond the largest batch
+    of the run."""
     cap = max(floor(rules.growth_cap * requested + ROUNDING), requested + 1)
     return max(requested, min(asked, cap, rules.max_batch))
 
 
 def _wanted(demand: float) -> str:
-    """A batch has a sample at least, also where no noise was found."""
+    """Show the demand; a batch has at least one sample, even if no noise was found."""
     return figure(demand) if demand >= 1 else "less than 1"
 
 
 def _limit(new: int, asked: int, rules: BatchRules) -> str:
-    """Why the batch grows less than the test asks."""
+    """Say why the batch grows less than the test asks; empty if it does not."""
     if new == asked:
         return ""
     return (

@@ -1,14 +1,14 @@
-"""Which members work, which wait on the bench, and which of those hold the state, where more come than can work. Pure.
+"""The bench: which members work, which wait, and which of those hold the state, if there are more members than places. Pure.
 
 An instance gives work to at most as many hosts as an inner step of its batch has samples, and has at most
-`WorkRules.max_hosts`. The members beyond that wait on the bench: they have no work, report that they live, and so keep their
-seats. As many of them as an instance may have hosts, those that waited longest, host all the same: they receive the averages,
-serve the state, and take over at once. They take turns. A turn lasts `WorkRules.turn_rounds` rounds; then the host makes room
-for the member that has waited longest, a few hosts at a time, so that most of those that work hold the state. A host that goes,
-falls silent, is backed off or is suspended is replaced at once. A member that has never reported waits behind all others: names
-that only asked for a seat must not take the places of hosts that hold the state.
+`WorkRules.max_hosts`. The other members wait on the bench: they have no work, report that they are alive, and so keep their
+seats. Those that have waited longest, as many as an instance may have hosts, host all the same: they receive the averages,
+serve the state, and can take over at once. Members take turns. After `WorkRules.turn_rounds` rounds a host makes room for the
+member that has waited longest, only a few hosts at a time, so that most of the working hosts hold the state. A host that goes,
+falls silent, is backed off or is suspended is replaced at once. A member that has never reported waits behind all others:
+identities that only asked for a seat must not take the places of hosts that hold the state.
 
-`RosterEntry.is_waiting` and `turn_from` are all that the rule remembers of a member.
+The rule remembers nothing of a member but `RosterEntry.is_waiting` and `turn_from`.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -26,7 +26,7 @@ from adloco_p2p.core.planning.host_backoff import MISSED_AVERAGES_LIMIT
 from adloco_p2p.core.planning.placement import InstanceDraft, Turns, volunteers
 
 YIELD_PART = 4
-"""At most one host in this many makes room per plan, and one at least: those that come have no state yet."""
+"""Only one host in this many, but at least one, makes room per plan, because those that come have no state yet."""
 
 
 def take_turns(
@@ -39,8 +39,8 @@ def take_turns(
     is_last: bool = False,
     slow: Container[PeerId] = (),
 ) -> Turns:
-    """The turns in the plan of this round. `drafts` still have the hosts of the plan before. After the last round, where
-    nothing is trained, all members get the model. `slow`: members that wait for their links (`link_periods.py`)."""
+    """Return the turns in the plan of this round. `drafts` still have the hosts of the plan before. After the last round, when
+    nothing is trained, all members get the model. `slow` are members that wait because of their links (`link_periods.py`)."""
     if is_last:
         return Turns(roster=tuple(roster), bench=(), max_hosts=MAX_HOSTS, reason="")
     roster = [replace(e, is_waiting=True, turn_from=round) if e.joined_round == round else e for e in roster]
@@ -71,17 +71,17 @@ def take_turns(
 
 
 def _by_wait(entries: Sequence[RosterEntry]) -> list[RosterEntry]:
-    """Those that wait already before those whose turn ends now."""
+    """Sort members that already wait before those whose turn ends now."""
     return sorted(entries, key=lambda entry: not entry.is_waiting)
 
 
 def _num_places(requested: int, work: WorkRules) -> int:
-    """Hosts that an instance can have: every one does at least one sample per inner step."""
+    """Return how many hosts an instance can have: each does at least one sample per inner step."""
     return min(work.max_hosts, max(MIN_HOSTS, requested))
 
 
 def _rests(shares: Sequence[HostShare]) -> dict[PeerId, int]:
-    """From which round on each host may have work again, of any of its instances."""
+    """Return the first round in which each host may have work again, in any of its instances."""
     rests: dict[PeerId, int] = {}
     for share in shares:
         backed_off_until = share.works_from if share.missed_averages >= MISSED_AVERAGES_LIMIT else 0
@@ -93,9 +93,9 @@ def _rests(shares: Sequence[HostShare]) -> dict[PeerId, int]:
 def _ranked(
     in_order: Sequence[RosterEntry], rests: Mapping[PeerId, int], *, places: int, round: int, work: WorkRules
 ) -> tuple[list[RosterEntry], list[RosterEntry]]:
-    """Those that can work, by rank, and the others. `in_order`: by the rounds since which they work or wait. First come hosts
-    whose turn lasts, the latest before the earlier ones; then members that wait, the longest wait first; then the hosts that
-    make room for them."""
+    """Return the members that can work, by rank, and the others. `in_order` is sorted by the rounds since which they work or
+    wait. First come hosts whose turn lasts, the latest first; then members that wait, the longest wait first; then the hosts
+    that make room for them."""
 
     def is_able(entry: RosterEntry) -> bool:
         if entry.is_waiting and entry.last_report is None:
@@ -108,13 +108,13 @@ def _ranked(
     waiting = [entry for entry in able if entry.is_waiting]
     most = max(1, places // YIELD_PART)
     yielding = [entry for entry in hosts if round - entry.turn_from >= work.turn_rounds][:most]
-    staying = hosts[len(yielding) :]  # those whose turn is over come first in this order
+    staying = hosts[len(yielding) :]  # hosts whose turn is over come first in this order
     return [*reversed(staying), *waiting, *yielding], [entry for entry in in_order if not is_able(entry)]
 
 
 def _shared_with_newcomers(ranked: Sequence[RosterEntry], places: int) -> list[RosterEntry]:
-    """The first ones, of which at most half are on probation as long as others can work: names that have cost nothing yet must
-    not be most of the hosts."""
+    """Return the first `places` members, of which at most half are on probation as long as others can work: identities that
+    have not cost anything yet must not be most of the hosts."""
     first, rest = ranked[:places], ranked[places:]
     surplus = [entry for entry in first if entry.probation][places // 2 :]
     members = [entry for entry in rest if not entry.probation][: len(surplus)]

@@ -1,18 +1,18 @@
 """Branch states, trained in a history that lost: which claims are accepted, and how they merge into the winning history.
 
-A peer that changes to another history sets the states aside that its own side trained, and names them in its reports. A plan
-names those that are accepted; the hosts of the target instance fetch them, and state in their reports that they hold
-them. The plan that finds that all of them do orders the merge, weighted by samples since the fork. So nothing waits for a
-state that may not come, and what is ordered can be done. All of it is a pure function of the ledger and the reports.
+A peer that changes to another history sets aside the states that its own side trained, and names them in its reports. A plan
+names those that are accepted; the hosts of the target instance fetch them, and state in their reports that they hold them. Once
+all of them do, the next plan orders the merge, weighted by samples since the fork. So nothing waits for a state that may not
+come, and everything that is ordered can be done. All of it is a pure function of the ledger and the reports.
 
 With `merge.guard` that plan has the merged point measured first, as for a merge of instances (`round_plan.py`), and the plan
-two rounds later merges where most hosts of the target found it no worse than the target. Else the branch state with the highest
-loss is dropped, and the others are measured without it: one invented state does not take the others with it.
+two rounds later merges if most hosts of the target found it no worse than the target. Otherwise the branch state with the
+highest loss is dropped, and the others are measured without it, so that one invented state does not take the others with it.
 
-Bounds on claims of strangers: only peers with a seat when the histories parted are accepted; one state per branch and instance,
-the one of most claimants; of one peer one branch, and another only of a fork later than the first one's merge. A branch needs a
-certificate, and its states weigh at most the part of the electors that signed it. The claimed samples count at most as many as
-the winners'. All states of one fork weigh at most a quarter, in however many merges they come, and so do all that are merged at
+Bounds on claims of strangers: only peers with a seat when the histories parted are accepted. Per branch and instance one state
+counts, that of most claimants; per peer one branch, and another only of a fork later than the first one's merge. A branch needs
+a certificate, and its states weigh at most the part of the electors that signed it. Claimed samples count up to the number of
+the winners'. All states of one fork weigh at most a quarter, over any number of merges, and so do all states that are merged at
 once.
 """
 
@@ -30,10 +30,10 @@ from adloco_p2p.core.model.scalars import MAX_INSTANCES, Digest, InstanceId, Pee
 from adloco_p2p.core.planning.branch_verdict import BranchVerdict, verdict_on_branches
 
 LARGEST_SHARE = 0.25
-"""All branch states of a fork, and all that are merged into an instance at once, weigh at most this much: their side trained
-unseen."""
+"""Largest weight of all branch states of a fork, and of all that are merged into an instance at once, because others did not
+see how they were trained."""
 LEAST_SHARE = 1e-9
-"""A smaller share is nothing: rounding errors leave as much."""
+"""A smaller share counts as zero: it may be a rounding error."""
 
 # --- settling --------------------------------------------------------------------------------------------------------
 
@@ -43,12 +43,12 @@ class Settlement:
     """A plan's decisions about branch states."""
 
     pending: tuple[PendingBranch, ...]
-    """Those that it names, by key."""
+    """Branch states that the plan names, by key."""
     merges: tuple[Merge, ...]
     probe: Merge | None
-    """To be measured after the round."""
+    """Merge to be measured after the round."""
     reasons: tuple[str, ...]
-    """Branch states that were dropped, with the reason, and those to be fetched."""
+    """Which branch states were dropped and why, and which are to be fetched."""
 
 
 def settle(
@@ -62,8 +62,12 @@ def settle(
     may_probe: bool,
     rules: MergeRules,
 ) -> Settlement:
-    """The next plan has the `planned` copies and merges anyway, and the peers `staying` on its roster; `new` were accepted for
-    the first time. `may_probe`: it measures nothing else, nothing is being measured, and the run lasts until the verdict."""
+    """Decide about branch states for the next plan.
+
+    `planned` are the forks and merges of that plan apart from these, `staying` the peers on its roster, and `new` the branch
+    states accepted for the first time. `may_probe`: the plan measures nothing else, no measurement is pending, and the run
+    lasts until the verdict.
+    """
     forks, merges = planned
     instances = [*(plan.instance for plan in previous.instances), *(target for fork in forks for target in fork.targets)]
     change = _Change(instances=instances, forks=forks, merges=merges, states=())
@@ -95,7 +99,8 @@ def settle(
 
 
 def _ripe(held: Iterable[PendingBranch], busy: Collection[InstanceId]) -> dict[InstanceId, list[PendingBranch]]:
-    """Merges that are possible now, by target: `held` by all its hosts, in order; `busy` targets merge otherwise."""
+    """Return the branch states that can be merged now, by target: those `held` by all its hosts, in order. `busy` targets take
+    part in other merges."""
     ripe: dict[InstanceId, list[PendingBranch]] = {}
     for item in held:
         group = ripe.get(item.target, [])
@@ -105,13 +110,13 @@ def _ripe(held: Iterable[PendingBranch], busy: Collection[InstanceId]) -> dict[I
 
 
 def _refusal(verdict: BranchVerdict | None, key: InstanceId) -> str:
-    """Why the measured merge drops this branch; empty where it does not."""
+    """Say why the measured merge drops this branch; empty if it does not."""
     is_refused = verdict is not None and not verdict.is_accepted and verdict.worst == key
     return verdict.numbers if verdict is not None and is_refused else ""
 
 
 def _measured(verdict: BranchVerdict | None, ripe: Mapping[InstanceId, Sequence[PendingBranch]]) -> list[Merge]:
-    """The merge that was measured and accepted, if it can still be done as it was measured."""
+    """Return the merge that was measured and accepted, if it can still be done as it was measured."""
     if verdict is None or not verdict.is_accepted:
         return []
     merge = verdict.merge
@@ -129,7 +134,7 @@ def _measured(verdict: BranchVerdict | None, ripe: Mapping[InstanceId, Sequence[
 def _next_probe(
     ripe: Mapping[InstanceId, Sequence[PendingBranch]], open_ones: Sequence[PendingBranch], done: Collection[InstanceId]
 ) -> Merge | None:
-    """The first merge that could be done and is not measured yet."""
+    """Return the first merge that could be done and is not measured yet."""
     left = {item.branch_state.key for item in open_ones}
     for target, group in ripe.items():
         items = [item for item in group if item.branch_state.key in left]
@@ -145,7 +150,8 @@ def _carried(
     change: "_Change",
     staying: Sequence[PeerId],
 ) -> PendingBranch:
-    """One round later: the winners have trained on, others hold the state, or hold it no longer."""
+    """Return the branch state one round later: the winners have trained on, and other peers hold the state or no longer hold
+    it."""
     held = {
         peer: any(
             (branch_state.key, branch_state.state) == (item.branch_state.key, item.branch_state.state)
@@ -163,7 +169,7 @@ def _carried(
 
 
 def _all_hold(item: PendingBranch, previous: RoundPlan, received: Mapping[PeerId, Report], staying: Sequence[PeerId]) -> bool:
-    """All hosts of the target that reported and stay, at least one."""
+    """Return whether all hosts of the target that reported and stay hold the state, and there is at least one such host."""
     planned: list[InstancePlan] = [plan for plan in previous.instances if plan.instance == item.target]
     hosts = [share.peer for plan in planned for share in plan.hosts if share.peer in received and share.peer in staying]
     return bool(hosts) and all(peer in item.holders for peer in hosts)
@@ -182,7 +188,7 @@ def _why_drop(item: PendingBranch, round: int, *, is_last: bool) -> str:
 
 
 def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
-    """The target and all its ripe branch states in one merge, weighted by samples since the forks."""
+    """Merge the target with all its ripe branch states, weighted by samples since the forks."""
     won = max(item.won_samples for item in items)
     amounts = [float(min(item.branch_state.samples, won)) for item in items]
     for share, places in _bounds(items):
@@ -200,7 +206,8 @@ def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
 
 
 def _bounds(items: Sequence[PendingBranch]) -> list[tuple[float, list[int]]]:
-    """The shares that the states of each branch, of each fork, and all together may still have, and their places."""
+    """Return the shares that the states of each branch, of each fork, and all together may still get, with the places of these
+    states."""
     branches: dict[Digest, list[int]] = {}
     forks: dict[Digest, list[int]] = {}
     for place, item in enumerate(items):
@@ -212,7 +219,7 @@ def _bounds(items: Sequence[PendingBranch]) -> list[tuple[float, list[int]]]:
 
 
 def _room(item: PendingBranch) -> float:
-    """The share that it may have, alone."""
+    """Return the share that the branch state alone may still get."""
     return min(_branch_room(item), _fork_room(item))
 
 
@@ -226,7 +233,7 @@ def _fork_room(item: PendingBranch) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """The changes of a plan to instances, of which these are there; its merges may take in these states."""
+    """Forks and merges of a plan that has these instances; the merges may include these branch states."""
 
     instances: Sequence[InstanceId]
     forks: Sequence[Fork]
@@ -235,7 +242,8 @@ class _Change:
 
 
 def _changed(item: PendingBranch, change: _Change) -> PendingBranch:
-    """After the change. An instance that ends otherwise takes along what it was given."""
+    """Return the branch state after the change. An instance that ends in another merge passes on the weights that it was
+    given."""
     merges, living = change.merges, {merged_into(instance, change.merges) for instance in change.instances}
     given = given_after(item.given, item.branch_state, forks=change.forks, merges=merges, states=change.states)
     return replace(
@@ -244,7 +252,7 @@ def _changed(item: PendingBranch, change: _Change) -> PendingBranch:
 
 
 def _branch_words(item: PendingBranch) -> str:
-    """The peers and samples of the branches, in words."""
+    """Describe the branch state by its peers, rounds and samples."""
     branch_state, names = item.branch_state, ", ".join(item.claimants[:3])
     others = f" and {len(item.claimants) - 3} others" if len(item.claimants) > 3 else ""
     return (

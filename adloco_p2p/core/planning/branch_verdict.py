@@ -1,7 +1,7 @@
-"""The verdict of hosts on a possible merge with states of lost histories. Pure.
+"""The verdict of hosts on a possible merge with branch states. Pure.
 
-A branch state may be anything: only its claimants saw how it was trained. So the merged point must be no worse than the target
-as it is, where a merge of two instances of one history is measured against the worse of them.
+A branch state may be anything, because only its claimants saw how it was trained. Therefore the merged point must be no worse
+than the target as it is, while a merge of two instances of one history is compared with the worse of them.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ from adloco_p2p.core.planning.merge_policy import measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchVerdict:
-    """Of more than half of the hosts of the target that reported."""
+    """The verdict of more than half of the target's hosts that reported."""
 
     merge: Merge
-    """As it was measured."""
+    """The merge that was measured."""
     is_accepted: bool
     numbers: str
     worst: InstanceId
@@ -31,13 +31,13 @@ class BranchVerdict:
 
 
 def is_of_branches(merge: Merge | None) -> bool:
-    """Whether the merge, or the probe, takes in states of lost histories."""
+    """Return whether the merge, or the probe, includes branch states."""
     return merge is not None and any(source >= FIRST_BRANCH_ID for source in merge.sources)
 
 
 def verdict_on_branches(previous: RoundPlan, received: Mapping[PeerId, Report], rules: MergeRules) -> BranchVerdict | None:
-    """By medians over the verdicts, one per peer, on the merge that the plan before `previous` had measured. None where there
-    is no such merge, or too few hosts measured it: it is measured again."""
+    """Return the verdict on the merge that the plan before `previous` had measured, by medians over the verdicts, one per peer.
+    None if there was no such merge, or too few hosts measured it; then it is measured again."""
     probe = previous.pending
     if probe is None or not is_of_branches(probe):
         return None

@@ -1,4 +1,4 @@
-"""The reports of a round, sorted by what they are about. Pure; reports of strangers, so what does not belong is passed over."""
+"""The reports of a round, sorted by subject. Pure. Reports come from strangers, so unfitting ones are passed over."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,8 @@ Claims = Mapping[PeerId, InstanceReport]
 
 
 def received_reports(previous: RoundPlan, reports: Sequence[Report]) -> dict[PeerId, Report]:
-    """One report per peer of the roster, of the round before `previous`. Of two different ones the smaller bytes count."""
+    """Return one report per peer of the roster, about the round before `previous`. Of two different ones the one with the
+    smaller bytes counts."""
     known = {roster_entry.peer for roster_entry in previous.roster}
     received: dict[PeerId, Report] = {}
     for report in reports:
@@ -26,8 +27,8 @@ def received_reports(previous: RoundPlan, reports: Sequence[Report]) -> dict[Pee
 def claims_by_instance(
     previous: RoundPlan, received: Mapping[PeerId, Report]
 ) -> dict[InstanceId, dict[PeerId, InstanceReport]]:
-    """The hosts' reports per instance, without those of keepers and of others that did nothing. A fresh copy did not exist yet:
-    the report about its source stands for it."""
+    """Return the hosts' reports per instance, without those of keepers and of hosts that did nothing. For a fresh copy, which
+    did not exist yet, the report about its source counts."""
     origin, keepers = _origin(previous), keepers_of(previous)
     hosts: dict[InstanceId, dict[PeerId, None]] = {}
     for plan in previous.instances:
@@ -46,7 +47,7 @@ def claims_by_instance(
 
 
 def places_by_instance(previous: RoundPlan) -> dict[InstanceId, dict[PeerId, int]]:
-    """By which bit the reports on each instance name a host. Hosts of all copies were hosts of the source."""
+    """Return, per instance, the bit by which reports name each host. Hosts of all copies were hosts of the source."""
     origin = _origin(previous)
     places: dict[InstanceId, dict[PeerId, int]] = {}
     for plan in previous.instances:
@@ -56,5 +57,5 @@ def places_by_instance(previous: RoundPlan) -> dict[InstanceId, dict[PeerId, int
 
 
 def _origin(plan: RoundPlan) -> dict[InstanceId, InstanceId]:
-    """Fresh copies and their sources."""
+    """Map fresh copies to their sources."""
     return {target: fork.source for fork in plan.forks for target in fork.targets}

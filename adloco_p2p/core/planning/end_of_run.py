@@ -1,4 +1,4 @@
-"""How the instances that are left at the end of a run become one, and which of them a merge may involve. Pure."""
+"""How the instances left at the end of a run become one, and which of them a merge may involve. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,18 +13,18 @@ from adloco_p2p.core.planning.merge_policy import final_merge, keep_only
 
 
 def reported_on(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> list[InstancePlan]:
-    """The instances of which a host reported the state; all where there is no such report. An instance that only
-    seats hold which never report is in no merge: perhaps nobody has it, and as a target it would take the others with it."""
+    """Return the instances whose state a host reported; all if there is no such report. An instance whose hosts never report is
+    in no merge: perhaps no peer has its state, and as a target it would take the others with it."""
     return [plan for plan in plans if claims.get(plan.instance)] or list(plans)
 
 
 def is_probed_for_the_end(round: int, num_instances: int, end: int, rules: MergeRules) -> bool:
-    """The verdict on the last merge comes two plans after its probe."""
+    """Return whether the plan of this round probes the last merge; the verdict comes two plans later."""
     return rules.guard and num_instances > 1 and round == end - 2
 
 
 def last_merge(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims], rules: MergeRules) -> Merge:
-    """All instances, at least two, into one of those that were reported on."""
+    """Merge all instances, at least two, into one of those that were reported on."""
     held = reported_on(plans, claims)
     if len(held) == 1:
         kept = held[0].instance
@@ -37,7 +37,8 @@ def last_merge(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims
 
 
 def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> Merge:
-    """The end of a guarded run whose last probe no host measured: never an average that was not measured."""
+    """End a guarded run whose last probe no host measured: keep one instance, because an average that was not measured is never
+    used."""
     instances = [plan.instance for plan in plans]
     first = claims.get(instances[0])
     if first and all(claims.get(instance) == first for instance in instances):  # of fresh copies: those about their source

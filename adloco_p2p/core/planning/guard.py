@@ -1,10 +1,10 @@
 """The guard: whether an outer step raised the loss so much that its instance goes back to the state before it.
 
 Hosts drawn by lot (`core/model/measurers.py`) measure the loss before and after the step on the same rows, and report both. The
-plan made from these reports raises an alarm where most of the drawn report that the loss rose; one of two is a dispute, after
-which more are drawn. After an alarm the instance goes back by two rounds, the step and the one that was trained upon it, and
-the next two rounds are averaged by the stricter rule and not judged: so at least half of the rounds stand, whatever reports
-claim. Hosts that the stricter rule leaves out of these two, and no others, begin their probation anew.
+plan made from these reports raises an alarm if most of the drawn hosts report that the loss rose; if one of two does, there is
+a dispute, and more hosts are drawn next time. After an alarm the instance goes back by two rounds, the step and the round that
+was trained on top of it, and the next two rounds are averaged by the stricter rule and not judged. So at least half of the
+rounds stand, whatever reports claim. Only hosts that the stricter rule leaves out of these two begin their probation anew.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,12 +21,13 @@ from adloco_p2p.core.model.scalars import InstanceId, PeerId, shortened
 from adloco_p2p.core.planning.witnesses import Witnesses, had_work
 
 LEAST_TOLERANCE = 0.02
-"""Nats per token. Without liars no step raised the loss with float32, and the largest rise with `topk2` was 0.0124, measured
-before and after on the same rows (docs/results.md, `The guard`)."""
+"""Least tolerance, in nats per token. Without liars no step raised the loss with float32, and the largest rise with `topk2` was
+0.0124, measured before and after on the same rows (docs/results.md, `The guard`)."""
 RISE_FACTOR = 3.0
-"""A rise of more than this many times the largest recent one is beyond those that training shows by itself."""
+"""A rise of more than this many times the largest recent one is beyond what training shows by itself."""
 MOST_TOLERANCE = 0.1
-"""Nats per token: or steps that raise the loss a little more each time would widen the tolerance without bound."""
+"""Greatest tolerance, in nats per token: otherwise steps that raise the loss a little more each time would widen the tolerance
+without bound."""
 STRICT_ROUNDS = 2
 """Rounds after an alarm that are averaged by the stricter rule, and stand whatever is reported of them."""
 
@@ -40,9 +41,10 @@ def judged(
     round: int,
     rules: GuardRules,
 ) -> tuple[InstancePlan, str]:
-    """The instance's next plan with what the reports on `round` mean for it, and the alarm in words.
+    """Return the instance's next plan with the consequences of the reports on `round`, and the alarm in words.
 
-    `plan` is the instance in the plan before, whose roster this is, `moved` in the next one, but for the guard.
+    `plan` is the instance in the plan before, whose roster is `roster`; `moved` is the instance in the next plan, without the
+    guard.
     """
     if not rules.enabled:
         return moved, ""
@@ -66,13 +68,13 @@ def judged(
         return replace(back, reason=shortened(f"{why}; {moved.reason}")), why
     if num_rises:
         return replace(quiet, measurers=PAIR * PAIRS_AFTER_DISPUTE), ""
-    if len(rises) == len(drawn):  # the least one: a liar alone widens no tolerance
+    if len(rises) == len(drawn):  # the least rise, so that a single liar widens no tolerance
         quiet = replace(quiet, rises=(*plan.rises, max(0.0, min(rises)))[-MAX_RISES:])
     return quiet, ""
 
 
 LEAST_WORKERS = 4
-"""The rules leave hosts out from so many contributors on."""
+"""Number of contributors from which on the aggregation rules leave hosts out."""
 
 
 def left_out_when_strict(
@@ -83,9 +85,12 @@ def left_out_when_strict(
     *,
     round: int,
 ) -> set[PeerId]:
-    """Hosts of `plan`, the instance in the plan whose roster this is, that were left out of the average of `round`, one of the
-    strict ones: most of the hosts that had work report it, as `Witnesses` counts them. Nobody where that is half of them or
-    more. `places`: by which bits the reports name hosts."""
+    """Return the hosts that were left out of the average of `round`, if that is one of the strict rounds.
+
+    `plan` is the instance in the plan whose roster this is. A host counts if most of the hosts that had work report it, as
+    `Witnesses` counts them; if that applies to half of the hosts or more, none counts. `places` are the bits by which the
+    reports name hosts.
+    """
     if not plan.strict_before - STRICT_ROUNDS <= round < plan.strict_before:
         return set()
     workers = had_work(plan, places, round)
@@ -97,7 +102,7 @@ def left_out_when_strict(
 
 
 def kept_apart(plans: Sequence[InstancePlan], changed: Collection[InstanceId], round: int) -> tuple[InstancePlan, ...]:
-    """The plans of a round whose forks and merges involve `changed`: these do not go back over them."""
+    """Return the plans of a round such that no rewind undoes the forks and merges, which involve the instances in `changed`."""
     return tuple(
         replace(plan, rewind=None, judged_from=max(plan.judged_from, round)) if plan.instance in changed else plan
         for plan in plans

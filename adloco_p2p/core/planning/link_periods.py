@@ -1,17 +1,17 @@
 """How often a host takes part in averages, by what its link costs the others. Pure.
 
 An average ends when the slowest link has carried its part. A host whose link would lengthen the rounds by more than
-`work.link_tolerance` is in every second or fourth average only: in the rounds between it trains like all others, takes the
-averages that they make, and keeps what it learned for its next pseudo-gradient, which spans these rounds. Where that is still
-too often, it waits on the bench: a member without an instance until its link is tried again.
+`work.link_tolerance` takes part in every second or fourth average only. In between it trains like all others, takes the
+averages that they make, and keeps what it learned for its next pseudo-gradient, which spans these rounds. If that is still too
+often, it waits on the bench: a member without an instance until its link is tried again.
 
-The yardstick is the exchange of the fastest hosts that are more than half of the full members, so an honest host is among them
-as long as those are the majority: hosts with equal links all stay, whatever others claim. Of two hosts the one that joined
-first is the yardstick. All slow hosts are due in the same rounds, so the others wait for them together.
+The yardstick is the exchange of the fastest hosts that are more than half of the full members; an honest host is among them as
+long as honest members are the majority. So hosts with equal links all stay, whatever others claim. Of two hosts the one that
+joined first is the yardstick. All slow hosts are due in the same rounds, so the others wait for them together.
 
-A host that alone reduces sends its vector to nobody, so its uplink is not measured: it belongs to the yardstick, and counts as
-fast as the rest of it. Where one member alone is full, or two of which the first is not measured, the yardstick is that of all
-hosts: newcomers that are half of all others can put the rest aside meanwhile, but no full member.
+A host that alone reduces sends its vector to no host, so its uplink is not measured: it belongs to the yardstick, and counts as
+fast as the rest of it. With one full member, or two of which the first is not measured, the yardstick is that of all hosts;
+newcomers that are half of all others can then put other newcomers aside, but no full member.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,34 +24,34 @@ from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import PeerId
 
 PERIODS = (2, 4)
-"""A slow link takes part in every so many averages, ..."""
+"""Periods of slow links: the host takes part in every second, or every fourth, average."""
 LEAST_SECONDS = 2.0
-"""A link that takes no longer than this beyond the others is not slow: busy machines alone take as long now and then."""
+"""A link that takes at most this much longer than the others is not slow: busy machines alone take as long now and then."""
 TRIAL_ROUNDS = 32
-"""... or waits on the bench and is tried once in this many rounds: links change, and one that carries nothing is not
+"""A host on the bench is tried once in this many rounds, because links change, and a link that carries nothing is not
 measured."""
 FETCH_ROUNDS = 4
-"""A host on the bench is given the instance again this many rounds before it is tried, to fetch its state."""
+"""Rounds before its trial at which a host on the bench gets the instance again, to fetch its state."""
 LEAST_FRACTION = 0.5
-"""A host that computes less of the time waits on the bench, too."""
+"""A host that can compute during less than this fraction of a round waits on the bench, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPeriod:
-    """Of one host."""
+    """How often one host takes part in averages, and how much it can compute."""
 
     every: int = 1
-    """It takes part in every so many averages."""
+    """The host takes part in one in this many averages."""
     fraction: float = 1.0
-    """Of a round in which it can compute: it has the others' average later than they do, and its share of the work is cut so
-    that all end together."""
+    """Fraction of a round in which the host can compute. It gets the others' average later than they do, and its share of the
+    work is cut so that all end together."""
 
     def is_hosting(self, round: int) -> bool:
-        """Whether it may have an instance in this round."""
+        """Return whether the host may have an instance in this round."""
         return self.every < TRIAL_ROUNDS or any(is_due(self.every, round + ahead) for ahead in range(FETCH_ROUNDS + 1))
 
     def is_training(self, round: int) -> bool:
-        """Whether it may have work in this round."""
+        """Return whether the host may have work in this round."""
         return self.every < TRIAL_ROUNDS or is_due(self.every, round)
 
 
@@ -61,22 +61,22 @@ BENCHED = LinkPeriod(every=TRIAL_ROUNDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPeriods:
-    """Of the members that train."""
+    """The link periods of the members that train."""
 
     slow: Mapping[PeerId, LinkPeriod] = field(default_factory=dict)
-    """Those whose link is too slow for every average."""
+    """Members whose link is too slow for every average."""
     reason: str = ""
-    """Empty where there are none."""
+    """The slow members in words; empty if there are none."""
 
     def of(self, peer: PeerId) -> LinkPeriod:
         return self.slow.get(peer, EVERY_AVERAGE)
 
     def benched(self, round: int) -> frozenset[PeerId]:
-        """Members that are given no instance in this round."""
+        """Return the members that are given no instance in this round."""
         return frozenset(peer for peer, period in self.slow.items() if not period.is_hosting(round))
 
     def among(self, trainers: Collection[PeerId]) -> "LinkPeriods":
-        """For an instance with these: where all are slow, none waits for another."""
+        """Return the periods that apply to an instance with these trainers: if all are slow, none waits for another."""
         return self if any(peer not in self.slow for peer in trainers) else ALL_IN_EVERY_AVERAGE
 
 
@@ -86,9 +86,12 @@ ALL_IN_EVERY_AVERAGE = LinkPeriods()
 def link_periods(
     entries: Sequence[RosterEntry], *, vector_bytes: int, compute_seconds: float, tolerance: float | None
 ) -> LinkPeriods:
-    """`entries`: of the members that train; `vector_bytes`: of a pseudo-gradient as it travels; `compute_seconds`: of a round;
-    0 where unknown, and then nobody is too slow. `tolerance`: by which part of a round its link may lengthen the others' rounds
-    on average; None: by any."""
+    """Return the periods of the members that train, whose seats are `entries`.
+
+    `vector_bytes` is the size of a pseudo-gradient on the wire, `compute_seconds` the computing time of a round; if one is 0
+    (unknown), no host is too slow. `tolerance` is the part of a round by which a host's link may lengthen the others' rounds on
+    average; None for any part.
+    """
     if tolerance is None or not vector_bytes or compute_seconds <= 0.0:
         return ALL_IN_EVERY_AVERAGE
     uplinks = {entry.peer: _uplink(entry) for entry in entries if len(entry.uplinks) >= LEAST_MEASURED and _uplink(entry) >= 1}
@@ -96,7 +99,7 @@ def link_periods(
     rates = [uplinks[peer] for peer in fastest if peer in uplinks]
     if not rates:
         return ALL_IN_EVERY_AVERAGE
-    equals = [min(rates)] * (max(len(fastest), 2) - len(rates))  # one host alone exchanges with its like
+    equals = [min(rates)] * (max(len(fastest), 2) - len(rates))  # a single host exchanges with its like
     exchange = exchange_seconds(vector_bytes, [*rates, *equals])
     allowed = max(LEAST_SECONDS, tolerance * (compute_seconds + exchange))
     slow: dict[PeerId, LinkPeriod] = {}
@@ -111,19 +114,22 @@ def link_periods(
 
 
 def _uplink(entry: RosterEntry) -> float:
-    """The fastest one measured of late, in bytes per second: a busy machine makes a link seem slower, never faster."""
+    """Return the fastest uplink measured lately, in bytes per second: a busy machine makes a link seem slower, never faster."""
     return max(entry.uplinks)
 
 
 def _downlink(entry: RosterEntry, uplink: float) -> float:
-    """Bytes per second: as measured, or as the uplink."""
+    """Return the downlink in bytes per second: as measured, or equal to the uplink."""
     return entry.capacity.download_bytes_per_second or uplink
 
 
 def _yardstick(entries: Sequence[RosterEntry], uplinks: Mapping[PeerId, float]) -> list[PeerId]:
-    """Of three or more full members the fastest that are more than half of them; one that is not measured counts as fast. Of
-    two the first to join, where it is measured. Otherwise the one or two full members, measured or not, and the fastest
-    newcomers, together more than half of all hosts. Empty where too few uplinks are known."""
+    """Return the hosts that serve as yardstick; empty if too few uplinks are known.
+
+    Of three or more full members these are the fastest, more than half; one that is not measured counts as fast. Of two full
+    members it is the first to join, if it is measured. Otherwise these are the one or two full members, measured or not, and
+    the fastest newcomers, together more than half of all hosts.
+    """
     full = sorted([e for e in entries if not e.probation] or entries, key=lambda entry: (entry.joined_round, entry.peer))
     if len(full) == 2 and full[0].peer in uplinks:
         return [full[0].peer]
@@ -138,8 +144,8 @@ def _yardstick(entries: Sequence[RosterEntry], uplinks: Mapping[PeerId, float]) 
 
 
 def exchange_seconds(vector_bytes: int, uplinks: Sequence[float]) -> float:
-    """The shortest average among hosts with these uplinks in bytes per second: each sends its vector, and all together
-    2 (n - 1) of them. Nothing to send for one host."""
+    """Return the shortest duration of an average among hosts with these uplinks in bytes per second: each sends its vector, and
+    all together send 2 (n - 1) vectors. A single host has nothing to send."""
     if len(uplinks) < 2:
         return 0.0
     return vector_bytes * max(1 / min(uplinks), 2 * (len(uplinks) - 1) / fsum(uplinks))
@@ -153,7 +159,7 @@ _WORDS = {
 
 
 def is_benched_by(reason: str, peer: str) -> bool:
-    """Whether a plan with this reason has the peer wait on the bench for its link. A plan has no field for it."""
+    """Return whether a plan with this reason benches the peer for its link; a plan has no field for that."""
     return f"{peer} {_WORDS[TRIAL_ROUNDS]}" in reason
 
 

@@ -14,7 +14,7 @@ from adloco_p2p.core.model.words import listed, plural
 
 
 def choose_merge(instances: Sequence[InstancePlan], *, round: int, rules: MergeRules) -> tuple[Merge | None, str]:
-    """The merge that is due before round `round`, or none, and why. Ties go by instance id."""
+    """Return the merge that is due before round `round`, or None, and why. Ties go by instance id."""
     if rules.policy == "none":
         return None, "merging is off"
     if len(instances) < 2:
@@ -33,22 +33,22 @@ def choose_merge(instances: Sequence[InstancePlan], *, round: int, rules: MergeR
 
 
 def final_merge(instances: Sequence[InstancePlan], *, rules: MergeRules) -> Merge:
-    """All that is left, at least two, into the instance with the largest request."""
+    """Merge all remaining instances, at least two, into the one with the largest request."""
     return _merge_of(_ranked(instances), rules=rules, reason=f"end of the run: all {len(instances)} instances become one")
 
 
 def keep_only(survivor: InstanceId, instances: Sequence[InstanceId], *, reason: str) -> Merge:
-    """End all instances but one, taking nothing from them."""
+    """End all instances but one, without taking anything from them."""
     assert survivor in instances
     sources = tuple(sorted(instances))
     return Merge(sources=sources, target=survivor, weights=tuple(1.0 if i == survivor else 0.0 for i in sources), reason=reason)
 
 
 def judge(probe: Merge, verdicts: Sequence[ProbeVerdict], *, rules: MergeRules) -> Merge | None:
-    """The merge to do after a probe; none where no verdict is about it.
+    """Return the merge to do after a probe; None if no verdict is about it.
 
-    Losses are medians over the verdicts, one per peer, so fewer than half of them cannot decide alone. A merged point that is
-    worse than the worst source by more than the tolerance is refused: the best source stays as it is, the others end.
+    Losses are medians over the verdicts, one per peer, so fewer than half of the peers cannot decide alone. A merged point that
+    is worse than the worst source by more than the tolerance is refused: the best source stays as it is, and the others end.
     """
     wanted = (probe.sources, probe.target, len(probe.sources))
     valid = [verdict for verdict in verdicts if (verdict.sources, verdict.target, len(verdict.source_losses)) == wanted]
@@ -70,7 +70,7 @@ def judge(probe: Merge, verdicts: Sequence[ProbeVerdict], *, rules: MergeRules) 
 
 
 def merged_batch(merge: Merge, instances: Sequence[InstancePlan], *, rules: MergeRules, max_batch: int) -> int:
-    """Global request of the merged instance. Sources that end without a weight do not count."""
+    """Return the global request of the merged instance. Sources that end without a weight do not count."""
     requests = {plan.instance: plan.requested_batch for plan in instances}
     taken = [requests[i] for i, weight in zip(merge.sources, merge.weights, strict=True) if weight > 0.0]
     after = {"survivor": requests[merge.target], "max": max(taken), "sum": min(sum(taken), max_batch)}
@@ -78,13 +78,13 @@ def merged_batch(merge: Merge, instances: Sequence[InstancePlan], *, rules: Merg
 
 
 def measured(merged: float, without: float, what: str, tolerance: float, num_verdicts: int) -> str:
-    """The losses that a merge is judged by, in words; `what` names the model whose loss `without` is."""
+    """Describe the losses by which a merge is judged; `what` names the model whose loss `without` is."""
     peers = plural(num_verdicts, "peer")
     return f"{peers} measured a loss of {merged:.4f} merged and {without:.4f} {what}, {tolerance:g} more is tolerated"
 
 
 def _in_words(group: Sequence[InstancePlan], *, extremes: bool) -> str:
-    """Which instances become one, and why these; `group` by the batch that they ask for, the smallest first."""
+    """Say which instances become one and why these; `group` is sorted by requested batch, the smallest first."""
     *ending, target = group
     batches = sorted({plan.requested_batch for plan in group})
     which = "the smallest and the largest batch" if extremes else "the smallest batches"
@@ -95,12 +95,12 @@ def _in_words(group: Sequence[InstancePlan], *, extremes: bool) -> str:
 
 
 def _ranked(instances: Sequence[InstancePlan]) -> list[InstancePlan]:
-    """Smallest request first."""
+    """Sort by request, the smallest first."""
     return sorted(instances, key=lambda plan: (plan.requested_batch, plan.instance))
 
 
 def _merge_of(ranked: Sequence[InstancePlan], *, rules: MergeRules, reason: str) -> Merge:
-    """Everything into the last of `ranked`."""
+    """Merge all of `ranked` into the last one."""
     target = ranked[-1].instance
     group = sorted(ranked, key=lambda plan: plan.instance)
     sources = tuple(plan.instance for plan in group)
@@ -109,7 +109,8 @@ def _merge_of(ranked: Sequence[InstancePlan], *, rules: MergeRules, reason: str)
 
 
 def _amount(plan: InstancePlan, rules: MergeRules) -> float:
-    """The paper weighs by the request per worker, b = B / M; the public code by workers times that, B."""
+    """Return the unnormalized weight: the request per worker, b = B / M, in the paper; workers times that, B, in the public
+    code."""
     if rules.weights == "hosts_times_batch":
         return float(plan.requested_batch)
     num_hosts = sum(1 for host in plan.hosts if host.batch_samples > 0)

@@ -19,14 +19,15 @@ from adloco_p2p.core.planning.switch_mode import granted_batch, plan_batch
 
 MAX_SECONDS = 1e30
 LONGEST_FACTOR = 16.0
-"""A round is expected to last at most this many times what the median host takes, whatever the slowest one claims: for so long
-the others would wait for one that claims to stand still. A machine that is slower yet misses averages, and rests."""
+"""A round is expected to last at most this many times what the median host takes, whatever the slowest host claims: otherwise
+the others would wait that long for a host that claims to stand still. A machine that really is slower misses averages, and is
+backed off."""
 FIRST_SHARE = 0.5
-"""Of the work of a mean host: nobody waits for a newcomer whose state takes a quarter of the round (`core/peer/fetching.py`),
-and which is a third slower than the others."""
+"""Part of a mean host's work that a newcomer gets. With it nobody waits for a newcomer whose state takes a quarter of the round
+(`core/peer/fetching.py`) and which is a third slower than the others."""
 
 _MODES: tuple[SwitchMode, ...] = ("single", "capped", "accumulate")
-"""From the first region of the switch to the last: an instance's mode is that of its host that went furthest."""
+"""Modes in the order of the switch; an instance has the mode of the host that is furthest in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +36,10 @@ class InstanceDraft:
 
     plan: InstancePlan
     holders: tuple[PeerId, ...]
-    """Peers that hold its state, or a part of its sources: preferred as hosts."""
+    """Peers that hold the instance's state, or a part of its sources; they are preferred as hosts."""
     ready: tuple[PeerId, ...]
-    """Peers that hold all of it and can train at once; empty: none, or every peer can make it from the run's seed."""
+    """Peers that hold the whole state and can train at once; empty if no peer does, or every peer can make it from the run's
+    seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +47,17 @@ class Turns:
     """The members that work in the next plan, and those that wait."""
 
     roster: tuple[RosterEntry, ...]
-    """With what they do, and since when."""
+    """Members, each with whether it works or waits, and since when."""
     bench: tuple[PeerId, ...]
-    """Those that wait, the longest wait first; at the end those that cannot work."""
+    """Members that wait, the longest wait first; members that cannot work come last."""
     max_hosts: int
-    """Of an instance."""
+    """Most hosts of an instance."""
     reason: str
-    """Empty where nobody waits."""
+    """Why members wait; empty if none does."""
 
 
 def volunteers(roster: Sequence[RosterEntry]) -> list[RosterEntry]:
-    """Members that are to train: neither keepers nor peers that leave, unless there is no other."""
+    """Return the members that are to train: neither keepers nor peers that leave, unless there are no others."""
     training = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_keeper] or list(roster)
     return [roster_entry for roster_entry in training if not roster_entry.capacity.is_leaving] or training
 
@@ -69,17 +71,18 @@ def place_hosts(
     periods: LinkPeriods = ALL_IN_EVERY_AVERAGE,
     is_plain: bool = True,
 ) -> tuple[tuple[InstancePlan, ...], float]:
-    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave. Peers on
-    the bench get no work; the first of them receive the averages, as long as an instance has fewer than its most hosts.
+    """Return the instances with their hosts and shares, and the computing time of the slowest host, in seconds. Peers that
+    leave get nothing, unless all leave. Peers on the bench get no work; the first of them receive the averages, as long as an
+    instance has fewer than its most hosts.
 
     A newcomer to the run fetches the state while the others begin the round, so its first share is smaller (FIRST_SHARE); if it
-    sees that it comes too late, it withdraws (`core/peer/fetching.py`). Where its first report is missing then, it is given no
-    work until that comes, for as long as its state takes. A member that is new to an instance only receives the
-    first average, and so does everybody where the boundary is not plain: instances are forked, merged or sent back (`is_plain`:
-    none is forked or merged). So does a host that missed averages (`host_backoff.py`), or showed nobody what it sent to them
-    (`suspension.py`), as long as another host can train. Seats whose reports are missing train as a minority (`outvoted`). A
-    host with a slow link is in few averages, or has no instance (`periods`). A peer's speed is split over its instances by
-    their requests. Keepers receive every average of as many instances as they hold, and are given no work.
+    finds that it would be too late, it withdraws (`core/peer/fetching.py`). Then its first report is missing, and it is given
+    no work until that comes, however long its state takes. A member that is new to an instance only receives the first average,
+    and so do all newcomers if instances are forked, merged or rewound (`is_plain`: none is forked or merged). So does a host
+    that missed averages (`host_backoff.py`), or did not show what it sent to them (`suspension.py`), as long as another host
+    can train. Seats whose reports are missing train only as a minority (`outvoted`). A host with a slow link takes part in few
+    averages, or has no instance (`periods`). A peer's speed is split over its instances by their requests. Keepers receive
+    every average of as many instances as they hold, and are given no work.
     """
     benched = frozenset(turns.bench) | periods.benched(round)
     staying = [roster_entry for roster_entry in volunteers(turns.roster) if roster_entry.peer not in benched]
@@ -123,7 +126,7 @@ def place_hosts(
 
 
 def _expected_seconds(times: Sequence[float]) -> float:
-    """Of a round, from those of its hosts whose speeds are known; 0 where none is."""
+    """Return the expected duration of a round from the times of its hosts with known speeds; 0 if there are none."""
     return min(max(times), LONGEST_FACTOR * median_high(times), MAX_SECONDS) if times else 0.0
 
 
@@ -135,8 +138,9 @@ def _ready(
     periods: LinkPeriods,
     round: int,
 ) -> Sequence[PeerId]:
-    """Hosts that can train the instance in this round; each condition holds as far as it leaves one. `starting`: newcomers that
-    may fetch the state within the round; `fetching`: those that have not reported since."""
+    """Return the hosts that can train the instance in this round; each condition applies only as long as it leaves a host.
+    `starting` are newcomers that may fetch the state within the round, `fetching` those that have not reported since they
+    joined."""
     holding = [peer for peer in there if peer in draft.ready]
     ready = [peer for peer in there if peer in holding or peer in starting] if holding else there
     resting = suspended(draft.plan.hosts, round)
@@ -148,7 +152,7 @@ def _ready(
 def _receivers(
     hosts: Mapping[InstanceId, Sequence[PeerId]], drafts: Sequence[InstanceDraft], bench: Sequence[PeerId], max_hosts: int
 ) -> dict[InstanceId, list[PeerId]]:
-    """Peers on the bench that follow an instance: one that they hold, or else the one with fewest hosts."""
+    """Return the peers on the bench that follow each instance: one that they hold, or else the one with the fewest hosts."""
     receivers: dict[InstanceId, list[PeerId]] = {instance: [] for instance in hosts}
     for peer in bench:
         open_ones = [draft for draft in drafts if _num_hosts(draft, hosts, receivers) < max_hosts]
@@ -165,10 +169,11 @@ def _num_hosts(draft: InstanceDraft, *hosts: Mapping[InstanceId, Sequence[PeerId
 
 
 def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round: int, *, is_open: bool = False) -> list[PeerId]:
-    """The candidates, without so many of those whose reports are missing that the others are more than half; the latest seats
-    go first. Missing is the first report of a newcomer, except in the plan after that of its seat, and those of SILENT_ROUNDS
-    of anybody. In an open run, where other names may follow for ever, it is missing in that plan, too. All train where no
-    candidate has reported.
+    """Return the candidates without some of those whose reports are missing, the latest seats first, so that those that report
+    are more than half. All train if no candidate has reported.
+
+    A newcomer's first report is missing, except in the plan after that of its seat; in an open run, where identities may keep
+    coming, in that plan, too. Reports of any other member are missing once it has been silent for SILENT_ROUNDS.
 
     An average counts with the votes of more than half of the hosts that train it, so seats that only exist must not be half of
     them. A peer without work reports, too, and trains again after that.
@@ -195,15 +200,16 @@ def _lacks_report(entry: RosterEntry, round: int, *, is_open: bool) -> bool:
 
 
 def _first_shares(speeds: Mapping[PeerId, float], starting: Container[PeerId]) -> dict[PeerId, float]:
-    """The speeds by which a batch is cut, where the newcomers among the hosts, whose own is unknown, count for FIRST_SHARE of a
-    mean one."""
+    """Return the speeds by which a batch is cut. Newcomers among the hosts, whose own speed is unknown, count for FIRST_SHARE
+    of a mean host."""
     known = [speed for speed in speeds.values() if speed > 0.0]
     first = FIRST_SHARE * fsum(known) / len(known) if known else 0.0
     return {peer: first if peer in starting and not speed else speed for peer, speed in speeds.items()}
 
 
 def _with_keepers(hosts: Sequence[PeerId], roster: Sequence[RosterEntry], index: int) -> list[PeerId]:
-    """The hosts of the instance at this place, sorted, and the keepers that hold so many instances, as far as there is room."""
+    """Return the hosts of the instance at this index, sorted, with the keepers that hold so many instances, as far as there is
+    room."""
     offers = {entry.peer: entry.capacity for entry in roster if entry.capacity.is_keeper and not entry.capacity.is_leaving}
     keepers = [peer for peer, capacity in offers.items() if peer not in hosts and index < capacity.max_instances]
     return sorted([*hosts, *keepers[: max(0, MAX_HOSTS - len(hosts))]])
@@ -212,7 +218,7 @@ def _with_keepers(hosts: Sequence[PeerId], roster: Sequence[RosterEntry], index:
 def _records(
     plan: InstancePlan, hosts: Sequence[PeerId], working: Container[PeerId], periods: LinkPeriods, round: int
 ) -> list[HostShare]:
-    """Empty shares: only what the plan before remembers of each host, from when on it works, and its period."""
+    """Return shares without work: what the plan before remembers of each host, its first round with work, and its period."""
     known = {share.peer: share for share in plan.hosts}
     places = {share.peer: place for place, share in enumerate(plan.hosts)}
     records = []
@@ -248,7 +254,7 @@ def _shared(
     rules: Rules,
     round: int,
 ) -> InstancePlan:
-    """The instance with its batch cut over the hosts that have a speed here, and each part cut into passes."""
+    """Return the instance with its batch cut over the hosts that have a speed here, and each part cut into passes."""
     idle = idle_hosts({record.peer: record.scores for record in records if record.peer in speeds})
     fractions = [IDLE_FRACTION if peer in idle else 1.0 for peer in speeds]
     shared = share_batch(plan.requested_batch, list(speeds.values()), rules.work, fractions=fractions if idle else ())

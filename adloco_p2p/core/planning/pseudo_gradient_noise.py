@@ -1,4 +1,5 @@
-"""Pseudo-gradients of one round -> gradient noise, for hosts that did different numbers of inner steps on different batches.
+"""Gradient noise from the pseudo-gradients of one round, for hosts that did different numbers of inner steps on different
+batches.
 
 Method 4.3 B with n_m for b_m of 4.1, extended to unequal steps. The model: host m did h_m steps on n_m samples, its
 pseudo-gradient is D_m = h_m (g + x_m) with E norm2(x_m) = S / n_m, where g is the gradient and S the trace of the per-sample
@@ -11,15 +12,15 @@ g cancels in R_m, and for any weights v_m of sum 1
     E sum of v_m norm2(R_m) = (S / N) (sum of v_m / w_m - 2 sum of v_m h_m / h + q / h^2)
     E norm2(A) = h^2 norm2(g) + (S / N) q
 
-two equations for S / N and norm2(g), exact under the model. With equal steps and v = w they are the formulas of the method.
-Reported is what an even swarm of the same samples would show: signal h^2 norm2(g), noise h^2 S / N.
+are two equations for S / N and norm2(g), exact under the model. With equal steps and v = w they are the formulas of the method.
+The result is what hosts with equal steps would show on the same samples: signal h^2 norm2(g), noise h^2 S / N.
 
-The weights are batches, v_m proportional to n_m / h_m. Samples, the inverse of the model's variance, would be best under the
-model; but paths bend, the more the longer they are, and bends look like noise: measured, samples overestimate more.
+The weights are batches: v_m is proportional to n_m / h_m. Samples, the inverse of the model's variance, would be optimal under
+the model. But paths bend, more so the longer they are, and bends look like noise: in measurements samples overestimate more.
 
-Bias. Where pseudo-gradients grow like steps to the power 1 + e, e^2 times the variance of the logarithm of the steps stays of
-the signal: a second-order error. The plain formula, norm2(D_m - A), keeps cv^2 / (M - 1) of the signal (cv: the coefficient of
-variation of the steps), which outweighs the noise where H is large. docs/results.md has what both give.
+Bias: if pseudo-gradients grow like steps to the power 1 + e, a part of the signal counts as noise: e^2 times the variance of
+the logarithm of the steps, a second-order error. With the plain formula, norm2(D_m - A), that part is cv^2 / (M - 1), where cv
+is the coefficient of variation of the steps; it outweighs the noise if H is large. docs/results.md has measurements of both.
 """
 
 from collections import Counter
@@ -35,9 +36,9 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.words import plural
 
 MIN_ROBUST_HOSTS = 4
-"""From this many hosts on, outliers are left out or trimmed; with fewer, a liar cannot be identified."""
+"""With this many hosts or more, outliers are left out or trimmed; with fewer, a liar cannot be identified."""
 OUTLIER_FACTOR = 4.0
-"""An update that alone shows this many times the noise that the median one shows is left out."""
+"""An update that alone shows more than this many times the noise of the median one is left out."""
 BATCH_CLAIM_FACTOR = 2
 """A host's batch counts for at most this many times the planned one."""
 STEP_CLAIM_FACTOR = 2
@@ -49,28 +50,28 @@ _MAX_COUNT = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """One host's claims about its pseudo-gradient, within bounds."""
+    """One host's claims about its pseudo-gradient, clamped to bounds."""
 
     steps: int
     batch: int
     samples: float
     sqnorm: float
-    """Of the pseudo-gradient as transmitted."""
+    """Squared norm of the pseudo-gradient as transmitted."""
     product: float
-    """With the average."""
+    """Inner product of the pseudo-gradient with the average."""
 
 
 def pool_pseudo_gradients(
     plan: InstancePlan, claims: Mapping[PeerId, InstanceReport], round: int, places: Mapping[PeerId, int]
 ) -> tuple[NoiseSample | None, str]:
-    """The noise of the round, or none, and why.
+    """Return the noise of the round, or None, and why.
 
-    Contributors are those that more than half of the reports name. Those of them that did not report are taken to be like the
-    mean of the others, so a lost report costs precision and adds no bias. So are, of four or more, claims that stand out, a
-    quarter at most of each kind: numbers of steps that do not compare, and updates by which alone the noise would be more than
-    OUTLIER_FACTOR times what it is by the median one. A host weighs at most as many samples as the newest plan gives it; its
-    batch and its steps count for at most twice the planned ones, its inner product for what Cauchy-Schwarz allows; and the norm
-    of the average is a median.
+    Contributors are the hosts that more than half of the reports name. Those of them that did not report are taken to be like
+    the mean of the others, so a lost report costs precision but adds no bias. With four or more hosts, claims that stand out
+    are treated likewise, at most a quarter of each kind: numbers of steps that are not comparable, and updates by which alone
+    the noise would be more than OUTLIER_FACTOR times that by the median one. A host weighs at most as many samples as the
+    newest plan gives it. Its batch and its steps count for at most twice the planned ones, its inner product for what
+    Cauchy-Schwarz allows; the norm of the average is a median.
     """
     sets = Counter(claim.contributors for claim in claims.values())
     named, count = max(sets.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
@@ -112,8 +113,8 @@ def _bounded_steps(inside: _Inside, plan: InstancePlan) -> dict[PeerId, int]:
 
 
 def _comparable(steps: Mapping[PeerId, int]) -> Sequence[PeerId]:
-    """The hosts whose numbers of steps compare: all, or all but the fewest that are farthest from the median one, as far as
-    these are a quarter; else none."""
+    """Return the hosts whose numbers of steps are comparable: all, or all except the fewest possible that are farthest from the
+    median, up to a quarter. Empty if that is not enough."""
     middle = max(1, median(steps.values()))
 
     def distance(peer: PeerId) -> tuple[float, PeerId]:
@@ -132,7 +133,7 @@ def _comparable(steps: Mapping[PeerId, int]) -> Sequence[PeerId]:
 def _bounded(
     claim: InstanceReport, scalars: PseudoGradientStatistics, steps: int, averaged: float, most: tuple[int, int]
 ) -> Contribution:
-    """`most`: samples per inner step, and of a round, that the newest plan gives the host."""
+    """Clamp a host's claims. `most` is what the newest plan gives the host: samples per inner step, and samples per round."""
     batch, samples = most
     bound = sqrt(scalars.own_sqnorm) * sqrt(averaged)
     return Contribution(
@@ -145,8 +146,8 @@ def _bounded(
 
 
 def _without_outliers(contributions: Sequence[Contribution], averaged: float) -> Sequence[Contribution]:
-    """Of four or more without those, a quarter at most, by which alone the noise would be more than OUTLIER_FACTOR times what
-    it is by the median one."""
+    """Of four or more contributions, leave out those, at most a quarter, by which alone the noise would be more than
+    OUTLIER_FACTOR times that by the median one."""
     if len(contributions) < MIN_ROBUST_HOSTS:
         return contributions
     noise = _noise_by_each(contributions, averaged)
@@ -157,7 +158,7 @@ def _without_outliers(contributions: Sequence[Contribution], averaged: float) ->
 
 
 def _noise_by_each(contributions: Sequence[Contribution], averaged: float) -> list[float]:
-    """S / N by the residual of each alone."""
+    """Return S / N by the residual of each contribution alone."""
     by_samples = _fractions([item.samples for item in contributions])
     mean_steps = _dot(by_samples, [item.steps for item in contributions])
     relative = [item.steps / mean_steps for item in contributions]
@@ -169,8 +170,8 @@ def _noise_by_each(contributions: Sequence[Contribution], averaged: float) -> li
 
 
 def noise_of(contributions: Sequence[Contribution], averaged: float, *, num_hosts: int, round: int = 0) -> NoiseSample:
-    """The two equations of this module, solved. `averaged` is norm2(A); `num_hosts` >= 2 are in the average, of which those of
-    `contributions` (at least 2, all with steps and samples) reported."""
+    """Solve the two equations of this module. `averaged` is norm2(A). The average has `num_hosts` >= 2 hosts, of which those of
+    `contributions` reported: at least 2, all with steps and samples."""
     reported = len(contributions)
     samples = [item.samples for item in contributions]
     mean_steps = fsum(n * item.steps for n, item in zip(samples, contributions, strict=True)) / fsum(samples)
@@ -181,7 +182,7 @@ def noise_of(contributions: Sequence[Contribution], averaged: float, *, num_host
     inverse = fsum(v / w for v, w in zip(by_batch, by_samples, strict=True)) * num_hosts / reported
     degrees = inverse - 2.0 * _dot(by_batch, relative) + squared
 
-    # sum of v_m norm2(R_m), with sum of w_m <D_m, A> = norm2(A), which the averaging itself ensures
+    # the sum of v_m norm2(R_m); the averaging itself ensures that the sum of w_m <D_m, A> is norm2(A)
     own = _dot(by_batch, [item.sqnorm / (r * r) for r, item in zip(relative, contributions, strict=True)])
     lean = fsum((v / r - w) * c.product for v, w, r, c in zip(by_batch, by_samples, relative, contributions, strict=True))
     residual = max(0.0, own - averaged - 2.0 * lean)
@@ -212,5 +213,5 @@ def _dot(weights: Sequence[float], values: Sequence[float]) -> float:
 
 
 def scalar(value: float) -> float:
-    """As a plan may carry it."""
+    """Clamp a value to the range that a plan may carry."""
     return min(max(value, -_MAX_SCALAR), _MAX_SCALAR)

@@ -1,4 +1,4 @@
-"""The seats of the next plan: members that stay, with what they reported, and those that join."""
+"""The seats of the next plan: members that stay, with what they reported, and peers that join."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -15,15 +15,15 @@ from adloco_p2p.core.planning.guard import left_out_when_strict
 from adloco_p2p.core.planning.standing import after_report, begun_anew, seated
 
 SPEEDS_KEPT = 5
-"""Measured speeds that a seat remembers; their median shares the work."""
+"""Measured speeds that a seat remembers; work is shared by their median."""
 UPLINKS_KEPT = 3
-"""Measured uplinks that a seat remembers: fewer, for a slow link is seldom measured."""
+"""Measured uplinks that a seat remembers; they are fewer, because a slow link is seldom measured."""
 
 
 def put_on_probation(
     previous: RoundPlan, claims: Mapping[InstanceId, Claims], places: Mapping[InstanceId, Mapping[PeerId, int]]
 ) -> set[PeerId]:
-    """Members that begin their probation anew: the stricter rule left them out in a round after an alarm."""
+    """Return the members that begin their probation anew because the stricter rule left them out in a round after an alarm."""
     reported = previous.round - 1
     found = [
         left_out_when_strict(plan, claims[plan.instance], previous.roster, places[plan.instance], round=reported)
@@ -40,7 +40,7 @@ def next_roster(
     *,
     left_out: Collection[PeerId],
 ) -> tuple[RosterEntry, ...]:
-    """`left_out`: members that begin their probation anew."""
+    """Return the seats of the plan after `previous`, sorted by peer. `left_out` are members that begin their probation anew."""
     hosts = {share.peer for item in previous.instances for share in item.hosts}
     roster_entries: dict[PeerId, RosterEntry] = {}
     for roster_entry in previous.roster:

@@ -1,11 +1,11 @@
-"""Previous plan + the reports of a round -> next plan (design section 4, method sections 2 and 6).
+"""The next plan, from the previous one and the reports of a round (design section 4, method sections 2 and 6).
 
 plan(r + 1) is decided while round r computes, from the reports of round r - 1. It is a pure function of those values: all
 holders of the same plan and the same set of reports get the same bytes, in whatever order the reports came. Reports are claims
 of strangers: those of another round, of peers outside the roster, and about instances that the peer does not host are passed
-over, and nothing in a report can make a plan that `tests/core/plan_check.py` objects to.
+over, and nothing in a report can lead to a plan to which `tests/core/plan_check.py` objects.
 
-A guarded merge takes three plans: plan(r) carries the probe, which is measured after round r; plan(r + 1) carries it on as
+A guarded merge takes three plans: plan(r) has the probe, which is measured after round r; plan(r + 1) carries it on as
 `pending`; plan(r + 2) finds the verdicts in the reports of round r and acts on them.
 """
 
@@ -51,10 +51,10 @@ from adloco_p2p.core.planning.witnesses import had_work
 
 ROUNDS_TO_A_VERDICT = 3
 """Branch states are measured for the last time this many rounds before the end of a run: the verdict comes two plans later, and
-does not get in the way of the one on the last merge."""
+must not collide with that on the last merge."""
 ORPHANED_ROUNDS = 3
-"""An instance ends after this many rounds in which nobody reported its state and every host of it reported, or has never
-reported since it got its seat, SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
+"""An instance ends after this many rounds in which no peer reported its state although each of its hosts reported, or has not
+reported since it got its seat at least SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
 
 
 def genesis(
@@ -65,8 +65,8 @@ def genesis(
     signers: Sequence[PeerId] = (),
     protocol: int = FIRST_UPGRADABLE,
 ) -> RoundPlan:
-    """The plan of round 0. Every host makes the initial state by itself, so all train at once. Without signers there are no
-    invitations, so everybody may join. Founders can follow the `protocol` of the run."""
+    """Return the plan of round 0. Every host makes the initial state by itself, so all train at once. Without signers there are
+    no invitations, so everybody may join. All founders are assumed to follow the `protocol` of the run."""
     assert roster
     offers = {peer: replace(offer, newest_protocol=max(offer.newest_protocol, protocol)) for peer, offer in roster}
     roster_entries = tuple(RosterEntry(peer=peer, joined_round=0, capacity=offer) for peer, offer in sorted(offers.items()))
@@ -119,10 +119,10 @@ def genesis(
 
 
 def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, roster: RosterChange | None = None) -> RoundPlan:
-    """The plan after `previous`, from the reports of the round before it. The new roster must not be empty.
+    """Return the plan after `previous`, from the reports of the round before it. The new roster must not be empty.
 
-    Of a run that counts samples, the round that would take too many is cut to the inner steps that are left; where not one
-    is left, the run is over.
+    In a run that counts samples, the round that would take too many is cut to the inner steps that are left; if not even one is
+    left, the run is over.
     """
     assert not previous.is_last, "the run is over"
     change = roster or RosterChange()
@@ -142,7 +142,7 @@ def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, r
 
 
 def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, change: RosterChange, *, end: int) -> RoundPlan:
-    """The next plan of a run whose plan `end` is the last."""
+    """Return the next plan of a run whose plan of round `end` is the last."""
     round = previous.round + 1
     is_last = round >= end
     received = received_reports(previous, reports)
@@ -208,7 +208,7 @@ def _reported(previous: RoundPlan, received: Sized) -> str:
 
 
 def _changed(forks: Sequence[Fork], merges: Sequence[Merge]) -> set[InstanceId]:
-    """Instances of which the state after the boundary is not the one before it."""
+    """Return the instances whose state changes at the boundary."""
     changed = {source for merge in merges for source in merge.sources}
     return changed | {instance for fork in forks for instance in (fork.source, *fork.targets)}
 
@@ -222,7 +222,7 @@ def _turns(
     slow: frozenset[PeerId],
     is_last: bool,
 ) -> Turns:
-    """In the plan after `previous`, without the members that wait for their links."""
+    """Return the turns in the plan after `previous`; `slow` members, which wait for their links, get no turn."""
     round = previous.round + 1
     return take_turns(drafts, roster, run=previous.run, round=round, work=rules.work, is_last=is_last, slow=slow)
 
@@ -230,8 +230,8 @@ def _turns(
 def _periods(
     previous: RoundPlan, drafts: Sequence[InstanceDraft], roster: Sequence[RosterEntry], rules: Rules, *, is_last: bool
 ) -> LinkPeriods:
-    """In how many averages each member of the roster takes part, by the computing time of the plan before. After the last
-    round all get the model."""
+    """Return how often each member of the roster takes part in averages, by the computing time of the plan before. After the
+    last round all get the model."""
     if is_last:
         return ALL_IN_EVERY_AVERAGE
     return link_periods(
@@ -254,8 +254,8 @@ def _carried(
     *,
     places: Mapping[PeerId, int],
 ) -> tuple[InstanceDraft, str]:
-    """The instance one round later: cursors moved, statistics pooled, the batch tested, the outer step judged. With the guard's
-    alarm in words."""
+    """Return the instance one round later, with cursors moved, statistics pooled, the batch tested and the outer step judged;
+    and the guard's alarm in words."""
     sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch, places=places)
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
     num_diverged = sum(claim.has_diverged for claim in claims.values())
@@ -303,7 +303,8 @@ def _request(
     history: tuple[NoiseSample, ...],
     rules: Rules,
 ) -> tuple[int, int, str]:
-    """The next global batch of the instance, the new shrink streak, and why. `sample` is the newest of `history`, if any."""
+    """Return the next global batch of the instance, the new shrink streak, and why. `sample` is the newest of `history`, if
+    any."""
     if rules.batch.test == "schedule":
         requested, why = scheduled_request(plan.requested_batch, previous, rules)
         return requested, 0, why
@@ -312,7 +313,7 @@ def _request(
         requested=plan.requested_batch,
         effective=plan.effective_batch,
         shrink_streak=plan.shrink_streak,
-        history=() if sample is None else history,  # without news the old window does not decide a second time
+        history=() if sample is None else history,  # without a new sample the old window does not decide a second time
         inner_steps=previous.inner_steps,
         rules=rules.batch,
         untestable=is_untestable(claims) and not is_futile,
@@ -320,35 +321,37 @@ def _request(
 
 
 def _never_reported(previous: RoundPlan) -> set[PeerId]:
-    """Members that never reported, for so long that the states they may hold are not waited for."""
+    """Return the members that have been silent since they joined, for so long that the states which they may hold are not
+    awaited."""
     round = previous.round + 1
     silent = [entry for entry in previous.roster if entry.last_report is None]
     return {entry.peer for entry in silent if silent_rounds(entry, round) >= SILENT_ROUNDS}
 
 
 def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Digest | None:
-    """The state that more than half of the hosts report that had work in the reported round, reported or not; None where there
-    is no such state, so that no few hosts, and no tie, make the others fetch theirs."""
+    """Return the state that more than half of the hosts with work in the reported round report; hosts that did not report count
+    in the total. None if there is no such state, so that neither a few hosts nor a tie can make the others fetch theirs."""
     planned = had_work(plan, places, previous.round - 1)
     named = Counter(claims[peer].state_digest for peer in planned & claims.keys())
     return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(planned))), None)
 
 
 def _vector_bytes(plan: InstancePlan, claims: Claims) -> int:
-    """As most hosts report them, of equally many the smaller; as before where none reports any."""
+    """Return the vector size that most hosts report, the smaller one in a tie; if none reports one, it stays."""
     sizes = [claim.vector_bytes for claim in claims.values() if claim.vector_bytes]
     return median_low(sizes) if sizes else plan.vector_bytes
 
 
 def _forked(drafts: list[InstanceDraft], round: int, end: int, rules: Rules) -> tuple[list[InstanceDraft], tuple[Fork, ...]]:
-    """Copies of the warmed-up instance. Each reads an order of its own, from its beginning, or data of its own."""
+    """Fork the warmed-up instance, if that is due. Each copy reads an order of its own, from its beginning, or data of its
+    own."""
     count = min(rules.instances.count, MAX_INSTANCES)
     is_due = rules.instances.start == "fork" and round == rules.instances.fork_round and round < end
     if not is_due or count == 1 or len(drafts) > 1:
         return drafts, ()
     source = drafts[0]
     targets = tuple(InstanceId(index) for index in range(1, count))
-    fresh = replace(source.plan, first_sample=0, is_assessed=False, looks=())  # contributions are the source's
+    fresh = replace(source.plan, first_sample=0, is_assessed=False, looks=())  # the contributions are those of the source
     copies = [
         replace(source, plan=replace(fresh, instance=target, reads=own_data(target, rules.instances))) for target in targets
     ]
@@ -366,7 +369,7 @@ def _merges(
     end: int,
     rules: Rules,
 ) -> tuple[tuple[Merge, ...], Merge | None, str]:
-    """Merges to do before the round, the probe to measure after it, and why."""
+    """Return the merges to do before the round, the probe to measure after it, and why."""
     merges, whys = _judged_merges(previous, received, rules)
     plans = [draft.plan for draft in drafts if draft.plan.instance not in _ended(merges)]
     if not merges and (orphans := _end_of_orphans(plans)) is not None:
@@ -379,7 +382,7 @@ def _merges(
 
 
 def _judged_merges(previous: RoundPlan, received: Mapping[PeerId, Report], rules: Rules) -> tuple[tuple[Merge, ...], list[str]]:
-    """The merge that was measured, where the verdicts are for it, and why."""
+    """Return the merge that follows from the verdicts on the measured one, if there are any, and why."""
     if previous.pending is None or is_of_branches(previous.pending):
         return (), []
     probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
@@ -400,7 +403,7 @@ def _chosen_merge(
     end: int,
     rules: Rules,
 ) -> tuple[Merge | None, Merge | None, str]:
-    """One of the `plans` that is due now: to do, or to measure first, and why."""
+    """Return one merge of the `plans` that is due now, to do or to measure first, and why."""
     round = previous.round + 1
     if len(plans) < 2:
         return None, None, "one instance, nothing to merge"
@@ -408,7 +411,7 @@ def _chosen_merge(
         last = last_merge(plans, claims, rules.merge)
         return last, None, last.reason
     held = reported_on(plans, claims)
-    # the end of a run that counts samples moves as batches grow or hosts go, so another probe may still be pending
+    # The end of a run that counts samples moves as batches grow or hosts go, so another probe may still be pending.
     if previous.probe is None and is_probed_for_the_end(round, len(held), end, rules.merge):
         return None, final_merge(held, rules=rules.merge), "the merge at the end of the run is measured first"
     if is_forking:
@@ -424,8 +427,8 @@ def _chosen_merge(
 
 
 def _still_pending(probe: Merge | None, merges: Sequence[Merge]) -> Merge | None:
-    """The probe that was to be measured after the round before, unless these merges end a source of it, or change the target of
-    one with branch states."""
+    """Return the probe that was to be measured after the round before, unless these merges end a source of it or, for a probe
+    with branch states, change its target."""
     if probe is None:
         return None
     changed = {source for merge in merges for source in merge.sources} if is_of_branches(probe) else _ended(merges)
@@ -433,12 +436,12 @@ def _still_pending(probe: Merge | None, merges: Sequence[Merge]) -> Merge | None
 
 
 def _ended(merges: Sequence[Merge]) -> set[InstanceId]:
-    """Instances that are gone after the merges."""
+    """Return the instances that are gone after the merges."""
     return {source for merge in merges for source in merge.sources if source != merge.target}
 
 
 def _end_of_orphans(plans: Sequence[InstancePlan]) -> Merge | None:
-    """End the instances that no peer holds any more. The last one is waited for, however long that takes."""
+    """End the instances that no peer holds any more. The last instance is awaited, however long that takes."""
     orphans = [plan.instance for plan in plans if plan.orphaned_rounds >= ORPHANED_ROUNDS]
     others = [plan for plan in plans if plan.orphaned_rounds == 0]
     if not orphans or not others:
@@ -450,7 +453,8 @@ def _end_of_orphans(plans: Sequence[InstancePlan]) -> Merge | None:
 
 
 def _merged(drafts: Sequence[InstanceDraft], merges: Sequence[Merge], rules: Rules) -> list[InstanceDraft]:
-    """Targets take the merged request; the other sources are gone. The target's own order of samples continues."""
+    """Apply the merges: a target takes the merged request, and the other sources are gone. The target's own order of samples
+    continues."""
     current = {draft.plan.instance: draft for draft in drafts}
     for merge in merges:
         sources = [current[source] for source in merge.sources]

@@ -1,10 +1,10 @@
 """How much a seat counts: probation and standing of newcomers, as pure functions of the roster and the rules.
 
 A newcomer trains from its first round on, but it neither votes, proposes nor reduces until it has served its probation, and its
-samples weigh little. Then its standing rises to that of a full member. So a name costs work in proportion to what it decides.
-Full at once are the founders, signers and, where seats cost invitations, the seats of a young run: its first author must not be
-the only one that decides, or nothing can be agreed on while it restarts. A run that anybody may join has no such rounds; there
-the probation is at most a quarter of the run so far.
+samples weigh little. Then its standing rises to that of a full member. So an identity costs work in proportion to its
+influence. Founders, signers and, if seats cost invitations, seats of a young run count in full at once: otherwise the author
+would decide alone at first, and nothing could be agreed on while it restarts. A run that anybody may join has no such rounds;
+there the probation is at most a quarter of the run so far.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.scalars import PeerId
 
 YOUNG_ROUNDS = 8
-"""Seats of the first rounds of a run that admits by invitation are full at once."""
+"""Seats of these first rounds of a run that admits by invitation count in full at once."""
 RISE_ROUNDS = 8
 """Reports from the end of the probation to the full standing."""
 REMEMBERED_ROUNDS = 64
-"""A served probation counts for a peer that comes back within this many rounds."""
+"""Rounds for which a served probation is remembered for a peer that comes back."""
 FIRST_STANDING = {"tickets": FULL_STANDING // 4, "open": 1, "work": 1}
-"""Standing during the probation. The least one, rather than none, keeps every contribution in the same protocol."""
+"""Standing during the probation. It is small rather than zero, so that every contribution follows the same protocol."""
 
 
 def seated(peer: PeerId, capacity: Capacity, previous: RoundPlan, rules: AdmissionRules) -> RosterEntry:
-    """The seat of a newcomer, or of a former member that is back, in the plan after `previous`."""
+    """Return the seat of a newcomer, or of a former member that is back, in the plan after `previous`."""
     round = previous.round + 1
-    uplink = capacity.upload_bytes_per_second  # of one that was here before
+    uplink = capacity.upload_bytes_per_second  # measured when the peer was here before
     roster_entry = RosterEntry(peer=peer, joined_round=round, capacity=capacity, uplinks=(uplink,) if uplink > 0 else ())
     former = next((known for known in previous.former if known.peer == peer), None)
     if former is not None:
@@ -39,7 +39,8 @@ def seated(peer: PeerId, capacity: Capacity, previous: RoundPlan, rules: Admissi
 
 
 def after_report(roster_entry: RosterEntry, rules: AdmissionRules) -> RosterEntry:
-    """The seat after one more report. Keepers and peers on the bench, which do no work, serve nothing by it."""
+    """Return the seat after one more report. Keepers and peers on the bench serve nothing by a report, because they do no
+    work."""
     if roster_entry.capacity.is_keeper or roster_entry.is_waiting:
         return roster_entry
     if roster_entry.probation:
@@ -50,7 +51,7 @@ def after_report(roster_entry: RosterEntry, rules: AdmissionRules) -> RosterEntr
 
 
 def begun_anew(roster_entry: RosterEntry, rules: AdmissionRules, *, round: int) -> RosterEntry:
-    """The seat in the plan of this round of a member that starts its probation again."""
+    """Return the seat, in the plan of this round, of a member that starts its probation again."""
     owed = _owed(rules, round)
     if not owed:
         return roster_entry
@@ -62,8 +63,9 @@ def _owed(rules: AdmissionRules, round: int) -> int:
 
 
 def remembered(previous: RoundPlan, roster: Sequence[RosterEntry], rules: AdmissionRules) -> tuple[FormerMember, ...]:
-    """Former members of the plan after `previous`, which has this roster: those that served their probation and left lately.
-    In a run that anybody may join one that is back remains until it reports: its seat is no first seat."""
+    """Return the former members in the plan after `previous`, whose roster is `roster`: those that served their probation and
+    left lately. In a run that anybody may join, one that is back remains among them until it reports, because its seat is no
+    first seat."""
     round, seats = previous.round + 1, {roster_entry.peer: roster_entry for roster_entry in roster}
     known = {former.peer: former for former in previous.former if round - former.left_round <= REMEMBERED_ROUNDS}
     for roster_entry in previous.roster:

@@ -1,14 +1,14 @@
-"""Hosts that do not show what they sent to a reducer are left without work for a while. Pure.
+"""Suspension of hosts that do not show what they sent to a reducer: they are left without work for a while. Pure.
 
 A wrong sum is proven by the contributions to it (`core/ledger/evidence.py`), so a reducer that lies shows nobody its own, or
-has friends that show nobody theirs. Each host that could not make a part again reports that in its next report. No complaint
-proves anything, so nothing follows from those of a minority; but a host about which most contributors complain, for two
-averages each, is suspended: it has no work in the next rounds, so that it neither contributes nor reduces, and after that it
-reduces nothing for some rounds more (`core/model/complaints.py`).
+has friends that show nobody theirs. Each host that could not make a part again says so in its next report. A complaint proves
+nothing, so those of a minority have no consequences. But a host about which most contributors complain, for two averages each,
+is suspended: it has no work in the next rounds, so it neither contributes nor reduces, and for some more rounds it does not
+reduce (`core/model/complaints.py`).
 
-A complaint also names the reducer whose part it was. While it counts, every member of an average draws a part of that reducer
-beside those that it draws anyway (`Average.inspected`): so all hosts check the experience of one, and a false complaint is
-found false by all.
+A complaint also names the reducer whose part it was. While it counts, every member of an average checks a part of that reducer
+in addition to those that it draws anyway (`Average.inspected`). So all hosts check what one has reported, and a false complaint
+is refuted by all.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,20 +23,20 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.witnesses import Witnesses, had_work
 
 ROUNDS_COUNTED = 16
-"""A complaint counts for this many rounds after its average."""
+"""Rounds after its average for which a complaint counts."""
 LEAST_AVERAGES = 2
-"""A host complains about another one for this many averages before that counts: one that is restarted has lost what it sent to
-the last average."""
+"""Averages for which a host has to complain about another one before that counts: a restarted host has lost what it sent to the
+last average."""
 LEAST_FULL = 2
-"""At least this many of those that complain are full members."""
+"""Full members that have to be among those that complain, at least."""
 SHORTEST_ROUNDS = 8
-"""The first suspension; each one that follows is twice as long, ..."""
+"""Length of the first suspension; each further one is twice as long."""
 LONGEST_ROUNDS = 64
-"""... up to this."""
+"""Greatest length of a suspension."""
 
 
 def suspension_rounds(suspensions: int) -> int:
-    """Rounds without work of the `suspensions`-th one."""
+    """Return the rounds without work of the `suspensions`-th suspension."""
     return min(SHORTEST_ROUNDS << min(suspensions - 1, 8), LONGEST_ROUNDS)
 
 
@@ -49,10 +49,10 @@ def with_complaints(
     *,
     round: int,
 ) -> InstancePlan:
-    """The instance's next plan with the complaints that count, and the suspensions that follow from them.
+    """Return the instance's next plan with the complaints that count, and the suspensions that follow from them.
 
-    `plan` is the instance in the plan before, whose roster this is, `moved` in the next one, but for this. `places`: by which
-    numbers the reports `claims` on `round` name hosts.
+    `plan` is the instance in the plan before, whose roster is `roster`; `moved` is the instance in the next plan, without
+    these. `places` are the numbers by which the reports `claims` on `round` name hosts.
     """
     following = round + REPORT_LAG
     workers = had_work(plan, places, round) - suspended(moved.hosts, following)
@@ -66,7 +66,7 @@ def with_complaints(
 
 
 def _new(claims: Mapping[PeerId, InstanceReport], places: Mapping[PeerId, int], round: int) -> list[KnownComplaint]:
-    """Those in the reports on `round`, by peer."""
+    """Return the complaints in the reports on `round`, sorted by peer."""
     named = {place: peer for peer, place in places.items()}
     made = [(peer, claim.complaint) for peer, claim in sorted(claims.items()) if claim.complaint is not None]
     return [
@@ -81,8 +81,9 @@ def _new(claims: Mapping[PeerId, InstanceReport], places: Mapping[PeerId, int], 
 def _counted(
     complaints: Iterable[KnownComplaint], workers: Collection[PeerId], roster: Sequence[RosterEntry], round: int
 ) -> list[KnownComplaint]:
-    """Those of the last rounds, of hosts that have work about others, in order. Each host counts with one about each average,
-    and about fewer than half of the hosts. Two hosts in client mode cannot reach each other, which is no fault of either."""
+    """Return the complaints that count, in order: those of the last rounds, by hosts with work about other such hosts. Each
+    host counts with one complaint per average, about fewer than half of the hosts. Two hosts in client mode cannot reach each
+    other, for which neither is responsible."""
     clients = {entry.peer for entry in roster if not entry.capacity.is_reachable}
     counted: dict[tuple[PeerId, int], KnownComplaint] = {}
     about: dict[PeerId, set[PeerId]] = {}
@@ -98,7 +99,7 @@ def _counted(
 
 
 def _silent(complaints: Iterable[KnownComplaint], witnesses: Witnesses) -> set[PeerId]:
-    """The hosts about which most of those that have work complain, at least two full members among them."""
+    """Return the hosts about which most of those with work complain, at least two full members among them."""
     averages: dict[tuple[PeerId, PeerId], int] = {}
     for complaint in complaints:
         key = complaint.contributor, complaint.peer
@@ -117,12 +118,12 @@ def _suspend(share: HostShare, round: int) -> HostShare:
 
 
 def suspended(hosts: Iterable[HostShare], round: int) -> set[PeerId]:
-    """Hosts that are to have no work in this round."""
+    """Return the hosts that are to have no work in this round."""
     return {share.peer for share in hosts if share.suspended_until > round}
 
 
 def describe_suspensions(hosts: Iterable[HostShare], round: int) -> str:
-    """In words, which hosts get no work in the plan of this round for it; empty where none is suspended."""
+    """Describe which hosts get no work in the plan of this round because they are suspended; empty if none is."""
     without = [share for share in hosts if share.suspended_until > round and share.batch_samples == 0]
     named = ", ".join(f"{share.peer} before round {share.suspended_until}" for share in without)
     return f"no work for {named} (showed no member what it had sent to averages)" if named else ""

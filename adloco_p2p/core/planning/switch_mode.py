@@ -1,4 +1,4 @@
-"""One host's share of a batch and what its device holds -> micro-batches (method section 5)."""
+"""The switch mode: cuts one host's share of a batch into micro-batches that its device holds (method section 5)."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -17,11 +17,12 @@ class BatchPlan:
 
 
 def plan_batch(requested: int, *, micro_batch_limit: int, rules: SwitchRules) -> tuple[BatchPlan, str]:
-    """The passes of one inner step and, in one phrase, why. `micro_batch_limit` is what one pass on this device holds.
+    """Return the passes of one inner step and, in one phrase, why. `micro_batch_limit` is the samples that one pass on this
+    device holds.
 
     A small excess is not worth halving the update frequency, so between the limit and `rules.multiple` times the limit the
-    request is deliberately not honoured. Of the passes of `exact` the last is trimmed so that the effective batch is the
-    request; for what `paper` and `always` really use see `granted_batch`.
+    request is deliberately not honoured. With `exact`, the last pass is trimmed so that the effective batch is the request; for
+    what `paper` and `always` really use see `granted_batch`.
     """
     assert requested >= 1 and micro_batch_limit >= 1
     if requested <= micro_batch_limit:
@@ -38,8 +39,8 @@ def plan_batch(requested: int, *, micro_batch_limit: int, rules: SwitchRules) ->
 
 
 def granted_batch(requested: int, plan: BatchPlan, *, rules: SwitchRules) -> int:
-    """`HostShare.batch_samples` for this plan. A share uses at most its `batch_samples`, so whole passes (`paper`, `always`)
-    raise it to all that they hold; `exact` and a capped device leave the request."""
+    """Return `HostShare.batch_samples` for this plan. A share uses at most its `batch_samples`, so whole passes (`paper`,
+    `always`) raise it to all that they hold; `exact` and a capped device leave the request."""
     if plan.mode == "accumulate" and rules.policy != "exact":
         return plan.micro_batch_size * plan.accumulation_steps
     return requested

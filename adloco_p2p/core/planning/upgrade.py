@@ -1,4 +1,4 @@
-"""When a run goes over to the next protocol. Pure functions of the plan before and the new roster.
+"""When a run moves on to the next protocol. Pure functions of the plan before and the new roster.
 
 ```
 plan(r)      all electors can follow the next protocol, by their reports     upgrade_round = r + NOTICE_ROUNDS
@@ -6,8 +6,8 @@ plan(r+1)    so they can still; a plan in which one cannot withdraws it      upg
 plan(r+4)    protocol + 1: round r+4, its reports and plan(r+5) are of the next protocol
 ```
 
-The plan with the new number is made by the rule of the old one, so peers that cannot follow the new one verify it, too, and
-know for sure why they go no further. A run never goes back, and skips no protocol.
+The plan with the new number is made by the rule of the old protocol, so peers that cannot follow the new one can verify it,
+too, and know for sure why they go no further. A run never goes back, and skips no protocol.
 """
 
 from collections.abc import Sequence
@@ -19,27 +19,28 @@ from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.words import plural
 
 NOTICE_ROUNDS = 4
-"""From the first plan in which all electors can follow the next protocol to its first round: the others learn of it in time."""
+"""Rounds from the first plan in which all electors can follow the next protocol to its first round, so that the others learn of
+it in time."""
 MAX_NAMED = 3
-"""Electors that hold the upgrade up, in the reason of a plan."""
+"""Most electors that a plan's reason names as holding the upgrade up."""
 ROUNDS_LEFT = 8
-"""No run goes over with fewer rounds to go: a peer that is not upgraded by then would end without the model."""
+"""Least number of rounds to go for an upgrade: a peer that is not upgraded by then would end without the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """Of a plan."""
+    """The protocol of a plan."""
 
     number: int
     upgrade_round: int | None
-    """The first round of the next one."""
+    """The first round of the next protocol, if one is agreed."""
     reason: str
-    """Empty where no elector can follow the next one."""
+    """The state of the upgrade in words; empty if no elector can follow the next protocol, or the run ends too soon."""
 
 
 def protocol_after(previous: RoundPlan, roster: Sequence[RosterEntry], *, end: int) -> tuple[Protocol, tuple[RosterEntry, ...]]:
-    """Of the plan after `previous`, with this roster, in which members that cannot follow it leave, as if they had asked to.
-    `end`: the number of the last plan, as far as is known."""
+    """Return the protocol of the plan after `previous`, and this roster, in which members that cannot follow it leave, as if
+    they had asked to. `end` is the round of the last plan, as far as is known."""
     protocol = _next_protocol(previous, roster, end=end)
     return protocol, tuple(_leaving_unless_able(entry, protocol.number) for entry in roster)
 

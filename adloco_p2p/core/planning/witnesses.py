@@ -1,7 +1,7 @@
 """The hosts that had work in a round, and what most of them report. Pure.
 
-Names cost nothing until they have served their probation, so where reports turn against a host two majorities decide: more than
-half of the hosts that had work, reported or not, and more than half of the full members among them.
+Identities cost nothing until they have served their probation, so reports against a host need two majorities: of the hosts that
+had work, reported or not, and of the full members among them.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -14,7 +14,8 @@ from adloco_p2p.core.model.scalars import PeerId
 
 
 def had_work(plan: InstancePlan, places: Mapping[PeerId, int], round: int) -> frozenset[PeerId]:
-    """Of the reported round, by the plan after it. `places`: by which numbers the reports on it name hosts."""
+    """Return the hosts that had work in the reported round, by the plan after it. Reports on that round name hosts by
+    `places`."""
     return frozenset(share.peer for share in plan.hosts if share.peer in places and share.had_work(round))
 
 
@@ -27,9 +28,9 @@ class Witnesses:
 
     @classmethod
     def among(cls, workers: frozenset[PeerId], roster: Sequence[RosterEntry]) -> "Witnesses":
-        """`roster`: of the plan that judges."""
+        """Make the witnesses of a round; `roster` is that of the plan that judges."""
         return cls(workers, frozenset(entry.peer for entry in roster if entry.peer in workers and not entry.probation))
 
     def are_mostly(self, naming: Set[PeerId]) -> bool:
-        """Whether these of them are a majority in both ways."""
+        """Return whether `naming` are a majority both of the hosts and of the full members."""
         return is_majority(len(naming), len(self.workers)) and is_majority(len(naming & self.full), len(self.full))
