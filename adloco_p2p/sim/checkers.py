@@ -263,9 +263,7 @@ class Checkers:
         if parts not in self._known_entries:
             self._check_new_entry(entry)
             self._known_entries[parts] = entry
-            if len(entry.certificate.absent) == len(
-                self._plans[entry.value.parent].roster
-            ):  # a former member continues alone
+            if len(entry.certificate.absent) == len(self._plans[entry.value.parent].roster):  # a former member continues alone
                 self._absent[entry.value.parent, entry.certificate.ballot] = entry.certificate.absent
                 self._take_part(peer, entry.value.parent, entry.certificate.ballot, self._awake_at[peer])
                 self._recovered_roster[entry.value.parent] = None
