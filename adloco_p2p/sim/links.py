@@ -27,7 +27,7 @@ class Links:
 
     @property
     def are_rated(self) -> bool:
-        """Whether rates are stated. Only then do averages take as long as the rates say, and are slow links judged."""
+        """Whether rates are stated. Only then do averages take as long as the rates give, and are slow links judged."""
         return bool(self._rates)
 
     def rate(self, peer: PeerId) -> float:

@@ -105,7 +105,7 @@ def _known_secrets(workdir: Path) -> list[str]:
     secrets = [value for name, value in os.environ.items() if _SECRET_NAME.search(name)]
     with contextlib.suppress(OSError):
         key = (workdir / "identity.key").read_bytes()
-        for part in (key, key[-64:], key[-64:-32]):  # the file, seed and public half, the seed
+        for part in (key, key[-64:], key[-64:-32]):  # the whole file, the seed with the public half, the seed
             secrets += [part.hex(), repr(part)[2:-1]]
             secrets += [base64.b64encode(part).decode().rstrip("="), base64.urlsafe_b64encode(part).decode().rstrip("=")]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -69,7 +69,7 @@ class GossipAgreement:
             draw=draw,
             newest_protocol=capacity.newest_protocol,
         )
-        self.consensus.ledger = Ledger(genesis, recall=recall)  # until `start` takes up the journal
+        self.consensus.ledger = Ledger(genesis, recall=recall)  # a placeholder until `start` reads the journal
         self.me = me
         self.sign = sign
         self.verify = verify

@@ -153,7 +153,7 @@ class Learner:
         matters, because one member alone can certify any value with all others absent."""
         found: dict[Digest, Certificate] = {}
         if not (self._emergencies or self._finals or self._votes):
-            return found  # as after most messages
+            return found  # nothing is final yet, as after most messages
         for digest, certificate in (*self._emergencies.values(), *self._finals.items(), *self._certified_by_votes()):
             known = found.get(digest)
             if known is None or _strength(certificate) >= _strength(known):

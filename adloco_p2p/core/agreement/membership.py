@@ -48,8 +48,8 @@ class Timing:
     fanout: int = 3
     """The number of peers that get each heartbeat, and each message that is relayed in a large roster."""
     lease_seconds: float = 5.5
-    """The shortest lease. Its beats need one period more per doubling of the roster to get around, and in a roster of more than
-    `MAX_HEARD` these periods are longer in proportion; see `lease`."""
+    """The part of a lease that is the same in every roster. It grows by one period per doubling of the roster, for beats to get
+    around, and beyond `MAX_HEARD` members these periods are longer in proportion; see `lease`."""
     margin_seconds: float = 0.5
     """The time after the lease at which a proposer leaves out a peer, so that the lease has run out at other peers, too."""
     num_pings: int = 4
@@ -417,7 +417,7 @@ class Membership:
             return []
         effects: list[Effect] = [Send(peer=peer, message=self.heartbeat(now)) for peer in self._indirect_pings.pop(sender, [])]
         if sender in self._lives and self._lives[sender][0].incarnation > message.beat // BEATS_PER_INCARNATION:
-            effects.append(Send(peer=sender, message=self.heartbeat(now, about=sender)))  # it has lost its journal
+            effects.append(Send(peer=sender, message=self.heartbeat(now, about=sender)))  # the sender has lost its journal
         return effects
 
     def _on_life(self, life: Life, now: float) -> None:

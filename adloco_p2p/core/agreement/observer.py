@@ -54,7 +54,7 @@ class Observer:
 
     @property
     def _lease_seconds(self) -> float:
-        return self._timing.lease(len(self.ledger.plans[-1].roster)) + 2 * PERIOD_SECONDS  # they are pinged in turn
+        return self._timing.lease(len(self.ledger.plans[-1].roster)) + 2 * PERIOD_SECONDS  # members are pinged in turn
 
     def meet(self, contacts: Sequence[PeerId]) -> None:
         """Add peers to ping."""

@@ -62,7 +62,7 @@ class Proposer:
         self._promises: dict[PeerId, Promise] = {}
         """The promises for the own ballot."""
         self._higher: dict[PeerId, Ballot] = {}
-        """Members that refused the own ballot, with the higher ballots that they say they promised."""
+        """Members that refused the own ballot, with the higher ballots that they state to have promised."""
         self._promises_due = 0.0
         """When the promises of members that answer at once should have come."""
         self._has_proposed = False

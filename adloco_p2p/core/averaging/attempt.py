@@ -334,7 +334,7 @@ class Attempts:
 
     def is_called_for(self, leader: PeerId, now: float) -> bool:
         """Return whether the running attempt is given up for one of this leader: a member has reported a failure, or its report
-        may have been lost, which is not believed again and again."""
+        may have been lost, which counts only once per LONGEST_PAUSE_SECONDS."""
         if any(self._hosts[peer].failed_attempt == self.current.number for peer in self.current.members):
             return True
         if now - self._hosts[leader].uncalled_start_at < LONGEST_PAUSE_SECONDS:

@@ -26,7 +26,7 @@ class AttemptPhase:
         have missed."""
         state = self._state
         due = state.attempts.current.next_query_at(now)
-        state.next_deadline = due if state.next_deadline is None else min(due, state.next_deadline)  # `lost_at`, by `end_lost`
+        state.next_deadline = due if state.next_deadline is None else min(due, state.next_deadline)  # perhaps set by `end_lost`
         start = state.attempts.message()
         return [Send(peer=peer, message=start) for peer in state.attempts.others]
 

@@ -84,7 +84,7 @@ class CommitPhase:
         effects: list[Effect] = [self._equivocation_log(peer) for peer in state.votes.received(sender, message)]
         for voter in state.votes.voters:
             state.hosts[voter].has_voted = True
-        if message.is_answer and message.is_void and not message.signature:  # unsigned: the sender only followed the void round
+        if message.is_answer and message.is_void and not message.signature:  # the sender only followed the void round
             state.hosts[sender].has_declined = True
         if not state.is_contributor and state.next_deadline is not None:
             # the attempt for which it waits is over, and votes may have been lost

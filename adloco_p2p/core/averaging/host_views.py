@@ -18,7 +18,7 @@ class HostView:
     decision: Digest | None = None
     """The decision that the viewed host can complete, by its newest report of a failure."""
     partial_steps: int | None = None
-    """The inner steps that the viewed host says it contributes, if fewer than planned; 0 means as planned; None means that it
+    """The inner steps that the viewed host states to contribute, if fewer than planned; 0 means as planned; None means that it
     has stated nothing, at least since this host restarted."""
     has_declined: bool = False
     """Whether the viewed host reported that it will not contribute, so that its commit vote is not awaited."""
