@@ -1,1 +1,1 @@
-"""Virtual time, bad networks and crashing machines, around the very state machines that run in production."""
+"""Simulated swarms: virtual time, bad networks and crashing machines around the state machines of production."""

@@ -1,6 +1,6 @@
 """The port through which an attacker takes part in a simulated world.
 
-An `Adversary` owns identities without a machine: it sees what is sent to them, and may send any message under any of them at
+An `Adversary` owns identities without a machine: it sees all messages to them, and may send any message under any of them at
 any time. A member that departs from the protocol is a machine with a `Liar`. Nobody can sign in the name of others.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from adloco_p2p.sim.machine import Machine
 
 WAKE_SECONDS = 0.5
-"""How often an adversary is called."""
+"""The time between two calls of an adversary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +28,16 @@ class AdversaryPort:
     random: Random
     genesis: RoundPlan
     names: tuple[PeerId, ...]
-    """Its own identities."""
+    """The identities of the adversary."""
     now: Callable[[], float]
-    """Virtual seconds."""
+    """Returns the virtual time in seconds."""
     victims: Callable[[], tuple[PeerId, ...]]
-    """Machines that can be reached now."""
+    """Returns the machines that can be reached now."""
     transmit: Callable[[PeerId, PeerId, object], None]
     sign_as: Callable[[PeerId, bytes], str] = sign
 
     def send(self, sender: PeerId, receiver: PeerId, message: object) -> None:
-        """The network proves who the sender is, so only own identities can send."""
+        """Send a message under an own identity: the network proves the sender, so no other one can be used."""
         assert sender in self.names
         self.transmit(sender, receiver, message)
 
@@ -47,20 +47,22 @@ class AdversaryPort:
 
 
 class Adversary(Protocol):
+    """An attacker with identities of its own."""
+
     names: tuple[PeerId, ...]
-    """Its identities; none is that of a machine."""
+    """The identities of the adversary; none is that of a machine."""
 
     def received(self, port: AdversaryPort, me: PeerId, sender: PeerId, message: object) -> None:
-        """A message to one of its identities."""
+        """Receive a message to `me`, one of its identities."""
 
     def wakes(self, port: AdversaryPort) -> None:
-        """Called every WAKE_SECONDS."""
+        """Act; called every WAKE_SECONDS."""
 
 
 Sent = Sequence[tuple[float, object]]
-"""Seconds of delay, and the message."""
+"""Messages, each with its delay in seconds."""
 Outgoing = Callable[["Machine", PeerId, object], Sent]
-"""What a machine sends a peer in place of a message."""
+"""Returns the messages that a machine sends a peer in place of a message."""
 
 
 def at_once(*messages: object) -> Sent:
@@ -69,19 +71,19 @@ def at_once(*messages: object) -> Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Liar:
-    """How a member departs from the protocol. Nobody judges it."""
+    """How a member departs from the protocol. Its acts are not judged."""
 
     sends: Outgoing = lambda _machine, _peer, message: at_once(message)
     alters: Callable[[Report], Report] | None = None
-    """Its own reports, before it signs them."""
+    """Alters its own reports before it signs them."""
     hands_out: Callable[[PeerId, object], object] | None = None
-    """To a host, as a reducer, in place of an average."""
+    """Returns the vector that it sends a host, as a reducer, in place of an average."""
     withholds: bool = False
-    """Shows nobody what it sent to reducers that lie, or to assessors."""
+    """Whether it shows its contribution to no member that makes a part again, and to no assessor."""
     is_idle: bool = False
-    """Trains nothing on the rows that it is given: what it sends is made up, or copied."""
+    """Whether it does not train on its rows, so that its contribution is made up or copied."""
 
 
 def stranger_names(count: int) -> tuple[PeerId, ...]:
-    """Identities as long as real ones, that sort after those of machines."""
+    """Return identities as long as real ones, which sort after those of machines."""
     return tuple(PeerId(f"x{index:03d}".ljust(NAME_CHARS, "-")) for index in range(count))

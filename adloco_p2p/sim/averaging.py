@@ -1,16 +1,16 @@
 """Averages between simulated machines, as `swarm/allreduce` gives them: all or nothing for each member.
 
-An attempt is all members that joined it under one key. Once the last one has joined, every member ends after a time of its own:
-with the average, if it can still reach all others, else with a failure that names those that it cannot reach. So of one attempt
-some members may have the average and others not. A member that gives up notifies the others, as far as its messages
+An attempt consists of all members that joined it under one key. Once the last one has joined, every member ends after a time of
+its own: with the average, if it can still reach all others, else with a failure that names those that it cannot reach. So some
+members of an attempt may have the average and others not. A member that gives up notifies the others, as far as its messages
 arrive. Once all have joined, the attempt has decided, and a retry may complete it (`swarm/allreduce/completion.py`): here the
-average is that of its members then, too.
+average is that of the members of the retry then, too.
 
-A machine begins an attempt once in its life, over restarts (`storage/attempt_keys.py`), because it signs a commitment; two of
-one machine under one key would be evidence, and reach everybody who joined. A reducer signs a receipt for what it hands out,
-and each member shows its receipts to one other, as in `swarm/allreduce/receipt_exchange.py`, and makes some parts again, as in
-`swarm/allreduce/recheck.py`. Those of honest reducers are the same everywhere, and right, so here only reducers that lie sign
-any, and only their parts are made again.
+A machine begins an attempt only once, whatever restarts there are (`storage/attempt_keys.py`), because it signs a commitment:
+two commitments of one machine under one key would be evidence, and reach all members that joined. A reducer signs a receipt for
+the part that it hands out, and each member shows its receipts to one other, as in `swarm/allreduce/receipt_exchange.py`, and
+makes some parts again, as in `swarm/allreduce/recheck.py`. Receipts of honest reducers are right and the same everywhere, so
+here only reducers that lie sign any, and only their parts are made again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from adloco_p2p.sim.process import Process
 
 STALL_SECONDS = 1.5
-"""After so long without a byte a member counts as unreachable."""
+"""The time without a byte after which a member counts as unreachable."""
 BREAKS_CHANCE = 0.5
-"""A member that gives up after all have joined has not yet sent what the others need of it, with this chance."""
+"""The chance that a member which gives up after all have joined has not yet sent all its parts."""
 
 
 class AverageBuffers:
@@ -55,7 +55,7 @@ class AverageBuffers:
         self._averages[instance, number] = average
 
     def take(self, instance: InstanceId, number: int) -> object | None:
-        """None where there is none. Those of earlier rounds of the instance are dropped with it."""
+        """Remove and return the average, None if there is none, and drop those of earlier rounds of the instance."""
         average = self._averages.pop((instance, number), None)
         self.forget(instance, before=number)
         return average
@@ -75,35 +75,35 @@ class _Member:
     contribution: object
     has_ended: bool = False
     receipts: dict[PeerId, Pledge] = field(default_factory=dict)
-    """Of reducers that may lie, for what they handed this member."""
+    """The receipts of reducers that lie, for the parts that they handed to this member."""
     told: list[Pledge] = field(default_factory=list)
-    """Receipts that other members showed to this one."""
+    """The receipts that other members showed to this one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
     members: dict[PeerId, int]
-    """With their weights."""
+    """The weights of the members."""
     joined: dict[PeerId, _Member] = field(default_factory=dict)
     digest: Digest | None = None
-    """Of the average, once all have joined."""
+    """The digest of the average, once all have joined."""
     average: object | None = None
-    """As long as a member still waits for it."""
+    """The average, while a member still waits for it."""
     has_broken: bool = False
-    """Some member gave up, and the others need something of it."""
+    """Whether a member gave up before it had sent all its parts."""
 
 
 class _Stragglers(NamedTuple):
     """Members whose links are too slow to wait for."""
 
     seconds: float
-    """After all have joined: when they are found."""
+    """The time after the last join at which they are found."""
     peers: tuple[PeerId, ...]
     reason: str
 
 
 class Averaging:
-    """All attempts of a world. Ends come back as events of the process that asked."""
+    """All attempts of a world. Their ends come back as events of the process that asked."""
 
     def __init__(
         self,
@@ -121,13 +121,13 @@ class Averaging:
         self._links = links
         self._attempts: dict[Digest, _Attempt] = {}
         self.computed: dict[Digest, None] = {}
-        """Averages that follow from their contributions."""
+        """The digests of all averages that follow from their contributions."""
         self._commitments: dict[tuple[Digest, PeerId], Pledge] = {}
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
     def join(self, machine: "Machine", process: "Process", effect: Average, contribution: object) -> None:
-        """Take part; a process ends with `AverageFinished` or `AverageFailed` unless it cancels before."""
+        """Take part in an attempt, which ends with `AverageFinished` or `AverageFailed` unless the process cancels it."""
         key = (effect.instance, effect.round, effect.attempt)
         attempt = self._attempts.setdefault(effect.key, _Attempt(members=dict(effect.weights)))
         member = _Member(effect=effect, process=process, contribution=contribution)
@@ -146,11 +146,11 @@ class Averaging:
                 self._queue.after(effect.timeout_seconds, self._expire, attempt, machine.peer, member)
 
     def has_begun(self, peer: PeerId, key: Digest) -> bool:
-        """In this life or an earlier one."""
+        """Return whether the peer began the attempt, before or after a restart."""
         return (key, peer) in self._commitments
 
     def _commit(self, attempt: _Attempt, machine: "Machine", effect: Average) -> None:
-        """Training after a restart gives other bytes, as it does on a real device."""
+        """Sign the commitment of a member. As on a real device, training after a restart gives other bytes."""
         life = sum(isinstance(record, Incarnation) for record in machine.disk.journal)
         pledge = pledge_of(machine.peer, effect, "contribution", canonical.digest([effect.key, life]))
         known = self._commitments.setdefault((effect.key, machine.peer), pledge)
@@ -158,14 +158,14 @@ class Averaging:
             self.show(attempt.joined.values(), known, pledge)
 
     def show(self, members: Iterable[_Member], one: Pledge, other: Pledge) -> None:
-        """These members hold two pledges of one peer that differ."""
+        """Give these members two differing pledges of one peer."""
         first, second = sorted((one, other), key=lambda pledge: pledge.content)
         for member in members:
             if member.process.is_alive:
                 member.process.agreement.state(Equivocation(first=first, second=second))
 
     def cancel(self, process: "Process", key: tuple[InstanceId, int, int]) -> None:
-        """The end of an attempt, or of a repair, is not reported any more."""
+        """Give up an attempt or a repair, whose end is then not reported."""
         member = process.averagings.pop(key, None)
         if isinstance(member, _Member) and not member.has_ended:
             member.has_ended = True
@@ -191,14 +191,14 @@ class Averaging:
             self._queue.after(seconds, self._finish, attempt, peer, member)
 
     def _decide(self, peer: PeerId, member: _Member) -> None:
-        """The member has all that decides the average: a retry may complete the attempt."""
+        """Tell a member that the attempt has decided, so that a retry may complete it."""
         effect, decision = member.effect, canonical.digest(["decision", member.effect.key])
         if not member.has_ended and member.process.is_alive:
             member.process.decisions.add(decision)
             self._machines[peer].feed(AverageDecided(asked=effect, decision=decision), member.process)
 
     def _stragglers(self, attempt: _Attempt) -> _Stragglers | None:
-        """As reducers find them once the others' vectors are there; only links whose rates are stated are judged."""
+        """Find the stragglers as reducers would, once the vectors of the others are there, if the rates of links are stated."""
         quorum = next(iter(attempt.joined.values())).effect.quorum
         if quorum is None or not self._links.are_rated:
             return None
@@ -237,7 +237,7 @@ class Averaging:
     def _finish(self, attempt: _Attempt, peer: PeerId, member: _Member) -> None:
         if member.has_ended or not member.process.is_alive:
             return
-        if self._unreachable(attempt, peer):  # the watch finds it out
+        if self._unreachable(attempt, peer):  # `_watch` ends the attempt then
             self._queue.after(self._links.vector_seconds(peer), self._finish, attempt, peer, member)
             return
         member.has_ended = True
@@ -263,13 +263,13 @@ class Averaging:
         self._machines[peer].feed(finished, process)
 
     def _handed_out(self, attempt: _Attempt, peer: PeerId) -> dict[PeerId, object]:
-        """In place of the average, by each reducer that lies; of several the last one counts."""
+        """Return the vectors that lying reducers hand out in place of the average; the last one counts."""
         reducers = _reducers(attempt.joined[peer].effect)
         liars = {other: self._machines[other].liar for other in attempt.joined if other in reducers - {peer}}
         return {other: liar.hands_out(peer, attempt.average) for other, liar in liars.items() if liar and liar.hands_out}
 
     def _exchange_receipts(self, attempt: _Attempt, peer: PeerId, handed: Mapping[PeerId, object]) -> None:
-        """Keep the receipts of reducers that may lie, compare them with those that were shown here, and show them to one other
+        """Keep the receipts of reducers that lie, compare them with those that others showed, and show them to one other
         member. A member that lies itself compares nothing."""
         member, liar = attempt.joined[peer], self._machines[peer].liar
         if not handed or (liar is not None and (liar.hands_out is not None or liar.withholds)):
@@ -289,12 +289,12 @@ class Averaging:
 
     @staticmethod
     def _wrong(attempt: _Attempt, device: "Device", average: object) -> Digest | None:
-        """The digest of an average that does not follow from its contributions."""
+        """Return the digest of an average that does not follow from its contributions, else None."""
         digest = device.average_digest(average)
         return None if digest == attempt.digest else digest
 
     def _recheck(self, attempt: _Attempt, peer: PeerId, handed: Mapping[PeerId, object]) -> None:
-        """Make the drawn parts again, where every contributor shows what it sent; the ledger judges what comes of it."""
+        """Make the drawn parts again if every contributor shows its own; the ledger judges the resulting evidence."""
         member = attempt.joined[peer]
         if not member.process.is_alive:
             return
@@ -322,11 +322,11 @@ class Averaging:
                 self.show([member], own, told)
 
     def _unreachable(self, attempt: _Attempt, peer: PeerId) -> tuple[PeerId, ...]:
-        """Members that `peer` cannot get bytes from now. One that has joined must still be the same process."""
+        """Return the members from which `peer` cannot get bytes now. One that has joined must still be the same process."""
 
         def reaches(other: PeerId) -> bool:
             machine, joined = self._machines.get(other), attempt.joined.get(other)
-            if machine is None:  # an identity of the adversary, which has a seat and no machine
+            if machine is None:  # an identity of the adversary has a seat and no machine
                 return False
             is_same = joined is None or joined.process is machine.process
             return machine.is_responsive and is_same and self._network.are_connected(peer, other)
@@ -344,7 +344,7 @@ class Averaging:
 
     def _expire(self, attempt: _Attempt, peer: PeerId, member: _Member) -> None:
         awaited = tuple(other for other in attempt.members if other not in attempt.joined)
-        if not awaited and self._links.are_rated:  # a deadline names those that hold up the result
+        if not awaited and self._links.are_rated:  # a timeout names the member that holds up the result
             awaited = (min(attempt.members, key=lambda other: (self._links.rate(other), other)),)
         self._fail(attempt, peer, member, "timed out", awaited)
 
@@ -370,7 +370,7 @@ class Averaging:
         self._tell_failure(attempt, peer)
 
     def _tell_failure(self, attempt: _Attempt, peer: PeerId) -> None:
-        """The others get the message that a member gave up; they may have all they need of it by then."""
+        """Tell the others that a member gave up; they may have all its parts by then."""
         if attempt.has_broken or (attempt.digest is not None and self._random.random() >= BREAKS_CHANCE):
             return
         attempt.has_broken = True
@@ -397,7 +397,7 @@ class Averaging:
         machine.feed(event, process)
 
     def _shown_samples(self, subject: "Machine", assessor: "Machine", effect: AssessContribution) -> float:
-        """Of the contribution that the subject shows; 0 where it shows none: it was restarted, or fetched the average."""
+        """Return the samples of the contribution that the subject shows; 0 if it shows none, as after a restart or a repair."""
         is_connected = subject.is_responsive and self._network.are_connected(assessor.peer, subject.peer)
         withholds = subject.liar is not None and subject.liar.withholds
         if subject.process is None or not is_connected or withholds:
@@ -454,6 +454,6 @@ def _reducers(effect: Average) -> set[PeerId]:
 
 
 def pledge_of(peer: PeerId, effect: Average, kind: Literal["contribution", "reduction"], content: Digest) -> Pledge:
-    """Signed by the peer, about this attempt."""
+    """Return a pledge about this attempt, signed by the peer."""
     plan, number = effect.plan, effect.round
     return signed_by(peer, Pledge(kind=kind, peer=peer, plan=plan, round=number, key=effect.key, content=content, signature=""))

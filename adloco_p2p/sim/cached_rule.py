@@ -1,4 +1,4 @@
-"""A planning rule, computed once per question: every peer of a world asks it the same."""
+"""A cache of the planning rule, because every peer of a world asks for the same plans."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from adloco_p2p.core.planning.round_plan import next_plan
 
 
 class CachedRule:
-    """A `Decide`. Lives as long as its world."""
+    """A `Decide` that computes each plan once; it lives as long as its world."""
 
     def __init__(self, rule: Decide) -> None:
         self._rule = rule

@@ -2,15 +2,15 @@
 
 1. One history per connected swarm: two plans for one parent exist only if a peer that accepted the one had been silent, for a
    whole lease, to a peer that took part in the other.
-2. A member is excluded only after it was silent for a whole lease at the clock of each peer that takes part, or has left.
-3. A peer votes for one value per slot, accepts one value per ballot, and nothing below what it promised, restarts included.
+2. A member is excluded only after it was silent for a whole lease by the clock of each peer that takes part, or has left.
+3. A peer votes for one value per slot, accepts one value per ballot, and none below its promise, restarts included.
 4. Promises, acceptances and votes are on a peer's disk before it sends them.
 5. Every plan follows by the rule from its parent and from reports that their peers submitted, and from nothing else.
 6. Every plan was voted for by a majority of distinct members that counted.
 7. A ledger only grows, or changes to one that the electors of the last common plan prefer, or to one of higher rank where they
    are undecided.
-8. After the last fault all that live come to the same last plan (checked by the world).
-9. Training of either side of a partition is merged into the history that wins, or dropped for a reason (`sim/healing.py`).
+8. After the last fault all living peers come to the same last plan (checked by the world).
+9. The training of either side of a partition is merged into the history that wins, or dropped for a reason (`sim/healing.py`).
 """
 
 from collections.abc import Collection, Sequence
@@ -29,15 +29,15 @@ from adloco_p2p.sim.orders import signers_and_course
 from adloco_p2p.sim.votes import counted_of, deciding, votes_of
 
 BEATS_PER_LIFE = 10_000_000
-"""Of such a range are the beats of one process."""
+"""The range of the beats of one process."""
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """A violated invariant."""
 
 
 class Checkers:
-    """Ghost knowledge of the whole world. The world calls one method per thing that happens, before it takes place."""
+    """The checks on the whole world, with knowledge of all peers. The world calls a method before each thing takes place."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Checkers:
         healing: Healing,
         liars: Collection[PeerId] = (),
     ) -> None:
-        """`liars`: identities that depart from the protocol. Their signed statements count, their acts are not judged."""
+        """`liars` are identities that depart from the protocol. Their signed statements count, their acts are not judged."""
         self.healing = healing
         self._decide = decide
         self._verify = verify
@@ -65,36 +65,36 @@ class Checkers:
         self._samples: dict[Digest, int] = {first: 0}
         self._reports: dict[Digest, None] = {}
         self._known_entries: dict[tuple[int, ...], LedgerEntry] = {}
-        """By the identities of its parts: each peer puts the same ones together anew."""
+        """The checked entries by the identities of their parts, from which each peer makes an entry of its own."""
         self._heads: dict[PeerId, Digest] = {}
         self._disk: dict[tuple[object, ...], None] = {}
         self._newest_on_disk: dict[PeerId, Digest] = {}
-        """The plan of the ledger entry that a peer persisted last."""
+        """The plan of the ledger entry that each peer persisted last."""
         self._votes: dict[tuple[PeerId, Digest], Digest] = {}
         self._acks: dict[tuple[PeerId, Digest, Ballot], Digest] = {}
         self._floor: dict[tuple[PeerId, Digest], Ballot] = {}
         self._absent: dict[tuple[Digest, Ballot], tuple[PeerId, ...]] = {}
         self._acted: dict[Digest, dict[PeerId, None]] = {}
-        """Slot -> the peers that promised or accepted in it; those that depart from the protocol: that voted for a plan."""
+        """The peers that promised, accepted or voted, by slot."""
         self._left_out: dict[Digest, dict[PeerId, None]] = {}
-        """Slot -> the peers that were rightly excluded by one that promised or accepted in it."""
+        """The peers that were rightly excluded by one that took part, by slot."""
         self._recovered_roster: dict[Digest, None] = {}
-        """Slots whose whole roster was silent to the peer that settled them."""
+        """The slots whose whole roster was silent to the peer that settled them."""
         self._children: dict[Digest, dict[Digest, None]] = {}
         self._beats: dict[PeerId, dict[PeerId, int]] = {}
         self._incarnations: dict[PeerId, dict[PeerId, None]] = {}
-        """Peer -> members whose incarnation it has from themselves."""
+        """The members whose incarnation each peer learned from themselves."""
         self._renewed_at: dict[PeerId, dict[PeerId, float]] = {}
         self._booted_at: dict[PeerId, float] = {}
         self._awake_at: dict[PeerId, float] = {}
         self._gone: dict[PeerId, None] = {}
         self._understood: dict[PeerId, dict[Digest, None]] = {}
-        """Plans whose rosters a peer has, in the order in which it got them."""
+        """The plans whose rosters each peer has, in the order in which they came."""
 
     # --- life and evidence -------------------------------------------------------------------------------------------
 
     def booted(self, peer: PeerId, now: float) -> None:
-        """A process begins with the ledger that is on its disk: it understands the rosters of those plans at once."""
+        """Note that a process begins with the ledger on its disk, and understands the rosters of those plans at once."""
         self.healing.booted(peer)
         self._beats[peer], self._renewed_at[peer], self._incarnations[peer] = {}, {}, {}
         self._booted_at[peer] = self._awake_at[peer] = now
@@ -111,7 +111,7 @@ class Checkers:
         self._gone[peer] = None
 
     def repeated(self, report: Report) -> None:
-        """A restarted liar submits what its checkpoint holds; its lie was not in there, so it is another report."""
+        """Note the report that a restarted liar submits from its checkpoint, which differs because it lacks the lie."""
         self._reports[canonical.digest_once(report)] = None
 
     def reported(self, report: Report) -> None:
@@ -121,7 +121,7 @@ class Checkers:
         self._reports[canonical.digest_once(report)] = None
 
     def woke(self, peer: PeerId, now: float) -> None:
-        """A gap of a peer's own life proves nothing about the others."""
+        """Extend the leases at a peer by a gap of its own time, which proves nothing about the others."""
         gap = now - self._awake_at[peer]
         if gap > self._timing.stall_seconds:
             self._booted_at[peer] += gap
@@ -165,7 +165,7 @@ class Checkers:
         self._take_own_beat(peer, request.peer, request.beat, now)
 
     def _take_own_beat(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
-        """From the other one itself, or signed by it."""
+        """Take a beat that came from the other peer itself, or with its signature."""
         known = self._beats[peer].get(other, 0)
         if other not in self._incarnations[peer] and beat // BEATS_PER_LIFE < known // BEATS_PER_LIFE:
             self._beats[peer][other] = 0
@@ -173,7 +173,8 @@ class Checkers:
         self._take_beat(peer, other, beat, now)
 
     def _take_relayed_beat(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
-        """From a third one: accepted for a life that the other one made known itself, and while none is known."""
+        """Take a beat that a third peer passed on: it counts within the incarnation that the other peer made known itself, or
+        while none is known."""
         known = self._beats[peer].get(other, 0)
         if other not in self._incarnations[peer] or beat // BEATS_PER_LIFE == known // BEATS_PER_LIFE:
             self._take_beat(peer, other, beat, now)
@@ -219,7 +220,7 @@ class Checkers:
                 self._check_vote(peer, message)
 
     def forged(self, message: object) -> None:
-        """A message of one that departs from the protocol: nothing that it does is judged, but others may answer it."""
+        """Note a message of a liar, which is not judged, but which others may answer."""
         if isinstance(message, Prepare | Proposal):
             self._absent.setdefault((message.parent, message.ballot), message.absent)
 
@@ -244,11 +245,11 @@ class Checkers:
             raise Violation(f"{peer} votes for two values in one slot")
 
     def _take_part(self, peer: PeerId, parent: Digest, ballot: Ballot, now: float) -> None:
-        """A peer that promises or accepts agrees that the absent are silent."""
+        """Check that the absent members of a ballot are silent to a peer that promises or accepts in it."""
         self._acted.setdefault(parent, {})[peer] = None
         for other in self._absent[parent, ballot]:
             self._left_out.setdefault(parent, {})[other] = None
-            if other in self._gone or other in self._liars:  # nobody is judged for taking a farewell of a liar as one
+            if other in self._gone or other in self._liars:  # a peer may be right to take a liar's leave message seriously
                 continue
             lease = self._timing.lease(len(self._plans[parent].roster))
             renewed_at = self._renewed_at[peer].get(other, self._booted_at[peer])
@@ -262,9 +263,7 @@ class Checkers:
         if parts not in self._known_entries:
             self._check_new_entry(entry)
             self._known_entries[parts] = entry
-            if len(entry.certificate.absent) == len(
-                self._plans[entry.value.parent].roster
-            ):  # a returning member continues alone
+            if len(entry.certificate.absent) == len(self._plans[entry.value.parent].roster):  # a former member continues alone
                 self._absent[entry.value.parent, entry.certificate.ballot] = entry.certificate.absent
                 self._take_part(peer, entry.value.parent, entry.certificate.ballot, self._awake_at[peer])
                 self._recovered_roster[entry.value.parent] = None
@@ -277,11 +276,11 @@ class Checkers:
         parent = entry.plan.parent
         excused = [other for other in self._left_out.get(parent, {}) if other in self._acted.get(parent, {})]
         is_excused = bool(excused) and not self._is_gentle
-        if not (is_excused or parent in self._recovered_roster):  # a member comes back when all others have ended the run
+        if not (is_excused or parent in self._recovered_roster):  # a member may come back after all others ended the run
             raise Violation(f"{peer} has a second plan of round {entry.plan.round}, and no peer was cut off")
 
     def _check_new_entry(self, entry: LedgerEntry) -> None:
-        """5 and 6, written without the code under test."""
+        """Check invariants 5 and 6 without the code under test."""
         value, parent = entry.value, self._plans[entry.value.parent]
         reports = [signed.report for signed in entry.reports]
         for report in reports:
@@ -328,7 +327,7 @@ class Checkers:
         self._samples[digest] = self._samples[value.parent] + proven_samples(reported, entry.reports)
 
     def decided(self, peer: PeerId, plan: RoundPlan) -> None:
-        """A ledger only grows, and after a restart it is taken up where the disk has it."""
+        """Check that a peer acts only on plans that are on some disk, and note its new head."""
         digest = canonical.digest_once(plan)
         if digest not in self._plans:
             raise Violation(f"{peer} acts on a plan of round {plan.round} that is on no disk")
@@ -352,14 +351,14 @@ class Checkers:
         self._understood[peer][digest] = None
 
     def _history(self, digest: Digest) -> list[Digest]:
-        """From this plan back to the first."""
+        """Return the digests from this plan back to the first."""
         found = [digest]
         while found[-1] in self._parents:
             found.append(self._parents[found[-1]])
         return found
 
     def _preferred(self, switched: Reorg) -> int:
-        """Of the two sides of a fork: 1 where the electors prefer the one that won, -1 the other way round, 0 for neither."""
+        """Return 1 if the electors prefer the side of the fork that won, -1 if they prefer the other one, 0 for neither."""
         if not switched.lost:
             return 0
         electors = deciding(switched.fork)

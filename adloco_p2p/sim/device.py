@@ -1,6 +1,6 @@
-"""What a machine of the simulated world trains on. The world needs digests only, so its default device computes hashes.
+"""The device of a simulated machine. The world needs only digests, so the default device computes hashes.
 
-A state is the hash of all that made it: two hosts that applied different averages, or the same ones in another order, never
+A state is the hash of its whole history: two hosts that applied different averages, or the same ones in another order, never
 have equal digests again.
 """
 
@@ -21,19 +21,19 @@ TOKENS_PER_SAMPLE = 31
 LOSS = 3.0
 HELDOUT_LOSS = 2.0
 SHORT_JOB_SECONDS = 0.01
-"""What work on the default device takes that is not training."""
+"""The time of a job on the default device that is not training."""
 STATES_KEPT = 2
-"""Outer steps that can be gone back by."""
+"""The number of outer steps by which a device can go back."""
 
 
 HONEST_SCORE = 4.0
-"""Mean of what assessors find of a contribution that was trained on the rows that they look at, and on no others; 0 of one that
-was trained on none of them. Both have a deviation of 1."""
+"""The mean score of a contribution that was trained on the assessed rows and on no others; one that was trained on none of them
+has mean 0. Both have a standard deviation of 1."""
 
 
 def hash_score(effect: AssessContribution, *, trained: float) -> float:
-    """All assessors see the same bytes on the same rows, and find the same. `trained`: on how many of the rows, in samples;
-    fewer where the contribution spans more rounds."""
+    """Return the score of a contribution, the same for all assessors, which see the same bytes on the same rows. `trained` is
+    the number of assessed samples on which it was trained, fewer if it spans more rounds."""
     mean = HONEST_SCORE * min(1.0, trained / effect.samples)
     return mean + Random(f"score {effect.state} {effect.subject}").gauss(0.0, 1.0)
 
@@ -43,52 +43,52 @@ def hashed(*parts: object) -> Digest:
 
 
 class Device(Protocol):
-    """One process' instances. States and vectors are opaque to the world; states that are the same are equal, and of vectors
-    digests are compared."""
+    """The instances of one process. States and vectors are opaque to the world, which compares states by equality and vectors
+    by their digests."""
 
     short_job_seconds: float
-    """What work takes that is not training."""
+    """The time of a job that is not training."""
 
     def start(self, instances: Mapping[InstanceId, object]) -> None:
-        """Hold these states, of a checkpoint or of a run that begins."""
+        """Hold these states, from a checkpoint or the start of the run."""
 
     def fresh(self, instance: InstanceId) -> object:
-        """The state with which the run begins."""
+        """Return the state with which the run begins."""
 
     def inner_seconds(self, effect: RunInner) -> float:
-        """How long the inner steps take."""
+        """Return the duration of the inner steps."""
 
     def pseudo_gradient(self, effect: RunInner) -> object:
-        """Of the outer parameters as they are now, when the inner steps begin."""
+        """Return the pseudo-gradient from the present outer parameters; called when the inner steps begin."""
 
     def inner_result(self, effect: RunInner, seconds: float, num_steps: int) -> InnerResult:
-        """Of so many inner steps, which were done."""
+        """Return the result of `num_steps` inner steps."""
 
     def reduce(self, effect: Average, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> object:
-        """The average, by the run's rule or the stricter one: peer -> weight and pseudo-gradient."""
+        """Return the average of the weighted pseudo-gradients, by the run's rule or the strict one."""
 
     def average_digest(self, average: object) -> Digest: ...
 
     def left_out(self, average: object) -> tuple[PeerId, ...]:
-        """Contributors that the rule left out."""
+        """Return the contributors that the rule left out."""
 
     def statistics(self, own: object, average: object) -> PseudoGradientStatistics | None:
-        """None for a contribution that was left out."""
+        """Return the statistics of an own contribution; None if it was left out."""
 
     def apply_outer(self, effect: ApplyOuter, average: object) -> bool:
-        """False: nothing can go on from where the step leads, and nothing was changed."""
+        """Take the outer step; return false, with nothing changed, if its result is not usable."""
 
     def measure_step(self, effect: MeasureStep) -> tuple[float, float]:
-        """The loss before and after the last outer step."""
+        """Return the loss before and after the last outer step."""
 
     def rewind(self, instance: InstanceId, state: Digest) -> bool:
-        """Go back to one of the last two states. False where it is not kept."""
+        """Go back to one of the last two states; return false if it is not kept."""
 
     def carry_over(self, effect: CarryOver) -> None:
-        """No outer step: the next pseudo-gradient spans this round, too."""
+        """Take no outer step, so that the next pseudo-gradient spans this round, too."""
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
-        """Of the outer parameters, and of the whole state."""
+        """Return the digests of the outer parameters and of the whole state."""
 
     def transition(self, forks: tuple[Fork, ...], merges: tuple[Merge, ...]) -> None: ...
 
@@ -97,12 +97,12 @@ class Device(Protocol):
     def heldout_loss(self, effect: Evaluate) -> float: ...
 
     def state(self, instance: InstanceId) -> object | None:
-        """A copy that later work does not change; none where the instance is not here."""
+        """Return a copy that later work does not change; None if the instance is not here."""
 
     def adopt(self, instance: InstanceId, state: object) -> None: ...
 
     def discard(self, instance: InstanceId) -> None:
-        """The inner steps of the round under way count for nothing."""
+        """Drop the inner steps of the round under way."""
 
     def drop(self, instance: InstanceId) -> None: ...
 
@@ -114,13 +114,13 @@ class DeviceTraits:
     peer: PeerId
     life: int
     round_seconds: float
-    """What a round takes this machine on average."""
+    """The mean duration of a round on this machine."""
     is_liar: bool = False
-    """It claims a million times its work and an absurd gradient noise."""
+    """Whether it claims a million times its work, and an absurd gradient noise."""
 
 
 class HashDevice:
-    """The default device."""
+    """The default device, whose states and vectors are hashes."""
 
     short_job_seconds = SHORT_JOB_SECONDS
 
@@ -129,11 +129,11 @@ class HashDevice:
         self._random = random
         self._states: dict[InstanceId, Digest] = {}
         self._kept: dict[InstanceId, list[Digest]] = {}
-        """States before the last outer steps."""
+        """The states before the last outer steps."""
         self._begun: dict[InstanceId, Digest] = {}
-        """The last pseudo-gradient of each instance, ..."""
+        """The last pseudo-gradient of each instance."""
         self._carried: dict[InstanceId, Digest] = {}
-        """... and the one of a void round that the next one spans."""
+        """The carried-over pseudo-gradient that the next one of each instance spans."""
 
     def start(self, instances: Mapping[InstanceId, object]) -> None:
         self._states = {instance: Digest(str(state)) for instance, state in instances.items()}
@@ -142,7 +142,7 @@ class HashDevice:
         return hashed("start", instance)
 
     def inner_seconds(self, effect: RunInner) -> float:
-        del effect  # whatever the plan asks for: the worlds are made of rounds of about one length
+        del effect  # rounds have about the same length, whatever the plan asks for
         return self._traits.round_seconds * self._random.uniform(0.8, 1.2)
 
     def pseudo_gradient(self, effect: RunInner) -> object:
@@ -237,7 +237,7 @@ class HashDevice:
         self._states[instance] = Digest(str(state))
 
     def discard(self, instance: InstanceId) -> None:
-        """Its pseudo-gradient was never handed over."""
+        """Do nothing: the pseudo-gradient was never handed over."""
 
     def drop(self, instance: InstanceId) -> None:
         self._states.pop(instance, None)

@@ -1,4 +1,4 @@
-"""Work on the device of one life of a simulated machine, in the order in which its peer asked for it."""
+"""The jobs on the device of one process of a simulated machine, in the order in which its peer asked for them."""
 
 from dataclasses import dataclass, replace
 from math import ceil
@@ -43,29 +43,30 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _InnerSteps:
-    """Instants are seconds."""
+    """The inner steps of one instance's round. Instants are seconds."""
 
     begin: float
     seconds: float
     num_steps: int
     is_stopped: bool = False
     vector: object | None = None
-    """Once they have begun."""
+    """The pseudo-gradient, once the steps have begun."""
 
     def end_of_step(self, now: float) -> float:
-        """When the step ends that the device does at `now`; their begin where they only wait."""
+        """Return when the step under way at `now` ends; their begin if they have not begun."""
         if now <= self.begin:
             return self.begin
         step = self.seconds / self.num_steps
         return max(now, self.begin + ceil((now - self.begin) / step) * step)
 
     def first(self, num_steps: int) -> "_InnerSteps":
-        """Only so many of them."""
+        """Return only the first `num_steps` of the steps."""
         return replace(self, seconds=self.seconds * num_steps / self.num_steps, num_steps=num_steps)
 
 
 class DeviceJobs:
-    """Ends come back as events of the process. An outer step runs between inner steps that did not wait for it."""
+    """The jobs of one process, whose ends come back as its events. An outer step may run between inner steps that did not wait
+    for it."""
 
     def __init__(self, machine: "Machine", process: Process) -> None:
         self._machine = machine
@@ -73,13 +74,13 @@ class DeviceJobs:
         self._around = machine.around
         self._peer = machine.peer
         self._epoch = 0
-        """Of the last job that the device was given."""
+        """The epoch of the last job."""
         self._is_ahead = False
-        """The device does inner steps that did not wait for the last outer step, and nothing else waits for it."""
+        """Whether the device does inner steps that did not wait for the last outer step, and no other job waits."""
         self._inner: dict[InstanceId, _InnerSteps] = {}
-        """Of each instance the last ones that were asked for, ..."""
+        """The last inner steps of each instance."""
         self._asked: dict[InstanceId, RunInner] = {}
-        """... and their effects."""
+        """The effects that asked for the last inner steps of each instance."""
 
     def begin(self, effect: Effect) -> None:
         process, now = self._process, self._around.queue.now
@@ -110,13 +111,13 @@ class DeviceJobs:
         self._around.queue.at(begin + seconds, self._finish, effect)
 
     def score(self, effect: ScoreTasks) -> None:
-        """Beside everything else, as a child process does it."""
+        """Score tasks beside all other jobs, as a child process would."""
         self._around.queue.after(TASK_SECONDS, self._finish, effect)
 
     # --- inner steps -------------------------------------------------------------------------------------------------
 
     def _stop_inner(self, instance: InstanceId) -> None:
-        """After the present step. Other jobs of the device come no sooner for that."""
+        """Stop the inner steps after the present one. Other jobs in the queue keep their times."""
         now, process, inner = self._around.queue.now, self._process, self._inner.pop(instance, None)
         if inner is None or now >= inner.begin + inner.seconds:
             return
@@ -125,7 +126,7 @@ class DeviceJobs:
             process.device_free_at = inner.end_of_step(now)
 
     def _end_inner(self, effect: EndInner) -> None:
-        """After the present step, as `_stop_inner` does; those that only wait go on."""
+        """End the inner steps early, after the present one; steps that have not begun are not changed."""
         now, inner, asked = self._around.queue.now, self._inner.get(effect.instance), self._asked.get(effect.instance)
         if inner is None or inner.vector is None or asked is None or asked.round != effect.round:
             return

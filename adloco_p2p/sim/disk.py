@@ -9,11 +9,13 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId
 
 @dataclass(slots=True)
 class Disk:
+    """The disk of one simulated machine."""
+
     journal: list[object] = field(default_factory=list)
     entries: dict[Digest, LedgerEntry] = field(default_factory=dict)
     durable: Durable | None = None
     states: dict[tuple[int, InstanceId], object] = field(default_factory=dict)
-    """(Boundary, instance) -> state, of the checkpoint and of the one that is being made."""
+    """The states by boundary and instance, of the checkpoint and of the one that is being made."""
 
     def append(self, record: object) -> None:
         self.journal.append(record)
@@ -24,6 +26,6 @@ class Disk:
         return self.entries[plan]
 
     def complete(self, durable: Durable) -> None:
-        """The checkpoint is whole: it takes the place of the one before."""
+        """Complete a checkpoint, which replaces the one before."""
         self.durable = durable
         self.states = {key: state for key, state in self.states.items() if key[0] >= durable.round}

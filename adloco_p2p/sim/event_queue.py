@@ -1,11 +1,11 @@
-"""Virtual time: what happens next, in order. One queue serves a whole world."""
+"""Virtual time: a queue of coming events, which serves a whole world."""
 
 import heapq
 from collections.abc import Callable
 
 
 class EventQueue:
-    """`now` in seconds since the world began; events of one instant happen in the order in which they were asked for."""
+    """The queue of a world, with `now` in seconds since it began. Events of one instant happen in the order of their calls."""
 
     def __init__(self) -> None:
         self.now = 0.0

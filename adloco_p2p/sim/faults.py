@@ -1,4 +1,4 @@
-"""Faults of a simulated world: plain data, and the small random scenarios of a seed."""
+"""The faults of a simulated world as plain data, and the random everyday faults of a seed."""
 
 from dataclasses import dataclass
 from random import Random
@@ -6,58 +6,57 @@ from random import Random
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Everything that a world does to its peers until `faults_end_at`; from then on there are no faults. Seconds of virtual
-    time."""
+    """All disturbances of a world, which end at `faults_end_at`. Times are seconds of virtual time."""
 
     loss: float = 0.0
-    """Part of the messages that never arrive."""
+    """The part of the messages that never arrive."""
     duplication: float = 0.0
-    """Part of the messages that arrive twice."""
+    """The part of the messages that arrive twice."""
     delay_seconds: tuple[float, float] = (0.02, 0.1)
-    """Shortest and longest way of a message; a wide range reorders them."""
+    """The shortest and the longest delay of a message; a wide range reorders messages."""
     crash_chance: float = 0.0
-    """Chance that a peer dies after one of its effects, so that the rest of them never happens."""
+    """The chance that a peer dies after one of its effects, so that the rest of them never happens."""
     crash_targets: float = 0.0
-    """The same, right after an effect that writes to the disk or reveals what was written."""
+    """The chance that a peer dies right after an effect that writes to the disk or reveals what was written."""
     never_back: float = 0.0
-    """Part of the crashed that do not restart."""
+    """The part of the crashed machines that do not restart."""
     pause_chance: float = 0.0
-    """Chance per peer and second to stand still for up to `pause_seconds`."""
+    """The chance per peer and second to stand still for up to `pause_seconds`."""
     pause_seconds: float = 20.0
     churn: float = 0.0
-    """Joiners, and as many leavers, per peer and minute."""
+    """The number of joiners, and of leavers, per peer and minute."""
     aside: float = 0.0
-    """Peers that leave but follow, and come back after a while, per peer and minute."""
+    """The number of peers, per peer and minute, that are paused, follow the run, and come back after a while."""
     partition_at: float | None = None
     partition_seconds: float = 0.0
     one_way_links: float = 0.0
-    """Part of the directed links that carry nothing."""
+    """The part of the directed links that carry nothing."""
     liars: float = 0.0
-    """Part of the peers that report what they did not do, in others' names too."""
+    """The part of the peers that report work which they did not do, in others' names too."""
     vanish_at: float | None = None
     vanish_share: float = 0.0
-    """At this moment this part of the peers dies and never comes back."""
+    """The part of the peers that dies at `vanish_at` and never comes back."""
     skew_seconds: float = 300.0
-    """Clocks of two machines differ by up to so much, and run up to 0.1 % fast or slow."""
+    """The largest difference between the clocks of two machines, which also run up to 0.1 % fast or slow."""
     crashes: int = 0
-    """Machines that die at a persistence point, one after the other, and start again."""
+    """The number of machines that die at a persistence point, one after the other, and start again."""
     joins: int = 0
-    """Machines that come while the faults last."""
+    """The number of machines that join while the faults last."""
     leaves: int = 0
-    """Machines that drain, or leave at once, while the faults last."""
+    """The number of machines that drain, or leave at once, while the faults last."""
     pauses: int = 0
-    """Peers whose users pause them and resume them."""
+    """The number of peers whose users pause and resume them."""
     cut_links: int = 0
-    """Directed links, drawn at random, that carry nothing while the faults last."""
+    """The number of random directed links that carry nothing while the faults last."""
     uplink_bytes_per_second: float = 2_000_000.0
-    """Of every machine."""
+    """The uplink of every machine."""
     slow_peers: float = 0.0
-    """Part of the peers that need three times as long for a round."""
+    """The part of the peers that need three times as long for a round."""
     faults_end_at: float = 30.0
 
     @property
     def is_gentle(self) -> bool:
-        """No reason to exclude any peer: two histories must not arise."""
+        """Whether there is no reason to exclude any peer, so that two histories must not arise."""
         return not (
             self.loss > 0.1
             or self.crash_chance
@@ -77,8 +76,8 @@ class Faults:
 
 
 def everyday_faults(random: Random) -> Faults:
-    """The faults of one everyday world of whole peers. Each has a join, a departure, a crash at a persistence point, and a
-    partition or cut links; the other kinds are present in some."""
+    """Return the faults of one everyday world of whole peers. Each has a join, a departure, a crash at a persistence point, and
+    a partition or cut links; some have the other kinds."""
 
     def sometimes(chance: float, value: float) -> float:
         return value if random.random() < chance else 0.0

@@ -1,15 +1,15 @@
-"""Training apart during a partition: the invariants about branch states.
+"""The invariants about branch states, which come from training apart during a partition.
 
-1. A plan names a branch state for the first time only if a reporter with a seat when the histories parted reports it, if a
-   report shows a certificate of its branch, by an elector that lost its seat here since and did not report the plan after the
-   fork, if it is the first of its branch and instance, and if it is not in the history anyway; and it names every such branch
-   state, with the largest part of the electors that a certificate shows.
-2. The branch states of one merge together weigh at most a quarter. So do, over all merges into an instance and into those that
-   were merged into it, all branch states of a fork, and those of one branch weigh at most its part of the electors.
-3. A machine's branch state is in its reports as long as it lives, until a plan settles it, merged, or dropped for a reason; or
-   until it was in as many reports as a plan would wait for it, and no plan named it.
+1. A plan names a branch state for the first time only under four conditions: a peer reports it that had a seat when the
+   histories parted; a report shows a certificate of its branch, by an elector that lost its seat here since and did not report
+   the plan after the fork; it is the first of its branch and instance; and it is not in the history anyway. The plan names
+   every such branch state, with the largest part of the electors that a certificate shows.
+2. The branch states of one merge together weigh at most a quarter. So do all branch states of one fork, over all merges into an
+   instance and into those that were merged into it, and those of one branch weigh at most its part of the electors.
+3. A machine's branch state is in its reports as long as it lives, until a plan merges it or drops it for a reason; or until it
+   was in as many reports as a plan would wait for it, and no plan named it.
 
-The first is written anew, from the entries that were persisted; nothing here reads a peer's own conclusions.
+The first is implemented anew, from the persisted entries; nothing here reads a peer's own conclusions.
 """
 
 from collections import Counter
@@ -35,27 +35,27 @@ class _Apart:
 
 
 class Healing:
-    """The checkers pass on what happens; `broken` and `forgotten` return the first broken promise."""
+    """The checks of branch states. The checkers pass on the events; `broken` and `forgotten` return the first violation."""
 
     def __init__(self, genesis: RoundPlan, *, verify: Verify) -> None:
         first = canonical.digest_once(genesis)
         self._verify = verify
         self._first = first
         self._apart: dict[PeerId, list[_Apart]] = {}
-        """Peer -> what this life of it trained in histories that it gave up."""
+        """The states that each peer, since its last start, trained in histories that it gave up."""
         self._num_reports: Counter[tuple[PeerId, Digest, InstanceId]] = Counter()
-        """How many reports of a peer named the state of a branch and instance."""
+        """The number of reports of a peer that named the state of a branch and instance."""
         self._last: dict[PeerId, Report] = {}
-        """Peer -> the newest report of this life."""
+        """The newest report of each peer since its last start."""
         self._heads: dict[PeerId, Digest] = {}
-        """The newest plan of every peer."""
+        """The newest plan of each peer."""
         self._plans: dict[Digest, RoundPlan] = {first: genesis}
         self._entries: dict[Digest, LedgerEntry] = {}
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def booted(self, peer: PeerId) -> None:
-        """A new process has none of the branch states of the one before it."""
+        """Note a new process, which has none of the branch states of the one before it."""
         self._heads.setdefault(peer, self._first)
         self.died(peer)
 
@@ -67,8 +67,8 @@ class Healing:
         self._heads[peer] = canonical.digest_once(plan)
 
     def switched(self, peer: PeerId, switched: Reorg) -> None:
-        """The states that its last report names are trained apart, if they are of the lost history and it has hosted them ever
-        since: a peer that is no host for a round drops the state."""
+        """Note the states of the peer's last report as trained apart, if they are of the lost history and the peer has hosted
+        them ever since: a peer that is no host for a round drops the state."""
         lost, last = {entry.value.plan for entry in switched.lost}, self._last.get(peer)
         self._apart[peer] = []
         if last is not None and last.plan in lost:
@@ -83,12 +83,12 @@ class Healing:
     # --- promises ----------------------------------------------------------------------------------------------------
 
     def newly_named(self, entry: LedgerEntry) -> tuple[PendingBranch, ...]:
-        """The branch states that the entry's plan names for the first time."""
+        """Return the branch states that the entry's plan names for the first time."""
         before = {item.branch_state.key for item in self._plans[entry.value.parent].branches}
         return tuple(item for item in entry.plan.branches if item.branch_state.key not in before)
 
     def broken(self, entry: LedgerEntry) -> str:
-        """A new entry of some ledger, whose parent is known."""
+        """Return what a new entry, whose parent is known, violates; empty if nothing."""
         parent = entry.value.parent
         reports = [signed.report for signed in entry.reports]
         pending = {item.branch_state.key for item in self._plans[parent].branches}
@@ -121,7 +121,7 @@ class Healing:
         return ""
 
     def forgotten(self, peer: PeerId, report: Report) -> str:
-        """A report that a peer is about to submit."""
+        """Return the branch state that a report leaves out wrongly, in words; empty if there is none."""
         reported = {(branch_state.branch, branch_state.instance) for branch_state in report.branches}
         self._last[peer] = report
         self._num_reports.update((peer, *named) for named in reported)
@@ -135,7 +135,7 @@ class Healing:
         return ""
 
     def _history(self, head: Digest) -> list[tuple[Digest, RoundPlan, Sequence[Digest]]]:
-        """From this plan back to the first: each with the states that the reports of its entry name."""
+        """Return the plans from this one back to the first, each with the states that the reports of its entry name."""
         found: list[tuple[Digest, RoundPlan, Sequence[Digest]]] = []
         digest = head
         while digest in self._plans:
@@ -147,8 +147,8 @@ class Healing:
         return found
 
     def _given(self, head: Digest, target: InstanceId, state: BranchState) -> tuple[float, float]:
-        """The weights that the merges up to this plan gave to states of its branch, and of its fork, in the instance, in those
-        that were merged into it, and in those of which they are copies."""
+        """Return the weights that the merges up to this plan gave to states of the same branch, and of the same fork: in the
+        instance, in those that were merged into it, and in those of which they are copies."""
         of_branch, of_fork, lineage = 0.0, 0.0, {target}
         for _, plan, _ in self._history(head):
             before = self._plans.get(plan.parent)
@@ -165,7 +165,7 @@ class Healing:
     def _first_branch(
         self, parent: Digest, report: Report, pending: Collection[InstanceId], reports: Sequence[Report]
     ) -> Digest | None:
-        """Of one peer one branch counts: that of the first credible claim, by key."""
+        """Return the one branch of a report that counts: that of the first credible claim, by key."""
         new = [item for item in report.branches if item.key not in pending]
         credible = [item for item in new if self._is_credible(parent, report.peer, item, reports)]
         return min(credible, key=lambda item: item.key).branch if credible else None
@@ -189,8 +189,8 @@ class Healing:
         )
 
     def _backing(self, parent: Digest, branch_state: BranchState, reports: Sequence[Report]) -> float:
-        """The largest part of the electors of the fork that voted for the branch by one of these reports' certificates, without
-        those that kept their seats or reported the plan after the fork in the history up to `parent`, or with these reports."""
+        """Return the largest part of the fork's electors that voted for the branch by one of these reports' certificates. Those
+        do not count that kept their seats, or reported the plan after the fork, in the history up to `parent` or here."""
         fork, parts = self._plans[branch_state.fork], [0.0]
         digests = [digest for digest, _, _ in self._history(parent)]
         since = digests[: digests.index(branch_state.fork)]
@@ -209,7 +209,7 @@ class Healing:
 
 
 def _target_of(item: PendingBranch, plan: RoundPlan) -> InstanceId:
-    """Where the plan's merges leave the target."""
+    """Return the instance into which the plan's merges lead the target."""
     return next((merge.target for merge in plan.merges if item.target in merge.sources), item.target)
 
 

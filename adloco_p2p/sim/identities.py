@@ -1,4 +1,4 @@
-"""Names and signatures of simulated peers, as long as real ones: what they cost on the wire is part of what is simulated."""
+"""The names and signatures of simulated peers, as long as real ones, because their bytes on the wire are simulated, too."""
 
 import hashlib
 import re
@@ -9,22 +9,22 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 
 RUN = Digest(hashlib.sha256(b"simulated run").hexdigest())
 NAME_CHARS = 52
-"""Of a real peer id."""
+"""The length of a real peer id."""
 PADDING = re.compile("-{40,}")
 
 
 def name_of(index: int) -> PeerId:
-    """As long as a real one; sorted like the numbers."""
+    """Return a name as long as a real one; names sort like their numbers."""
     return PeerId(f"p{index:03d}".ljust(NAME_CHARS, "-"))
 
 
 def short(text: str) -> str:
-    """The same with names as people read them."""
+    """Return the text with the padding of names removed."""
     return PADDING.sub("", text)
 
 
 def sign(peer: PeerId, payload: bytes) -> str:
-    """As long as a real signature."""
+    """Return a made-up signature, as long as a real one."""
     return hashlib.sha512(peer.encode("ascii") + b" signs " + payload).hexdigest()
 
 

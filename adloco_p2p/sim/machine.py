@@ -1,7 +1,7 @@
 """One volunteer's machine: the disk, which survives a crash, and the process that runs a whole `Peer`, which does not.
 
-A machine performs the effects of its peer in order, as `runtime/node` does: short ones at once, work on the device in order,
-averages and transfers beside it. It may crash after any effect, and starts again from its journal and checkpoint.
+A machine performs the effects of its peer in order, as `runtime/node` does: short ones at once, jobs of the device one after
+another, averages and transfers beside them. It may crash after any effect, and starts again from its journal and checkpoint.
 """
 
 import traceback
@@ -57,15 +57,15 @@ TOLD = (
     telemetry.Paused,
     telemetry.Resumed,
 )
-"""Telemetry of a peer that the trace repeats."""
+"""The telemetry of a peer that the trace repeats."""
 ATTEMPTS = 24
-"""At a proof of work, per tick."""
+"""The number of attempts at a proof of work per tick."""
 TELLING = (Promise, Ack, Vote, Proposal)
-"""Messages that reveal what must be on the disk."""
+"""The messages that reveal state which must be on the disk."""
 
 
 class Machine:
-    """`boot` it; then it lives on what the queue brings."""
+    """One machine. After `boot` it runs on the events of the queue."""
 
     def __init__(
         self,
@@ -79,43 +79,43 @@ class Machine:
         is_keeper: bool = False,
         liar: Liar | None = None,
     ) -> None:
-        """`offset`, `rate`: of its clock against the world's. `lies_in_reports`: its device invents numbers, and this function
-        the rest; all else is judged as that of the others."""
+        """`offset` and `rate` are those of its clock against the world's. With `lies_in_reports` its device invents numbers and
+        the function alters its reports; all else is judged as on other machines."""
         self.peer = peer
         self.disk = Disk()
         self.process: Process | None = None
-        self._jobs: DeviceJobs  # of the newest life, as its fetches
+        self._jobs: DeviceJobs  # like the fetches, those of the newest process
         self._fetches: StateFetches
         self.life = 0
         self.booted_at = 0.0
-        """World time at which the newest life began."""
+        """The world time at which the newest process started."""
         self.commanded_at = 0.0
-        """World time of the newest command of its user."""
+        """The world time of the newest command of its user."""
         self.state_since: float | None = None
-        """World time at which the newest life got a state from others first."""
+        """The world time at which the newest process first got a state from others."""
         self.fetch_seconds = 0.0
-        """The longest that a fetch of a state was to take."""
+        """The longest expected duration of a fetch of a state."""
         self.crashed_at = 0.0
-        """World time of the newest crash."""
+        """The world time of the newest crash."""
         self.is_gone = False
-        """It left for good, or never comes back."""
+        """Whether it left for good, or never comes back."""
         self.lies_in_reports = lies_in_reports
         self.liar = liar
         self.reported: list[Report] = []
         """The reports that this machine submitted, over all its starts."""
         self.armed: int | None = None
-        """It dies after this many further persistence points."""
+        """The number of further persistence points after which it dies."""
         self.frozen_until = 0.0
         self.around = around
         self.capacity = replace(around.capacity, is_keeper=is_keeper)
-        """As its next life announces it."""
+        """The capacity that its next process announces."""
         self._offset = offset
         self._rate = rate
         self.round_seconds = round_seconds
 
     @property
     def is_responsive(self) -> bool:
-        """Its process runs, and does not stand still."""
+        """Whether its process runs and does not stand still."""
         return self.process is not None and self.process.is_alive and self.frozen_until <= self.around.queue.now
 
     @property
@@ -133,12 +133,12 @@ class Machine:
 
     @property
     def here_since(self) -> float:
-        """World time of its last start, or of the last command to it, as the end of a pause."""
+        """The world time of its last start or of the last command to it, such as the end of a pause."""
         return max(self.booted_at, self.commanded_at)
 
     @property
     def steady_since(self) -> float:
-        """World time from when on nothing disturbs it but the others."""
+        """The world time from which on only other machines disturb it."""
         return max(self.here_since, self.frozen_until, self.around.faults.faults_end_at)
 
     def clock(self) -> float:
@@ -147,7 +147,7 @@ class Machine:
     # --- lives -------------------------------------------------------------------------------------------------------
 
     def boot(self) -> None:
-        """Start a process from what the disk holds. The directory of a finished run starts none, as in production."""
+        """Start a process from the disk. As in production, none starts on the directory of a finished run."""
         self.is_gone |= self.disk.durable is not None and self.disk.durable.is_finished
         if self.is_gone or (self.process is not None and self.process.is_alive):
             return
@@ -187,7 +187,7 @@ class Machine:
         self.feed(Started(durable=durable, capacity=self.capacity), process)
 
     def _durable(self) -> Durable:
-        """Of the checkpoint; without one the run begins anew, with fresh instances for the founders."""
+        """Return the content of the checkpoint; without one the run begins anew, with fresh instances for the founders."""
         if self.disk.durable is not None:
             return self.disk.durable
         genesis = self.around.genesis
@@ -266,7 +266,7 @@ class Machine:
             self.feed(Ticked(), process)
 
     def _try_for_a_seat(self, process: Process) -> None:
-        """A few attempts, where a seat costs computing."""
+        """Make a few attempts at a proof of work, if a seat costs one."""
         puzzle = process.agreement.puzzle()
         if puzzle is None:
             return
@@ -276,14 +276,15 @@ class Machine:
             process.agreement.show(ProofOfWork(round=puzzle.round, nonce=nonce))
 
     def waits_for_thaw(self, act: Callable[..., None], *arguments: object) -> bool:
-        """Whether the machine stands still; then `act` follows when it no longer does."""
+        """Return whether the machine stands still; then `act` is called when it no longer does."""
         if self.frozen_until <= self.around.queue.now:
             return False
         self.around.queue.at(self.frozen_until, act, *arguments)
         return True
 
     def _survives(self, effect: Effect, process: Process) -> bool:
-        """A machine may crash after any effect; the points at which something was persisted or revealed are likelier."""
+        """Return whether the machine survives an effect. It may crash after any, more likely after one that persists or reveals
+        state."""
         if isinstance(effect, Log) or not process.is_alive:
             return process.is_alive
         faults, queue = self.around.faults, self.around.queue
@@ -298,7 +299,7 @@ class Machine:
         return True
 
     def is_struck(self) -> bool:
-        """Whether an armed crash happens at this persistence point."""
+        """Return whether an armed crash happens at this persistence point."""
         if self.armed is None or self.around.queue.now >= self.around.faults.faults_end_at:
             return False
         self.armed -= 1
@@ -335,7 +336,7 @@ class Machine:
             case AssessContribution():
                 self.around.averaging.assess(self, process, effect)
             case ShowContribution():
-                pass  # `assess` looks at what the subject is
+                pass  # `assess` looks at the subject's machine itself
             case Stop():
                 self.around.note(self.peer, f"stops: {effect.reason}")
                 process.is_alive, process.stop, process.stopped_at = False, effect, self.around.queue.now
@@ -366,7 +367,7 @@ class Machine:
     def _send(self, peers: Sequence[PeerId], message: object) -> None:
         around = self.around
         others = [peer for peer in peers if peer != self.peer]
-        is_counted = isinstance(message, Message)  # docs/consensus.md measures what agreeing costs
+        is_counted = isinstance(message, Message)  # docs/consensus.md measures the cost of agreement only
         if self.liar is not None:
             for peer in others:
                 for delay, forged in self.liar.sends(self, peer, message):

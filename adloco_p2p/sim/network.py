@@ -1,7 +1,7 @@
-"""The network of a simulated world: it loses, doubles, delays and reorders messages, and cuts ways between peers.
+"""The network of a simulated world: it loses, duplicates, delays and reorders messages, and cuts links between peers.
 
-A message arrives after its delay and the time that its bytes take on the sender's uplink. `is_open` answers for streams
-(averages, fetched states) what a message finds out by getting lost.
+A message arrives after its delay and the time that its bytes take on the sender's uplink. Messages on a cut link get lost;
+streams (averages, fetched states) ask `is_open` first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,17 +14,17 @@ from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.faults import Faults
 
 LARGE_KINDS = (Entries, Supply, Proposal)
-"""Messages whose bytes are always counted: they grow with the swarm."""
+"""The messages whose bytes are always counted, because they grow with the swarm."""
 CALM_DELAY_SECONDS = 0.3
 """The longest delay once the faults have ended."""
 
 
 class OversizedMessage(AssertionError):
-    """A peer sends more bytes than any peer accepts."""
+    """A message of more bytes than any peer accepts."""
 
 
 class Network:
-    """`send` hands a message over once per copy that arrives; `deliver(receiver, sender, message)` takes it there."""
+    """The network of one world. `send` calls `deliver(receiver, sender, message)` once for each copy that arrives."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Network:
     ) -> None:
         self.messages: dict[PeerId, int] = {}
         self.bytes: dict[PeerId, int] = {}
-        """Sent by each peer; the bytes of all messages only where they are measured."""
+        """The bytes that each peer sent, of large messages only unless all are measured."""
         self._queue = queue
         self._random = random
         self._faults = faults
@@ -51,7 +51,7 @@ class Network:
         return self._queue.now >= self._faults.faults_end_at
 
     def add(self, peer: PeerId, others: Sequence[PeerId]) -> None:
-        """A new machine: on which side of a partition it is, and which of its links carry nothing."""
+        """Add a machine: give it a side of the partition, and draw its links that carry nothing."""
         self._sides[peer] = len(self._sides) % 2
         for other in others:
             for link in ((peer, other), (other, peer)):
@@ -59,11 +59,11 @@ class Network:
                     self._cut_links[link] = None
 
     def place(self, sides: Mapping[PeerId, int]) -> None:
-        """Other sides of the partition than those that machines got in turn."""
+        """Set the sides of machines in the partition, instead of those that they got in turn."""
         self._sides.update(sides)
 
     def cut(self, sender: PeerId, receiver: PeerId) -> None:
-        """The way from one to the other carries nothing until the faults end."""
+        """Cut the link from one peer to the other until the faults end."""
         self._cut_links[sender, receiver] = None
 
     def is_open(self, sender: PeerId, receiver: PeerId) -> bool:
@@ -75,7 +75,7 @@ class Network:
         return not is_apart and (sender, receiver) not in self._cut_links
 
     def are_connected(self, one: PeerId, other: PeerId) -> bool:
-        """A stream needs both directions."""
+        """Return whether both directions are open, as a stream needs them."""
         return self.is_open(one, other) and self.is_open(other, one)
 
     def delay_seconds(self) -> float:
@@ -83,7 +83,7 @@ class Network:
         return self._random.uniform(shortest, min(longest, CALM_DELAY_SECONDS) if self.are_faults_over else longest)
 
     def send(self, sender: PeerId, receivers: Sequence[PeerId], message: object, *, is_counted: bool = True) -> None:
-        """Raises OversizedMessage. `is_counted`: it enters `messages` and `bytes`."""
+        """Send a message, counted in `messages` and `bytes` if `is_counted`. Raises OversizedMessage."""
         seconds = 0.0
         if is_counted:
             self.messages[sender] = self.messages.get(sender, 0) + len(receivers)
@@ -105,7 +105,7 @@ class Network:
 
 
 def _size(message: object) -> int:
-    """In canonical bytes. An entry of the ledger is sent many times and measured once."""
+    """Return the canonical bytes of a message. A ledger entry is sent many times and measured once."""
     if not isinstance(message, Entries):
         return canonical.size(message)
     commas = max(0, len(message.entries) - 1)

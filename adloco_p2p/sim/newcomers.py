@@ -1,11 +1,10 @@
-"""The promise to newcomers: one that stays gets a seat and a state, and its work counts. Read from the ledger of the run's end.
+"""The promise to newcomers: one that stays gets a seat and a state, and its work counts. It is checked on the final ledger.
 
-Judged is a newcomer of an open run from when it is steady: it runs, follows no command and stands still no more, and the
-faults of the world are over. Its seat is due within `SEAT_PLANS` plans. A state is due, in its first life, within `STATE_PLANS`
-plans that give it an instance, but for those that came while the bytes of one state were on their way. Its work is due within
-`WORK_PLANS` plans from when it has its seat and a state, but for plans that give it none by right: to a keeper, and to a
-member that waits on the bench. Nothing is promised where seats cost invitations, or where an adversary may ask for as many as
-it likes.
+A newcomer of an open run is judged from when it is steady: it runs, has no command to follow and no longer stands still, and
+the faults of the world are over. Its seat is due within `SEAT_PLANS` plans. A state is due, for its first process, within
+`STATE_PLANS` plans that give it an instance, not counting those during one transfer of a state. Its work is due within
+`WORK_PLANS` plans from when it has its seat and a state, not counting plans that rightly give it none, as a keeper or on the
+bench. Nothing is promised if seats cost invitations, or if an adversary may ask for any number of seats.
 """
 
 from collections.abc import Sequence
@@ -22,19 +21,19 @@ WORK_PLANS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newcomer:
-    """The world's record of one. World times, seconds."""
+    """The world's record of one newcomer. Instants are world time, in seconds."""
 
     peer: PeerId
     steady_since: float
     state_since: float | None
-    """It got a state from others."""
+    """When it first got a state from others."""
     fetch_seconds: float | None
-    """The longest that one of its fetches was to take; None where it may have a state of an earlier life."""
+    """The longest expected duration of its fetches; None if it may have a state from before a restart."""
 
 
 def broken(newcomer: Newcomer, plans: Sequence[tuple[float, LedgerEntry]]) -> str:
-    """The promise to a newcomer that was not kept; empty where there is none. `plans`: of the run, and when the first peer had
-    each. World time, seconds."""
+    """Return the broken promise to a newcomer; empty if there is none. `plans` are the entries of the run, each with the world
+    time, in seconds, at which the first peer had it."""
     peer, state_since = newcomer.peer, newcomer.state_since
     since = [(at, entry) for at, entry in plans if at >= newcomer.steady_since]
     seated = [(at, entry) for at, entry in since if peer in roster_of(entry.plan)]

@@ -1,4 +1,4 @@
-"""The effect of signers' statements on a run, written a second time for the checkers: from the text of `docs/consensus.md`."""
+"""The effect of signers' statements on a run, implemented a second time for the checkers, from `docs/consensus.md`."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from adloco_p2p.core.model.scalars import PeerId
 
 
 def signers_and_course(parent: RoundPlan, value: Value) -> tuple[tuple[PeerId, ...], Course]:
-    """Of the plan that the value stands for. Raises ValueError where the value is not allowed after the parent."""
+    """Return the signers and the course of the value's plan. Raises ValueError if the value is not allowed after the parent."""
     signers, course, now = set(parent.signers), parent.course, value.round
     changes = list(course.changes)
     for statement in value.statements:

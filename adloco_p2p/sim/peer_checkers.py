@@ -1,11 +1,11 @@
-"""Invariants of whole peers after every event, beside the promises about the agreement (`checkers.py`).
+"""Invariants of whole peers after every event, beside those of the agreement (`checkers.py`).
 
 1. `handle` never raises (checked by the machine that calls it).
-2. A host applies only what a majority of the planned contributors voted for, and all hosts the same, unless a contributor
-   lies. A host casts one vote on the average of a round in all its lives, and writes it down before it sends it.
-3. An instance is averaged, applied, saved and copied only where it is (checked by the machine).
+2. A host applies only an average for which a majority of the planned contributors voted, and all hosts the same, unless a
+   contributor lies. A host casts one vote on the average of a round, over all restarts, and persists it before it sends it.
+3. An instance is averaged, applied, saved and copied only on a machine that has it (checked by the machine).
 4. No table of a peer grows beyond its bound, and the ledger verifies (checked at the end).
-5. After the last fault all that live end the run with one state (checked by the world).
+5. After the last fault all living peers end the run with one state (checked by the world).
 
 Only honest machines are judged.
 """
@@ -27,34 +27,34 @@ from adloco_p2p.core.model.telemetry import FastForwarded, Log, Resumed
 from adloco_p2p.sim.checkers import Checkers, Violation
 
 MAX_TABLE = 2 * MAX_KNOWN
-"""No collection of a peer holds more: what is kept of each former member, and of each that asks to join."""
+"""The most items in any collection of a peer: one for each former member, and one for each peer that asks to join."""
 MAX_DEPTH = 12
 
 
 class PeerCheckers:
-    """The world calls one method per thing that happens; those of `agreement` for what concerns it alone."""
+    """The checks of whole peers. The world calls a method for each event, or one of `agreement` for events of that alone."""
 
     def __init__(self, genesis: RoundPlan, agreement: Checkers, *, liars: Collection[PeerId] = ()) -> None:
-        """`liars`: members that depart from the protocol; a mutable collection may grow."""
+        """`liars` are members that depart from the protocol; the collection may grow."""
         self.agreement = agreement
         self._liars = liars
         self._genesis = genesis
         self._heads: dict[PeerId, dict[int, Digest]] = {}
-        """Peer -> round -> digest of the plan that it follows."""
+        """The digests of the plans that each peer follows, by peer and round."""
         self._plans: dict[Digest, RoundPlan] = {canonical.digest_once(genesis): genesis}
         self._applied: dict[tuple[Digest, InstanceId], dict[PeerId, Digest]] = {}
-        """Plan and instance -> the average that each host applied."""
+        """The average that each host applied, by plan and instance."""
         self._votes: dict[tuple[int, InstanceId, Digest], dict[PeerId, float]] = {}
-        """Round, instance and average -> the peers that voted for it, and when each did so first."""
+        """When each peer first voted for an average, by round, instance and average."""
         self._cast: dict[tuple[PeerId, Digest, InstanceId], Choice] = {}
-        """Peer, plan and instance -> its vote, as written down."""
+        """The persisted votes, by peer, plan and instance."""
         self._on_disk: dict[tuple[PeerId, int, InstanceId, Choice], None] = {}
-        """The same by what a message shows."""
+        """The persisted votes, by the fields that a message shows."""
         self.num_void = 0
-        """Rounds of an instance that ended at some host without an outer step."""
+        """The number of times that a round of an instance ended on some host without an outer step."""
         self._began_at: dict[Digest, float] = {canonical.digest_once(genesis): 0.0}
         self._disturbed_at: dict[PeerId, float] = {}
-        """When each peer was last restarted, or left its rounds behind."""
+        """When each peer last restarted, or gave up its rounds."""
         self._now = 0.0
 
     # --- passed on, with what else it means --------------------------------------------------------------------------
@@ -112,13 +112,13 @@ class PeerCheckers:
         self._heads[peer].update((entry.plan.round, entry.value.plan) for entry in switched.won)
 
     def in_time(self, entries: Sequence[LedgerEntry]) -> list[tuple[float, LedgerEntry]]:
-        """The entries, and when the first peer had each."""
+        """Return the entries, each with the time at which the first peer had it."""
         return [(self._began_at[entry.value.plan], entry) for entry in entries]
 
     # --- states ------------------------------------------------------------------------------------------------------
 
     def at(self, now: float) -> None:
-        """World time, before each event."""
+        """Note the world time, before each event."""
         self._now = now
 
     def logged(self, peer: PeerId, log: Log) -> None:
@@ -126,7 +126,7 @@ class PeerCheckers:
             self._disturb(peer)
 
     def applied(self, peer: PeerId, instance: InstanceId, round: int, average: Digest) -> None:
-        """A host does the outer step of a round with this average."""
+        """Check an outer step that a host takes with this average."""
         plan = self._heads[peer].get(round)
         if plan is None or peer in self._liars:
             return
@@ -135,7 +135,7 @@ class PeerCheckers:
         votes = self._votes.get((round, instance, average), {})
         voters = {*votes, peer, *self._liars} & set(contributors)
         if self._disturbed_at.get(peer, -1e9) >= min(self._began_at[plan], votes.get(peer, math.inf)):
-            return  # a job may outlive the plan it was for, and the vote that it follows from
+            return  # a job may outlive the plan for which it was made, and the vote from which it follows
         if 2 * len(voters) <= len(contributors):
             raise Violation(f"{peer} applies an average of instance {instance} in round {round} without a majority: {voters}")
         applied = self._applied.setdefault((plan, instance), {})
@@ -146,7 +146,7 @@ class PeerCheckers:
             raise Violation(f"hosts of instance {instance} apply different averages in round {round}: {made}")
 
     def carried_over(self, peer: PeerId) -> None:
-        """A round is void for a host."""
+        """Count a round that is void for a host."""
         self.num_void += peer not in self._liars
 
     def _disturb(self, peer: PeerId) -> None:
@@ -154,7 +154,7 @@ class PeerCheckers:
 
 
 def check_ledger(genesis: RoundPlan, entries: list[LedgerEntry], decide: Decide, verify: Verify) -> None:
-    """Raises Violation where some decision or signature does not hold."""
+    """Verify every decision and signature of a ledger. Raises Violation."""
     newest = max([genesis.protocol, *(entry.plan.protocol for entry in entries)])
     problems = verify_ledger(genesis, entries, decide, verify, newest=newest)
     if problems:
@@ -162,7 +162,7 @@ def check_ledger(genesis: RoundPlan, entries: list[LedgerEntry], decide: Decide,
 
 
 def check_tables(owner: PeerId, root: object) -> None:
-    """No collection that this object holds, directly or through its parts, has more than MAX_TABLE items."""
+    """Check that no collection in this object or its parts has more than MAX_TABLE items. Raises Violation."""
     seen: dict[int, None] = {}
     pending: list[tuple[str, object, int]] = [("peer", root, 0)]
     while pending:

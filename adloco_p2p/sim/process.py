@@ -1,4 +1,4 @@
-"""One life of a simulated machine: everything that a crash ends."""
+"""One process of a simulated machine: everything that a crash ends."""
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.model.averages import results_kept
@@ -9,11 +9,11 @@ from adloco_p2p.sim.averaging import AverageBuffers
 from adloco_p2p.sim.device import Device
 
 STATES_OFFERED = 2
-"""Boundaries of an instance whose states are served."""
+"""The number of boundaries of an instance whose states are served."""
 
 
 class Process:
-    """A peer, its agreement and its device, with what they hold in memory and serve to others."""
+    """A peer, its agreement and its device, with the data that they hold in memory and serve to others."""
 
     def __init__(self, me: PeerId, peer: Peer, agreement: GossipAgreement, device: Device, buffers: AverageBuffers) -> None:
         self.me = me
@@ -22,26 +22,26 @@ class Process:
         self.device = device
         self.buffers = buffers
         self.is_alive = True
-        """It has neither crashed nor stopped."""
+        """Whether the process has neither crashed nor stopped."""
         self.has_crashed = False
         self.stop: Stop | None = None
         self.stopped_at = 0.0
         self.contributions: dict[tuple[InstanceId, int], object] = {}
         self.trained: dict[tuple[InstanceId, int], int] = {}
-        """Samples of the inner steps of a round, where this process can show the contribution that they led to."""
+        """The samples of the inner steps of each round whose contribution this process can show."""
         self.carried: set[tuple[InstanceId, int]] = set()
-        """Rounds whose inner steps are part of the next contribution."""
+        """The rounds whose inner steps are part of the next contribution."""
         self.averagings: dict[tuple[InstanceId, int, int], object] = {}
-        """Attempts and repairs under way."""
+        """The attempts and repairs under way."""
         self.decisions: set[Digest] = set()
-        """Of attempts that this process can complete."""
+        """The decisions of attempts that this process can complete."""
         self.served_averages: dict[tuple[InstanceId, int], dict[Digest, object]] = {}
         self.offers: dict[InstanceId, dict[int, tuple[Digest, object]]] = {}
         self.device_free_at = 0.0
         self.tick_at: float | None = None
 
     def shown_samples(self, instance: InstanceId, number: int) -> float:
-        """Of its contribution to the average of the round, the mean of the rounds that it spans; 0: there is none to show."""
+        """Return the samples of the contribution to this round's average, per round that it spans; 0 if none can be shown."""
         first = number
         while (instance, first - 1) in self.carried:
             first -= 1
@@ -54,22 +54,22 @@ class Process:
             del self.served_averages[key]
 
     def offer(self, instance: InstanceId, boundary: int) -> Digest:
-        """Serve the instance's state as it is now, as that of the boundary."""
+        """Serve the instance's present state as that of the boundary."""
         offers, digest = self.offers.setdefault(instance, {}), self.device.digests(instance)[1]
         for other in [other for other, (root, _) in offers.items() if other == boundary or root == digest]:
-            del offers[other]  # after a void round the state is the same
+            del offers[other]  # a void round does not change the state
         offers[boundary] = (digest, self.device.state(instance))
         for older in list(offers)[:-STATES_OFFERED]:
             del offers[older]
         return digest
 
     def keep_newest(self, instance: InstanceId) -> None:
-        """An average begins: serve no state but the newest."""
+        """Serve only the newest state, because an average begins."""
         offers = self.offers.get(instance, {})
         for older in list(offers)[:-1]:
             del offers[older]
 
     def forget(self, instance: InstanceId) -> None:
-        """The instance is here no longer. Its offered state is served on: hosts that are a little behind may need it."""
+        """Drop an instance. Its offered state is still served, because hosts that are a little behind may need it."""
         self.contributions = {key: held for key, held in self.contributions.items() if key[0] != instance}
         self.buffers.forget(instance)

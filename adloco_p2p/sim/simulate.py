@@ -1,4 +1,4 @@
-"""Runs of simulated swarms from seeds: what `adloco-peer simulate` and the tests call. Results are plain data."""
+"""Runs of simulated swarms from seeds, for `adloco-peer simulate` and the tests. Results are plain data."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,31 +14,31 @@ from adloco_p2p.sim.identities import short
 from adloco_p2p.sim.world import Parts, World
 
 TRACE_LINES = 400
-"""Last lines of the trace of a failing run that are shown."""
+"""The number of last lines of a failing run's trace that are shown."""
 BAR_WIDTH = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """One plan: seconds from the last report that it could use until peers had it. Negative cannot be."""
+    """The spread of one plan: seconds from the last report that it could use until peers had it."""
 
     round: int
     first_seconds: float
     median_seconds: float
     last_seconds: float
-    """Peers that were cut off or restarted receive it later."""
+    """The time until the last peer had it; peers that were cut off or restarted receive it later."""
     peers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One seed."""
+    """The result of one seed."""
 
     seed: int
     peers: int
-    """At the start."""
+    """The number of peers at the start."""
     violation: str | None
-    """The violation; none: every invariant held and the run came to its end."""
+    """The violation; None if every invariant held and the run came to its end."""
     rounds: tuple[RoundResult, ...]
     virtual_seconds: float
     events: int
@@ -48,7 +48,7 @@ class Result:
     bytes_per_peer: float
     reorgs: int
     trace: tuple[str, ...] = ()
-    """The last lines of the trace, for a run that failed."""
+    """The last lines of the trace of a failed run."""
     command: str = ""
     """The command line that repeats a seed of the everyday worlds."""
 
@@ -65,8 +65,9 @@ def simulate(
     round_seconds: float = 10.0,
     timing: Timing | None = None,
 ) -> Iterator[Result]:
-    """One result per seed, as it is ready. `churn`: joiners, and as many leavers, per peer and minute. The partition cuts the
-    swarm in two halves after one round. Loss and churn end when the run would end without them; then it must finish."""
+    """Yield one result per seed, as soon as it is ready. `churn` is the number of joiners, and of leavers, per peer and minute.
+    The partition cuts the swarm in two halves after one round. Loss and churn end when the run would end without them; then it
+    must finish."""
     faults = Faults(
         loss=loss,
         churn=churn,
@@ -80,13 +81,14 @@ def simulate(
 
 
 def everyday_seed(seed: int, *, parts: Parts | None = None) -> Result:
-    """See `everyday_world`."""
+    """Play the everyday world of a seed; see `everyday_world`."""
     world = everyday_world(seed, parts=parts)
     return replace(play(seed, world), command=f"adloco-peer simulate --everyday --seeds {seed}")
 
 
 def everyday_world(seed: int, *, parts: Parts | None = None) -> Callable[..., World]:
-    """A small swarm of whole peers with the everyday faults of this seed: at least five peers and eight rounds."""
+    """Return the maker of a small swarm of whole peers with the everyday faults of this seed: at least five peers and eight
+    rounds."""
     random = Random(f"everyday {seed}")
     peers, rounds = random.randint(5, 6), random.randint(8, 9)
     rules = everyday_rules(random, rounds)
@@ -96,7 +98,7 @@ def everyday_world(seed: int, *, parts: Parts | None = None) -> Callable[..., Wo
 
 
 def everyday_rules(random: Random, rounds: int) -> Rules:
-    """One instance, whose updates are delayed, or two or three, some of which merge."""
+    """Return the rules of a run with one instance, whose updates are delayed, or with two or three, some of which merge."""
     count = random.choice((1, 2, 2, 3))
     work = WorkRules(rounds=rounds, inner_steps=4)
     return Rules(
@@ -121,7 +123,7 @@ def run_seed(
     measures_bytes: bool = True,
     parts: Parts | None = None,
 ) -> Result:
-    """Whole peers with these faults."""
+    """Play one seed of whole peers with these faults."""
 
     world = partial(
         World,
@@ -138,7 +140,7 @@ def run_seed(
 
 
 def play(seed: int, world: Callable[..., World]) -> Result:
-    """Play one seed; a failing one is played again, with `is_traced`, to show its course."""
+    """Play one seed; a failing one is played again with `is_traced`, to show its course."""
     played = world(is_traced=False)
     violation = _play(played)
     if violation is None:
@@ -191,7 +193,7 @@ def _round_result(round: int, times: Sequence[float], world: World) -> RoundResu
 
 
 def summary(results: Sequence[Result]) -> str:
-    """For a terminal: a line per swarm size, the rounds where there is one size, and the trace of the first run that failed."""
+    """Return a text for a terminal: a line per swarm size, the rounds of a single size, the trace of the first failed run."""
     failed = [result for result in results if result.violation is not None]
     lines = [f"{len(results) - len(failed)} of {len(results)} runs kept every promise"]
     sizes = sorted({result.peers for result in results})
@@ -225,7 +227,7 @@ def _size_line(peers: int, results: Sequence[Result]) -> str:
 
 
 def _round_lines(items: Sequence[RoundResult]) -> list[str]:
-    """One line per round, with a bar from the first peer that had the plan to the last."""
+    """Return one line per round, with a bar from the first peer that had the plan to the last."""
     if not items:
         return []
     lines = ["", f"{'round':>6}{'peers':>8}{'half':>8}{'all':>8}   first peer to last (medians over seeds)"]

@@ -1,4 +1,4 @@
-"""States of others, as one life of a simulated machine fetches them: from the first donor that lives."""
+"""The fetches of others' states by one process of a simulated machine, from the first living donor."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
 Offer = tuple[Process, object]
 REFUSAL_SECONDS = 0.5
-"""A fetch without a donor fails after so long."""
+"""The time after which a fetch without a donor fails."""
 
 
 class StateFetches:
-    """Ends come back as events of the process. A fetch that another one of the instance follows ends unheard."""
+    """The fetches of one process, whose ends come back as its events, except that of a fetch which a newer one of the instance
+    replaced."""
 
     def __init__(self, machine: "Machine", process: Process) -> None:
         self._machine = machine
@@ -37,7 +38,7 @@ class StateFetches:
         self._newest.pop(instance, None)
 
     def _end(self, effect: FetchState, begun: Sequence[Offer]) -> None:
-        """`begun`: the donors that served the state when the fetch began. They keep it for as long as that lasts."""
+        """End a fetch. `begun` are the donors that served the state when it began, which keep the state until its end."""
         process, queue = self._process, self._around.queue
         if self._newest.get(effect.instance) is not effect or not process.is_alive:
             return
@@ -46,7 +47,7 @@ class StateFetches:
         offers = (*(offer for offer in begun if self._is_reached(offer[0])), *self._offers(effect))
         if offers:
             served = StateServed(instance=effect.instance, round=effect.round, peer=self._machine.peer)
-            for donor in dict.fromkeys(donor for donor, _ in offers):  # each learns that the state is here, whoever sent it
+            for donor in dict.fromkeys(donor for donor, _ in offers):  # every donor learns that the state is here
                 queue.after(0.0, self._around.machines[donor.me].feed, served, donor)
             queue.at(max(process.device_free_at, queue.now), self._adopt, effect, offers[0][1])
             return
@@ -54,7 +55,7 @@ class StateFetches:
         queue.after(REFUSAL_SECONDS, self._machine.feed, failed, process)
 
     def _offers(self, effect: FetchState) -> Iterator[Offer]:
-        """The donors that serve the state and can be reached now, in order, with the state."""
+        """Yield the donors that serve the state and can be reached now, in order, each with the state."""
         for peer in effect.from_peers:
             donor = self._around.machines.get(peer)
             if donor is not None and donor.process is not None and self._is_reached(donor.process):
@@ -67,7 +68,7 @@ class StateFetches:
         return is_here and self._around.network.are_connected(self._machine.peer, donor.me)
 
     def _adopt(self, effect: FetchState, state: object) -> None:
-        """On the device, in order."""
+        """Load the state on the device when its turn comes."""
         if self._process.has_crashed:
             return
         self._process.device.adopt(effect.instance, state)

@@ -1,4 +1,4 @@
-"""The parts that all machines of a simulated world share, and the factories of machines."""
+"""The parts that all machines of a simulated world share, and the factories that machines use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
 
 class MakeAgreement(Protocol):
-    """How a process agrees; tests put faults in here."""
+    """A factory of agreements, in which tests plant faults."""
 
     def __call__(self, me: PeerId, **arguments: object) -> GossipAgreement: ...
 
 
 class MakePeer(Protocol):
+    """A factory of peers."""
+
     def __call__(self, *, me: PeerId, cadence: Cadence, agreement: Agreement) -> Peer: ...
 
 

@@ -1,4 +1,4 @@
-"""The claims of simulated machines: their capacity, votes, and a liar's branch of a history that never was."""
+"""The claims of simulated machines: their capacity, certificates, and a liar's branch of an invented history."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,12 +17,12 @@ from adloco_p2p.sim.votes import votes_in
 
 DIGEST = Digest("5" * 64)
 TASK_SECONDS = 3.0
-"""A scoring of tasks takes longer than a round."""
+"""The duration of a scoring of tasks, longer than a round."""
 CAPACITY = Capacity(samples_per_second=10.0, micro_batch_limit=8, max_instances=4)
 
 
 def invented(plan: RoundPlan, plan_digest: Digest, random: Random) -> BranchState:
-    """The end of a history that never was."""
+    """Return a branch state of an invented history."""
     branch = Digest(hashlib.sha256(random.randbytes(8)).hexdigest())
     instance = random.choice(plan.instances).instance
     forks = ((plan_digest, plan.round), (plan.parent, plan.round - 1), (branch, 3))
@@ -33,8 +33,8 @@ def invented(plan: RoundPlan, plan_digest: Digest, random: Random) -> BranchStat
 
 
 def lone_proof(peer: PeerId, roster: Sequence[PeerId], branch_state: BranchState) -> BranchProof:
-    """A certificate as a member cut off from all others has one: by its own vote, the others absent. It does not show whether
-    the peer was cut off. `roster`: of the fork."""
+    """Return a certificate like that of a member cut off from all others: its own vote, with the others absent. It does not
+    show whether the peer was cut off. `roster` is that of the fork."""
     ballot, absent = Ballot(attempt=0, peer=peer), tuple(other for other in roster if other != peer)
     about = (branch_state.fork, branch_state.branch)
     return BranchProof(branch=branch_state.branch, certificate=certificate_of([peer], about, ballot=ballot, absent=absent))
@@ -49,7 +49,7 @@ def certificate_of(
     abstaining: Collection[PeerId] = (),
     sign: Callable[[PeerId, bytes], str] = sign,
 ) -> Certificate:
-    """Of their signed votes. `about`: parent, value."""
+    """Return the certificate of the voters' signed votes. `about` is the parent and the value."""
     unsigned = tuple(CastVote(peer=peer, abstains=peer in abstaining, signature="") for peer in voters)
     certificate = Certificate(ballot=ballot, absent=absent, votes=unsigned)
     signed = (replace(vote, signature=sign(vote.peer, vote.payload)) for vote in votes_in(certificate, about))
@@ -58,7 +58,7 @@ def certificate_of(
 
 
 def task_claim(saved: Durable | None) -> TaskClaim | None:
-    """The scores of the saved model; none where nothing is saved yet."""
+    """Return made-up scores of the saved model; None if nothing is saved yet."""
     if saved is None:
         return None
     score = TaskScore(name="made_up", digest=DIGEST, num_documents=4, metrics=(Metric(name="acc", value=0.5),))

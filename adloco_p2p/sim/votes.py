@@ -1,4 +1,4 @@
-"""Which votes count, written a second time for the checkers."""
+"""The rules on which votes count, implemented a second time for the checkers."""
 
 from collections.abc import Collection
 
@@ -9,8 +9,8 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
 def deciding(plan: RoundPlan) -> list[PeerId]:
-    """The electors of the successor: founders and those that owe no report of their probation, if they reported one of the last
-    four rounds. Of keepers none, unless there is nobody else."""
+    """Return the electors of the successor: founders and members past their probation, if they reported one of the last four
+    rounds. Keepers are electors only if there is nobody else."""
     seats = [seat for seat in plan.roster if not seat.capacity.is_keeper] or plan.roster
     last_round = {
         roster_entry.peer: roster_entry.joined_round - 1 if roster_entry.last_report is None else roster_entry.last_report
@@ -27,14 +27,14 @@ def deciding(plan: RoundPlan) -> list[PeerId]:
 
 
 def counted_of(parent: RoundPlan, certificate: Certificate) -> list[PeerId]:
-    """The members that decide on the successor of the parent, without those that the certificate calls absent; where none is
-    left of them, the other members."""
+    """Return the members that decide on the successor of the parent, without those that the certificate calls absent; if none
+    of them is left, the other members."""
     members = [roster_entry.peer for roster_entry in parent.roster if roster_entry.peer not in certificate.absent]
     return [peer for peer in deciding(parent) if peer in members] or members
 
 
 def votes_in(certificate: Certificate, about: tuple[Digest, Digest]) -> list[Vote]:
-    """As their voters signed them. `about`: parent, value."""
+    """Return the votes as their voters signed them. `about` is the parent and the value."""
     parent, value = about
     return [
         Vote(
@@ -53,7 +53,8 @@ def votes_in(certificate: Certificate, about: tuple[Digest, Digest]) -> list[Vot
 def votes_of(
     certificate: Certificate, *, about: tuple[Digest, Digest], counted: Collection[PeerId], verify: Verify
 ) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
-    """The peers among `counted` that voted for the value, and those that abstained. `about`: parent, value."""
+    """Return the peers among `counted` that voted for the value, and those that abstained. `about` is the parent and the
+    value."""
     voters = frozenset(counted)
     votes: set[PeerId] = set()
     abstained: set[PeerId] = set()

@@ -1,4 +1,4 @@
-"""An agreement whose outcomes are marked, so that the world sees in which place among the effects they took hold."""
+"""An agreement whose outcomes are marked, so that the world sees their places among the effects."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from adloco_p2p.core.model.telemetry import Log
 
 @dataclass(frozen=True, slots=True)
 class Agreed(Log):
-    """Marks, among the effects of a peer, what the agreement handed it."""
+    """The mark of an agreement's outcome among the effects of a peer."""
 
     outcome: Decided | Reorg
 
 
 class WatchedAgreement:
-    """Of the port (`core/peer/agreement_port.py`) what has outcomes; the rest is that of the agreement of production."""
+    """The port `core/peer/agreement_port.py` around the agreement of production, with marked outcomes."""
 
     def __init__(
         self, agreement: GossipAgreement, on_submit: Callable[[Report], Report], on_repeat: Callable[[Report], None]
     ) -> None:
-        """`on_repeat`: of reports that the checkpoint holds, which are submitted again."""
+        """`on_submit` may alter a report; `on_repeat` gets the reports of the checkpoint, which are submitted again."""
         self.inner = agreement
         self._on_submit = on_submit
         self._on_repeat = on_repeat

@@ -1,8 +1,8 @@
 """A swarm in virtual time: whole peers that agree, average, fetch, save and crash, around one queue and one network.
 
 Every machine runs the `Peer` and the `GossipAgreement` of production with a journal, a checkpoint and a clock of its own; only
-the device is another one (`device.py`). One seed decides everything, so a failing run is a number. Checkers look at every
-effect as it takes place, and at the states of all at the end.
+the device is another one (`device.py`). One seed decides everything, so its number reproduces a failing run. Checkers examine
+every effect as it takes place, and the states of all machines at the end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,18 +48,17 @@ from adloco_p2p.sim.synthetic_reports import CAPACITY, invented, lone_proof
 
 MAX_EVENTS = 20_000_000
 START_SECONDS = 0.05
-"""Within so long, or the longest delay of a message, all machines start."""
+"""The time, or the longest delay of a message if that is shorter, within which all machines start."""
 WAIT_LIMIT_SECONDS = HANDOVER_SECONDS + PENDING_SECONDS
-"""The longest wait of a peer, a handover or twice that for a state at the end of the run, and that of the others for it."""
+"""The longest wait of a peer, for a handover or for a state at the end of the run, plus that of the others for it."""
 LATE_SECONDS = 10.0
-"""A machine that came back this little before the others ended the run, or later, may have been left to end it without the
-model."""
+"""The time before the end of the run within which a machine that comes back may have to end it without the model."""
 LIE_CHANCE = 0.2
-"""A liar invents the end of a lost history in such a part of its reports."""
+"""The part of a liar's reports in which it invents a branch state."""
 
 
 def small_rules(peers: int, rounds: int) -> Rules:
-    """A short run with a fork."""
+    """Return the rules of a short run with a fork."""
     return Rules(
         work=WorkRules(rounds=rounds, inner_steps=4),
         instances=InstanceRules(count=2, fork_round=2),
@@ -69,7 +68,7 @@ def small_rules(peers: int, rounds: int) -> Rules:
 
 
 def rules_of_one(rounds: int, *, batch: int = 16, probation_rounds: int = AdmissionRules().probation_rounds) -> Rules:
-    """A run with one instance, open to everybody."""
+    """Return the rules of a run with one instance, open to everybody."""
     return Rules(
         work=WorkRules(rounds=rounds, inner_steps=4),
         instances=InstanceRules(count=1),
@@ -89,25 +88,25 @@ class Parts:
     buffers: Callable[[], AverageBuffers] = AverageBuffers
     adversary: Adversary | None = None
     liars: Mapping[int, Liar] = field(default_factory=dict)
-    """By the number of a founder."""
+    """The founders that lie, by number."""
     rates: Mapping[int, float] = field(default_factory=dict)
-    """Number of a founder -> bytes per second of its link for averages, where they are not those of all."""
+    """The bytes per second of founders' links for averages, by number, if they differ from those of the others."""
     links: Callable[[EventQueue], Links] | None = None
-    """Links of another kind."""
+    """Makes links of another kind."""
     rule: Decide | None = None
-    """Of the next plan; None: that of production."""
+    """The planning rule; None means that of production."""
     cadence: Cadence | None = None
-    """None: an evaluation and a checkpoint every second round."""
+    """The cadence; None means an evaluation every second round, and the two periods below."""
     keepers: frozenset[int] = frozenset()
-    """Numbers of founders that train nothing."""
+    """The numbers of the founders that are keepers."""
     checkpoint_period: int = 2
-    """Rounds from one checkpoint of a machine to the next."""
+    """The number of rounds from one checkpoint of a machine to the next."""
     task_period: int = 0
-    """Rounds from one scoring of tasks to the next, which all can do; 0: none."""
+    """The number of rounds from one scoring of tasks, which all can do, to the next; 0 means none."""
 
 
 class World:
-    """`run()` plays until the run of the world is over, or raises Violation."""
+    """A simulated swarm. `run()` plays until its run is over, or raises Violation."""
 
     def __init__(
         self,
@@ -132,16 +131,16 @@ class World:
         self.parts = parts or Parts()
         self.trace: list[str] | None = [] if is_traced else None
         self.reported: dict[int, list[float]] = {}
-        """Round -> when its reports were submitted."""
+        """When the reports of each round were submitted."""
         self.decided: dict[int, list[float]] = {}
-        """Round of a plan -> when peers that it counts had it."""
+        """When the members of each plan had it, by round."""
         self.switched_at: list[float] = []
-        """When a peer changed to another history."""
+        """When peers changed to another history."""
         self.machines: dict[PeerId, Machine] = {}
         self.may_lose_model = False
-        """Liars may bring it about that honest peers end with the error that they do not have the model of the run."""
+        """Whether liars may make honest peers end with the error that they do not have the model of the run."""
         self.limit_seconds = WAIT_LIMIT_SECONDS
-        """After the faults end the swarm gets this long to finish its run."""
+        """The time after the end of the faults within which the swarm must finish its run."""
         self._round_seconds = round_seconds
         self.decide = CachedRule(self.parts.rule or production_rule(self.rules))
         names = [name_of(index) for index in range(peers)]
@@ -151,7 +150,7 @@ class World:
         offers = tuple((name, replace(self._capacity, is_keeper=name in self._keepers)) for name in names)
         self.genesis = genesis(RUN, offers, self.rules, signers=signers)
         self.liars = {names[index]: None for index in self.parts.liars}
-        """Members that depart from the protocol: nobody judges them."""
+        """The members that depart from the protocol, whose acts are not judged."""
         self.network = Network(
             self.queue, random=self.random, faults=faults, deliver=self._deliver, measures_bytes=measures_bytes
         )
@@ -234,17 +233,17 @@ class World:
 
     @property
     def traffic(self) -> list[tuple[int, int]]:
-        """Messages and bytes that each machine sent for the agreement."""
+        """The numbers of messages and bytes that each machine sent for the agreement."""
         sent, num_bytes = self.network.messages, self.network.bytes
         return [(sent.get(peer, 0), num_bytes.get(peer, 0)) for peer in self.machines]
 
     def ledger(self) -> list[LedgerEntry]:
-        """After `run`: what the hosts agreed on, after the genesis."""
+        """Return, after `run`, the agreed entries after the genesis."""
         process = next(machine.process for machine in self._honest() if machine.process is not None)
         return list(process.agreement.ledger.since(1))
 
     def run(self) -> None:
-        """Play until all that live have ended the run, and nothing can go wrong any more."""
+        """Play until all living peers have ended the run, then check the end. Raises Violation."""
         end = self.faults.faults_end_at + self.limit_seconds
         while self.queue and self.queue.now <= end:
             if self.queue.now >= self.faults.faults_end_at and self.is_over():
@@ -256,25 +255,25 @@ class World:
         self._check_end()
 
     def is_over(self) -> bool:
-        """No honest process runs, and none will start again."""
+        """Return whether no honest process runs, and none will start again."""
         return all(self._has_ended(machine) for machine in self.machines.values() if machine.is_honest)
 
     def _honest(self) -> list[Machine]:
         return [machine for machine in self.machines.values() if machine.is_honest]
 
     def _has_ended(self, machine: Machine) -> bool:
-        """It has stopped, or will never do."""
+        """Return whether the machine has stopped, or is gone for good."""
         is_stopping = machine.process is not None and machine.process.stop is not None
         return self._has_stopped(machine) if is_stopping else machine.is_gone
 
     def _has_stopped(self, machine: Machine) -> bool:
-        """And has written what it had to."""
+        """Return whether the machine has stopped and written all its data."""
         process = machine.process
         return process is not None and process.stop is not None and process.device_free_at < self.queue.now
 
     def _check_end(self) -> None:
-        """Liveness: who lives has ended the run, and those that were there have one plan and one state."""
-        if self.parts.adversary is not None:  # nobody else could fill a table
+        """Check liveness: living peers have ended the run, and those that were there in time have one plan and one state."""
+        if self.parts.adversary is not None:  # only an adversary could fill a table
             for machine in self._honest():
                 if machine.process is not None:
                     check_tables(machine.peer, machine.process.peer)
@@ -305,7 +304,7 @@ class World:
         self._check_newcomers(entries)
 
     def _check_newcomers(self, entries: Sequence[LedgerEntry]) -> None:
-        """`entries`: of the run. Those that ended with an error were there until then."""
+        """Check the promises to newcomers by the entries of the run. A peer that ended with an error was there until then."""
         if self.rules.admission.kind == "tickets" or self.parts.adversary is not None:
             return
         plans = self.checkers.in_time(entries)
@@ -324,19 +323,20 @@ class World:
                 raise Violation(problem)
 
     def _came_too_late(self, machine: Machine) -> bool:
-        """It never had a seat; and the run is over, or all that have one left for good: no newcomer goes on without them."""
+        """Return whether the machine never had a seat, and the run is over or all members are gone for good, without which no
+        newcomer goes on."""
         if machine.process is None:
             return False
         entries = list(machine.process.agreement.ledger.since(1))
         newest = entries[-1].plan if entries else self.genesis
         seated = {peer for plan in (self.genesis, *(entry.plan for entry in entries)) for peer in roster_of(plan)}
-        members = [self.machines.get(peer) for peer in roster_of(newest)]  # none of an adversary's names
+        members = [self.machines.get(peer) for peer in roster_of(newest)]  # an adversary's names have no machines
         is_deserted = all(member is not None and member.is_gone for member in members)
         return machine.peer not in seated and (newest.is_last or is_deserted)
 
     def _was_left_behind(self, machine: Machine, entries: Sequence[LedgerEntry], ended_at: float) -> bool:
-        """It was there in time, and the others ended the run without it. Not where a lot decided who gets a seat, since more
-        asked for one than there were."""
+        """Return whether the machine was there in time, and the others ended the run without it, although there were enough
+        seats for all that asked, so that no lot decided."""
         process = machine.process
         has_error = process is not None and process.stop is not None and process.stop.error is not None
         if machine.is_gone or machine.here_since >= ended_at - LATE_SECONDS or (self.may_lose_model and has_error):
@@ -347,8 +347,8 @@ class World:
         return machine.peer in roster_of(last) or not is_full
 
     def _is_model_gone(self) -> bool:
-        """All that ever reported a state are gone for good, or lost their seat after it and dropped it; and the last that went
-        vanished or left at once."""
+        """Return whether all machines that ever reported a state are gone for good, or dropped the state after the loss of
+        their seat, and the last one that went vanished or left at once."""
         had = [machine for machine in self._honest() if any(report.instances for report in machine.reported)]
         ends = [end for machine in had if (end := _end_of(machine)) is not None]
         left = [machine for machine in had if _end_of(machine) is None]
@@ -358,18 +358,18 @@ class World:
         return stop is None or stop.is_urgent
 
     def _lost_its_seat(self, machine: Machine) -> bool:
-        """After the last state that it reported: a plan did without it."""
+        """Return whether a plan left the machine out after the last state that it reported."""
         newest = max(report.round for report in machine.reported if report.instances)
         entries = machine.process.agreement.ledger.since(newest + 1) if machine.process is not None else ()
         return any(machine.peer not in roster_of(entry.plan) for entry in entries)
 
     def _may_end_without(self, stop: Stop) -> bool:
-        """The last one alive, after most electors died, does not call its model that of the run."""
+        """Return whether a stop without the run's model is allowed, as for the last peer alive after most electors died."""
         return stop.reason == ALONE or (self.may_lose_model and stop.error == NOT_THE_MODEL)
 
     def _may_end_apart(self, finished: Sequence[Machine], ended_at: float) -> bool:
-        """Whether the run was over before the sides of a partition had to come together again: every side went on by emergency
-        entries, and peers may refuse those of the others for eight leases (`core/agreement/emergency.py`)."""
+        """Return whether the run was over before the sides of a partition had to come together again: every side went on by
+        emergency entries, and peers may refuse those of the others for eight leases (`core/agreement/emergency.py`)."""
         if self.faults.partition_at is None:
             return False
         together_at = self.faults.partition_at + self.faults.partition_seconds
@@ -378,7 +378,7 @@ class World:
         return ended_at < together_at + STUCK_LEASES * lease and all(num_emergencies(self.genesis, known) for known in ledgers)
 
     def _check_one_state(self, finished: Sequence[Machine], ended_at: float) -> None:
-        """Of the run's end, on the disks of these machines: one history, and in any case one state per history."""
+        """Check that these machines saved one history at the run's end, or several if allowed, and one state per history."""
         lasts: dict[Digest, PeerId] = {}
         states: dict[tuple[Digest, InstanceId], dict[object, PeerId]] = {}
         for machine in finished:
@@ -445,7 +445,7 @@ class World:
     # --- lies --------------------------------------------------------------------------------------------------------
 
     def _lied(self, report: Report) -> Report:
-        """The device lies about its work; the report now and then about a history that never was."""
+        """Return the report of a liar, now and then with an invented branch state; its device invents the work."""
         if self.random.random() >= LIE_CHANCE:
             return report
         branch = invented(self.genesis, canonical.digest_once(self.genesis), self.random)
@@ -453,7 +453,7 @@ class World:
         return replace(report, branches=(*report.branches, branch), proof=proof)
 
     def _forge(self, liar: Machine, report: Report) -> None:
-        """A report in another's name, which nobody must accept."""
+        """Send a report in another peer's name, which no peer must accept."""
         assert liar.process is not None
         slot = liar.process.agreement.consensus.slot
         victim = self.random.choice(slot.roster)
@@ -514,7 +514,7 @@ class World:
         return [machine for machine in self.machines.values() if machine.is_responsive and machine.is_honest]
 
     def _arm(self) -> None:
-        """The next to die: at one of its next persistence points."""
+        """Draw a machine that dies at one of its next persistence points."""
         able = [machine for machine in self._able() if machine.armed is None]
         if able:
             self.random.choice(able).armed = self.random.randint(1, 6)
@@ -561,7 +561,7 @@ class World:
 
 
 def _end_of(machine: Machine) -> tuple[float, Stop | None] | None:
-    """When and how a machine that is gone for good ended; None: by a crash. Nothing where it runs or comes back."""
+    """Return when a machine that is gone for good ended, and by which stop (None: a crash); None if it is not gone."""
     process = machine.process
     if not machine.is_gone or (process is not None and process.stop is None):
         return None

@@ -1,7 +1,7 @@
-"""Averages of simulated machines as small vectors, so that what a reducer signed for one can be shown to be wrong.
+"""The averages of simulated machines as small vectors, so that evidence can show the wrong sum of a reducer.
 
-Every member reduces one slice of two values. The average that the machines hold (`sim/device.py`) is opaque; a reducer that
-hands out another one than follows from the contributions has a sum that follows from that other one.
+Every member reduces one slice of two values. The average that the machines hold (`sim/device.py`) is opaque; the wrong sum of a
+reducer is derived from the wrong average that it hands out.
 """
 
 import base64
@@ -19,21 +19,21 @@ from adloco_p2p.core.model.recheck_draw import drawn_parts, inspected_parts
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 RECHECK = 0.05
-"""Rate at which members make parts again; the default of runs."""
+"""The rate at which members make parts again, which is the default of runs."""
 PARTS_PER_MEMBER = 16
-"""That count for the draw; the simulation makes one of a member's parts in place of any."""
+"""The number of parts per member in the draw; in the simulation they all stand for its one part."""
 _FLOAT32, _SLICE = 1, struct.Struct("<2f")
 
 
 @dataclass(frozen=True, slots=True)
 class SmallAverage:
-    """Of one attempt: its key, and its members with their weights."""
+    """The small average of one attempt, from its key and the weights of its members."""
 
     key: Digest
     members: Mapping[PeerId, int]
 
     def drawn_by(self, checker: PeerId, inspected: Sequence[PeerId]) -> set[PeerId]:
-        """The reducers of whose parts the checker makes one or more again, of the `inspected` ones among them."""
+        """Return the reducers of which the checker makes parts again, by the draw or as some of the `inspected` ones."""
         names = [peer for peer in sorted(self.members) for _ in range(PARTS_PER_MEMBER)]
         others = [part for part, name in enumerate(names) if name != checker]
         secret = canonical.digest(["draw", self.key, checker]).encode("ascii")
@@ -42,12 +42,12 @@ class SmallAverage:
         return {names[part] for part in (*drawn, *inspected_parts(secret, shards))}
 
     def receipt_content(self, reducer: PeerId, wrong: Digest | None) -> Digest:
-        """Of a reducer that returned the sum, or what belongs to a wrong average."""
+        """Return the content of a reducer's receipt for the right sum, or for that of a `wrong` average."""
         inputs = inputs_digest(_FLOAT32, _FLOAT32, self._roots, self._coefficients)
         return receipt_content(inputs, leaf_hash(self._first(reducer), self._result(reducer, wrong)))
 
     def evidence(self, receipt: Pledge, wrong: Digest | None) -> WrongSum:
-        """The evidence that a checker can show about the reducer whose receipt this is."""
+        """Return the evidence that a checker can show about the reducer of this receipt."""
         reducer, place = receipt.peer, sorted(self.members).index(receipt.peer)
         return WrongSum(
             receipt=receipt,

@@ -1,1 +1,1 @@
-"""The disk: what must survive a crash. Write aside, sync, rename; append, sync, act. No pickle anywhere."""
+"""The data that must survive a crash: write aside, sync, rename; append, sync, act. No pickle anywhere."""

@@ -1,9 +1,9 @@
-"""Admission in a working directory: invitations that its owner made, its own ticket or proof, and statements on their way.
+"""The files of admission in a working directory: invitations that its owner made, its own ticket or proof, pending statements.
 
-address.txt        the link to the run without an invitation, as the node listened last
+address.txt        the link to the run without an invitation, by the last addresses of the node
 invitations.txt    secret: one token per line, of every invitation made here (`swarm/discovery/invitation.py`)
-ticket.json        the ticket that let this peer in; it is shown again when the peer comes back
-proof.json         the last proof of work of this peer, where a seat costs computing
+ticket.json        the ticket that let this peer in; the peer shows it again when it comes back
+proof.json         the last proof of work of this peer, if a seat costs one
 statements/        a signer's statements that no plan carries yet, one file each
 """
 
@@ -18,30 +18,30 @@ from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.storage.disk import keep_file, read_value, replace_file, reported, write_all
 
 MAX_BYTES = 1 << 16
-"""Of a ticket or a statement; both are less than two kilobytes."""
+"""The most bytes of a ticket or a statement; both are less than two kilobytes."""
 
 
 def read_address(workdir: Path) -> str:
-    """Empty where there is none. Raises StorageError."""
+    """Return the link in `address.txt`, empty if there is none. Raises StorageError."""
     path = workdir / "address.txt"
     with reported(path):
         return path.read_text("ascii").strip() if path.exists() else ""
 
 
 def keep_address(workdir: Path, link: str) -> None:
-    """Raises StorageError."""
+    """Write the link to `address.txt`. Raises StorageError."""
     keep_file(workdir / "address.txt", f"{link}\n".encode("ascii"))
 
 
 def read_invitations(workdir: Path) -> list[str]:
-    """Tokens, oldest first; without a last line that a crash or a full disk tore. Raises StorageError."""
+    """Return the tokens, oldest first, without a last line torn by a crash or a full disk. Raises StorageError."""
     path = workdir / "invitations.txt"
     with reported(path):
         return path.read_text("ascii").split("\n")[:-1] if path.exists() else []
 
 
 def keep_invitations(workdir: Path, tokens: list[str]) -> None:
-    """In place of a torn last line, whose link nobody has. Raises StorageError."""
+    """Append tokens, in place of a torn last line, whose link nobody has. Raises StorageError."""
     path = workdir / "invitations.txt"
     with reported(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b", buffering=0) as file:
         file.truncate(file.read().rfind(b"\n") + 1)
@@ -49,17 +49,18 @@ def keep_invitations(workdir: Path, tokens: list[str]) -> None:
 
 
 def read_ticket(workdir: Path) -> Ticket | None:
-    """Raises StorageError."""
+    """Return this peer's ticket, None if there is none. Raises StorageError."""
     return read_value(Ticket, workdir / "ticket.json", max_bytes=MAX_BYTES, remedy="remove it and join with a link")
 
 
 def keep_ticket(workdir: Path, ticket: Ticket) -> None:
-    """Raises StorageError."""
+    """Write this peer's ticket. Raises StorageError."""
     keep_file(workdir / "ticket.json", canonical.encode(ticket))
 
 
 def read_proof(workdir: Path) -> ProofOfWork | None:
-    """None also for a damaged one: another is computed. Raises StorageError."""
+    """Return this peer's last proof of work; None if there is none or it is damaged, so that a new one is made. Raises
+    StorageError."""
     path = workdir / "proof.json"
     with reported(path), suppress(RemoteProtocolError):
         return decode.decode(ProofOfWork, path.read_bytes(), max_bytes=MAX_BYTES) if path.exists() else None
@@ -67,12 +68,12 @@ def read_proof(workdir: Path) -> ProofOfWork | None:
 
 
 def keep_proof(workdir: Path, proof: ProofOfWork) -> None:
-    """Raises StorageError."""
+    """Write this peer's proof of work. Raises StorageError."""
     keep_file(workdir / "proof.json", canonical.encode(proof))
 
 
 def keep_statement(workdir: Path, statement: Statement) -> None:
-    """To be passed on by the node that runs here, or runs here next. Raises StorageError."""
+    """Write a statement, which the present or the next node in this directory passes on. Raises StorageError."""
     folder = workdir / "statements"
     with reported(folder):
         folder.mkdir(exist_ok=True)
@@ -80,7 +81,7 @@ def keep_statement(workdir: Path, statement: Statement) -> None:
 
 
 def read_statements(workdir: Path) -> dict[Path, Statement]:
-    """Those that no plan carries yet, as far as the node has noticed. Raises StorageError."""
+    """Return, by file, the statements that no plan carries yet, as far as the node has noticed. Raises StorageError."""
     folder = workdir / "statements"
     with reported(folder):
         paths = sorted(folder.glob("*.json"))

@@ -1,4 +1,4 @@
-"""The averaging attempts that this peer has begun, over restarts: nothing is signed twice under one attempt's key.
+"""The averaging attempts that this peer has begun, over restarts, so that it signs nothing twice under one attempt's key.
 
 A peer that was restarted in the middle of a round trains again and has another contribution. If it sent that under the old key,
 it would have signed two commitments, which is evidence against it; so it fails that attempt, and takes part in the next one.
@@ -11,21 +11,21 @@ from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.storage.disk import replace_file, reported
 
 _KEYS_KEPT = 256
-"""All peers drop a plan long before it has had this many attempts, in all its instances."""
+"""The number of newest keys that stay, more than a plan has attempts, in all instances, before all peers drop it."""
 
 
 class AttemptKeys:
-    """One key a line, oldest first."""
+    """The file of begun attempts: one key per line, oldest first."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StorageError."""
+        """Read the file, if it exists. Raises StorageError."""
         self._path = path
         self._lock = Lock()
         with reported(path):
             self._keys = dict.fromkeys(path.read_text("ascii").split()) if path.exists() else {}
 
     def begin(self, key: Digest) -> bool:
-        """Write down, durably, that the attempt begins; in any thread. False: it was begun before. Raises StorageError."""
+        """Persist that the attempt begins; return false if it was begun before. Any thread may call it. Raises StorageError."""
         with self._lock, reported(self._path):
             if key in self._keys:
                 return False

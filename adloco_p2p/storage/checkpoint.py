@@ -1,4 +1,4 @@
-"""Checkpoints: the whole state of a peer at the boundary before a round, complete or not there.
+"""Checkpoints: the whole state of a peer at the boundary before a round, each complete or absent.
 
     checkpoints/
       round-000012.tmp/            being written; removed at the next start
@@ -6,11 +6,11 @@
         instance-3.safetensors     tensors of one instance
         instance-3.json            its small values: data cursor, counters
         manifest.json              written last: size and SHA-256 of every file, the decisions (`Durable`), the run's digest
-      round-000012.old/            for a moment, where a checkpoint of the same round is replaced
+      round-000012.old/            for a moment, while a checkpoint of the same round is replaced
 
-The manifest stands in an envelope with its own SHA-256, so that a damaged one is distinguished from one of another run or
-version. The file must be the canonical form of what it holds: a digit beyond a double's precision changes no value, but it is
-damage too. The order is: files, sync, manifest, sync, rename, sync, and only then are older checkpoints removed.
+The manifest stands in an envelope with its own SHA-256, which tells a damaged manifest from one of another run or version. The
+file must be the canonical form of its content: a digit beyond a double's precision changes no value, but it is damage, too. The
+order is: files, sync, manifest, sync, rename, sync, and only then are older checkpoints removed.
 """
 
 import hashlib
@@ -40,9 +40,9 @@ from adloco_p2p.storage.tensor_file import write_tensors
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
-"""Version of the layout above."""
+"""The version of the layout above."""
 MAX_MANIFEST_BYTES = 64 << 20
-"""A manifest holds plans of at most 4096 peers; anything longer is damage."""
+"""The most bytes of a manifest, which holds plans of at most 4096 peers; anything longer is damage."""
 
 _NAME = re.compile(r"round-([0-9]{6,})")
 _LEFT = re.compile(r"round-[0-9]{6,}\.(old|tmp)")
@@ -50,6 +50,8 @@ _LEFT = re.compile(r"round-[0-9]{6,}\.(old|tmp)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecord:
+    """The size and hash of one file of a checkpoint."""
+
     size_bytes: int
     sha256: Digest
 
@@ -67,7 +69,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint whose every byte was checked."""
+    """A checkpoint all of whose bytes were checked."""
 
     round: int
     durable: Durable
@@ -75,7 +77,7 @@ class Checkpoint:
 
 
 class _Damaged(Exception):
-    """This checkpoint cannot be used; another may."""
+    """A checkpoint cannot be used; another one may be."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,16 +87,16 @@ class CheckpointStore:
     directory: Path
     run: Digest
     kept: int
-    """How many of the newest checkpoints stay."""
+    """The number of newest checkpoints that stay."""
     _written: dict[int, dict[str, FileRecord]] = field(default_factory=dict)
-    """Files of unfinished checkpoints, by round."""
+    """The files of unfinished checkpoints, by round."""
     _checked: set[int] = field(default_factory=set)
-    """Rounds whose files were read and found whole."""
+    """The rounds whose files were read and found whole."""
     _refused: set[int] = field(default_factory=set)
 
     @classmethod
     def open(cls, directory: Path, *, run: Digest, kept: int) -> "CheckpointStore":
-        """Make the directory, and remove the files of an interrupted process. Raises StorageError."""
+        """Open the store: make its directory, and remove the files of an interrupted process. Raises StorageError."""
         assert kept >= 2, "a torn checkpoint needs one before it"
         with reported(directory):
             directory.mkdir(parents=True, exist_ok=True)
@@ -115,7 +117,7 @@ class CheckpointStore:
     ) -> None:
         """Write one instance's state into the unfinished checkpoint of `round`. Raises StorageError.
 
-        Tensors are contiguous and share no memory; `meta` is plain JSON values. Nothing counts before `complete`.
+        Tensors are contiguous and share no memory; `meta` has plain JSON values. The state counts only after `complete`.
         """
         with self._writing(round) as aside:
             aside.mkdir(exist_ok=True)
@@ -126,7 +128,7 @@ class CheckpointStore:
             files[_meta_file(instance)] = _measure(aside / _meta_file(instance))
 
     def complete(self, durable: Durable) -> None:
-        """Make the unfinished checkpoint of `durable.round` the newest one, then remove what is too old.
+        """Make the unfinished checkpoint of `durable.round` the newest one, then remove those that are too old.
 
         Every instance that `durable` holds was saved before. Raises StorageError; then the previous one still stands.
         """
@@ -145,7 +147,7 @@ class CheckpointStore:
             aside.mkdir(exist_ok=True)
             write_synced(aside / "manifest.json", [_in_envelope(manifest)])
             for path in aside.iterdir():
-                if path.name not in wanted | {"manifest.json"}:  # an instance that was saved and then dropped
+                if path.name not in wanted | {"manifest.json"}:  # the instance was saved and then dropped
                     path.unlink()
             sync_directory(aside)
             replaced = final.with_name(final.name + ".old")
@@ -155,7 +157,7 @@ class CheckpointStore:
             sync_directory(self.directory)
             self._refused.discard(durable.round)
             self._checked.add(durable.round)
-            # only from here on may anything be removed
+            # nothing may be removed before this point
             if replaced.exists():
                 shutil.rmtree(replaced)
             for round in [begun for begun in self._written if begun < durable.round]:
@@ -166,7 +168,8 @@ class CheckpointStore:
 
     @contextmanager
     def _writing(self, round: int) -> Iterator[Path]:
-        """The unfinished checkpoint. After a failure it is gone: on a full disk it holds what the next start needs."""
+        """Yield the folder of the unfinished checkpoint, and remove it after a failure, because on a full disk it takes the
+        space that the next start needs."""
         aside = self._aside(round)
         try:
             with reported(aside):
@@ -177,7 +180,7 @@ class CheckpointStore:
             raise
 
     def _prune(self) -> None:
-        """Remove all but the `kept` newest. A refused one does not count as kept."""
+        """Remove all but the `kept` newest checkpoints. A refused one does not count as kept."""
         sound = [round for round in self._rounds() if round not in self._refused]
         for round in self._rounds():
             if round not in sound[: self.kept]:
@@ -190,10 +193,10 @@ class CheckpointStore:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint whose every hash is right; none where there is no checkpoint at all.
+        """Return the newest checkpoint all of whose hashes are right; None if there is no checkpoint at all.
 
-        A damaged one is logged and the one before is used. Raises StorageError where all are damaged, or where one belongs
-        to another run or version: then nothing is touched.
+        A damaged one is logged and the one before is used. Raises StorageError if all are damaged, or if one belongs to
+        another run or version: then nothing is touched.
         """
         with reported(self.directory):
             rounds = self._rounds()
@@ -221,11 +224,11 @@ class CheckpointStore:
         return None
 
     def holds(self, round: int) -> bool:
-        """Whether there is a checkpoint of that round, whole or not."""
+        """Return whether there is a checkpoint of that round, whole or not."""
         return self._final(round).exists()
 
     def load_instance(self, round: int, instance: InstanceId) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Tensors and small values of one instance, on the CPU. Raises StorageError."""
+        """Return the tensors, on the CPU, and the small values of one instance. Raises StorageError."""
         folder = self._final(round)
         try:
             if round not in self._checked:
@@ -238,7 +241,7 @@ class CheckpointStore:
         return tensors, meta
 
     def _check(self, round: int) -> Manifest:
-        """The manifest, once every file matches it. Raises _Damaged, and StorageError for another run or version."""
+        """Return the manifest if every file matches it. Raises _Damaged, and StorageError for another run or version."""
         folder = self._final(round)
         try:
             manifest = self._read_manifest(folder)
@@ -247,7 +250,7 @@ class CheckpointStore:
                     raise _Damaged(f"{name} differs from the manifest")
         except PermissionError as error:
             raise StorageError(f"{error.filename}: permission denied; give this user read access", code="E403") from error
-        except OSError as error:  # missing, or a part of the disk that cannot be read
+        except OSError as error:  # a file is missing, or on a part of the disk that cannot be read
             raise _Damaged(str(error)) from error
         if manifest.round != round or manifest.durable.round != round:
             raise _Damaged(f"holds round {manifest.round}")
@@ -284,7 +287,7 @@ class CheckpointStore:
             raise _Damaged(f"manifest.json: {error}") from None
 
     def _rounds(self) -> list[int]:
-        """Rounds of the checkpoints that are there, whole or not, newest first."""
+        """Return the rounds of the checkpoints that exist, whole or not, newest first."""
         names = (_NAME.fullmatch(path.name) for path in self.directory.iterdir())
         return sorted((int(name[1]) for name in names if name), reverse=True)
 

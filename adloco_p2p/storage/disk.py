@@ -1,4 +1,4 @@
-"""The few durable operations on files from which the rest of the room is built, and the errors of a failing disk."""
+"""The few durable operations on files on which the rest of this package builds, and the errors of a failing disk."""
 
 import errno
 import os
@@ -33,12 +33,12 @@ _CODES = {errno.ENOSPC: "E402", errno.EDQUOT: "E402", errno.EACCES: "E403", errn
 
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
-"""How safetensors ends the words of an error of the operating system."""
+"""The end of safetensors' text for an error of the operating system."""
 
 
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """An OSError inside becomes a StorageError that names the path and what to do."""
+    """Turn an OSError inside into a StorageError that names the path and a remedy."""
     try:
         yield
     except OSError as error:
@@ -54,7 +54,7 @@ def _problem(path: Path, number: int, words: str) -> StorageError:
 
 
 def read_value(kind: type[T], path: Path, *, max_bytes: int, remedy: str) -> T | None:
-    """The value of this kind in a file, none where there is no file. Raises StorageError, with the remedy where the file holds
+    """Return the value of this kind in a file, None if there is no file. Raises StorageError, with the remedy if the file holds
     anything else."""
     try:
         with reported(path):
@@ -65,11 +65,11 @@ def read_value(kind: type[T], path: Path, *, max_bytes: int, remedy: str) -> T |
 
 @contextmanager
 def filling(directory: Path) -> Iterator[None]:
-    """Make a directory, new or empty, for the files that are written inside. Where that fails it is empty again, so that the
-    same command can write it later. Raises StorageError."""
+    """Make a directory, new or empty, for the files that are written inside. If that fails, these files are removed, so that
+    the same command can write them later. Raises StorageError."""
     with reported(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        before = set(directory.iterdir())  # of another command that began meanwhile
+        before = set(directory.iterdir())  # another command may have begun meanwhile
         try:
             yield
         except BaseException:
@@ -80,16 +80,16 @@ def filling(directory: Path) -> Iterator[None]:
 
 
 def share_mode(directory: Path) -> None:
-    """Weights, which safetensors writes for their owner alone, get the mode of a configuration beside them: so what a
-    container wrote can be read outside of it."""
+    """Give weight files the mode of a configuration beside them: safetensors writes them for their owner alone, but files that
+    a container wrote must be readable outside of it."""
     for path in directory.rglob("*.safetensors"):
         with suppress(OSError):  # a mounted file system may know no modes
             shutil.copymode(next(path.parent.glob("*config.json"), path), path)
 
 
 def check_room(directory: Path, num_bytes: int, *, what: str) -> None:
-    """Raise StorageError where `what` is larger than the free space on the disk of `directory` and its present content, which
-    it replaces."""
+    """Raise StorageError if `what` is larger than the free space on the disk of `directory` and its present content, which it
+    replaces."""
     place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     held = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) if directory.is_dir() else 0
     free = shutil.disk_usage(place).free
@@ -102,7 +102,7 @@ def check_room(directory: Path, num_bytes: int, *, what: str) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Renames and new names inside the directory survive a loss of power from here on. Raises OSError."""
+    """Sync a directory, so that renames and new names inside it survive a loss of power. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -111,7 +111,7 @@ def sync_directory(path: Path) -> None:
 
 
 def write_all(file: FileIO, content: bytes) -> None:
-    """Unbuffered writes may stop early, on a full disk for one; go on until all is out. Raises OSError."""
+    """Write all of the content: one unbuffered write may stop early, as on a full disk. Raises OSError."""
     while content:
         content = content[file.write(content) :]
 
@@ -125,18 +125,19 @@ def write_synced(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """The file holds the old or the new content completely, whenever the power goes. Raises OSError."""
+    """Replace the content of a file, so that after a loss of power it has all of the old or of the new one. Raises OSError."""
     replace_file_by_pieces(path, [content])
 
 
 def keep_file(path: Path, content: bytes) -> None:
-    """The same. Raises StorageError."""
+    """Replace the content of a file like `replace_file`. Raises StorageError."""
     with reported(path):
         replace_file(path, content)
 
 
 def replace_file_by_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """The same for content that is made while it is written. On a full disk nothing of it stays. Raises OSError."""
+    """Replace the content of a file by pieces that are made while they are written. On a full disk nothing of them stays.
+    Raises OSError."""
     aside = path.with_name(path.name + ".tmp")
     try:
         write_synced(aside, pieces)

@@ -1,4 +1,4 @@
-"""`events.jsonl`: the events of a peer, one JSON object a line, for views, plots and people. Not needed to resume.
+"""`events.jsonl`: the events of a peer, one JSON object per line, for views, plots and people; a resumed run does not need it.
 
 `core/model/telemetry.py` declares the events.
 """
@@ -28,7 +28,7 @@ class EventLog:
 
     @classmethod
     def open(cls, path: Path) -> "EventLog":
-        """Open or create; a last line that a crash tore is cut off. Raises StorageError."""
+        """Open or create the file, and cut off a last line that a crash tore. Raises StorageError."""
         with reported(path):
             path.with_name(path.name + ".tmp").unlink(missing_ok=True)
             if path.exists():
@@ -37,12 +37,12 @@ class EventLog:
             return cls(path=path, _file=path.open("ab", buffering=0))
 
     def append(self, stamped: Stamped) -> None:
-        """One line, handed to the operating system before this returns. Raises StorageError."""
+        """Append one line, which the operating system has when this returns. Raises StorageError."""
         with reported(self.path):
             write_all(self._file, to_line(stamped).encode("ascii") + b"\n")
 
     def rewind(self, round: int) -> None:
-        """Forget the events of `round` and later: a resumed run does these rounds again. All or nothing.
+        """Remove the events of `round` and later, all or none, because a resumed run repeats these rounds.
 
         Raises StorageError.
         """
@@ -57,7 +57,7 @@ class EventLog:
 
 
 def read_events(path: Path) -> Iterator[Stamped]:
-    """The events in a file, oldest first; none where there is no file. A line that this version cannot read is logged and
+    """Yield the events in a file, oldest first; none if there is no file. A line that this version cannot read is logged and
     skipped. Raises StorageError."""
     with reported(path):
         content = path.read_bytes() if path.exists() else b""
@@ -69,8 +69,8 @@ def read_events(path: Path) -> Iterator[Stamped]:
 
 
 def recorded_events(path: Path) -> list[Stamped]:
-    """The events in the file of a directory that the user named. Raises ConfigError where there are none, or where this version
-    cannot read a line."""
+    """Return the events in the file of a directory that the user named. Raises ConfigError if there are none, or if this
+    version cannot read a line."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -92,8 +92,8 @@ def recorded_events(path: Path) -> list[Stamped]:
 
 
 def _events(content: bytes) -> Iterator[tuple[int, Stamped | ValueError]]:
-    """The lines by their numbers, each as an event or as the reason why it is none. Events of kinds unknown to this version are
-    passed over, and so is a last line without its end: it is being written, or was torn."""
+    """Yield the lines with their numbers, each as an event or as the reason why it is none. Events of unknown kinds are
+    skipped, and so is a last line without its end, which is being written or was torn."""
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             event = decode_event(line)
@@ -105,7 +105,7 @@ def _events(content: bytes) -> Iterator[tuple[int, Stamped | ValueError]]:
 
 
 def _is_from(line: bytes, round: int) -> bool:
-    """Events of other versions have rounds too."""
+    """Return whether a line, which another version may have written, is an event of this round or a later one."""
     try:
         event = json.loads(line)
     except ValueError:

@@ -1,10 +1,10 @@
-"""The journal: records that must not be forgotten, such as votes. Append, sync, then act.
+"""The journal: the records that must not be forgotten, such as votes. Append, sync, then act.
 
     file      magic (8 bytes), then records
     record    mark (2 bytes), length (4), CRC-32 of length and payload (4), payload; numbers little-endian
 
-A crash can tear only the record that was being appended, because every earlier one was synced. So on opening, damage with
-nothing readable behind it is the torn tail and is cut off: that append never returned, hence nothing has acted on it. Damage
+A crash can tear only the record that was being appended, because every earlier one was synced. So on opening, damage with no
+readable record behind it is the torn tail and is cut off: that append never returned, hence nothing has acted on it. Damage
 with a whole record behind it happened to synced bytes: then the journal is refused, because a forgotten vote is worse.
 """
 
@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 
 MAGIC = b"adlocoj1"
 MAX_RECORD_BYTES = MAX_MESSAGE_BYTES
-"""Longer than the largest ledger entry that can be valid."""
+"""The most bytes of a record, more than the largest valid ledger entry."""
 MAX_JOURNAL_BYTES = 16 << 30
-"""Default limit of the file: a million rounds of eight peers."""
+"""The default limit of the file: a million rounds of eight peers."""
 
 _HEADER = struct.Struct("<2sII")
-_MARK = b"\xad\x1c"  # not ASCII: canonical records never contain it
+_MARK = b"\xad\x1c"  # canonical records are ASCII, so they never contain it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,13 +42,13 @@ class Journal:
     path: Path
     max_bytes: int
     size_bytes: int
-    """Length of the file: everything below it is synced."""
+    """The length of the file, all of which is synced."""
     _file: FileIO
     _is_broken: bool = False
 
     @classmethod
     def open(cls, path: Path, *, max_bytes: int = MAX_JOURNAL_BYTES) -> "Journal":
-        """Open or create; cut off a torn tail. Raises StorageError for damage elsewhere, or for a file that is no journal."""
+        """Open or create a journal, and cut off a torn tail. Raises StorageError for damage elsewhere, or for another file."""
         with reported(path):
             path.with_name(path.name + ".tmp").unlink(missing_ok=True)
             if not path.exists() or not path.stat().st_size:
@@ -64,8 +64,8 @@ class Journal:
         return cls(path=path, max_bytes=max_bytes, size_bytes=end, _file=file)
 
     def append(self, record: bytes) -> int:
-        """The record is on the disk when this returns, at the place that it returns. Raises StorageError, after which the
-        journal takes no more."""
+        """Append a record, which is on the disk when this returns, and return its place. Raises StorageError, after which the
+        journal takes no more records."""
         frame = _frame(record)
         if self._is_broken:
             raise StorageError(f"{self.path}: an earlier write failed; start again")
@@ -76,18 +76,18 @@ class Journal:
                 write_all(self._file, frame)
                 os.fsync(self._file.fileno())
         except StorageError:
-            # what reached the disk is unknown now; the next opening cuts it off
+            # an unknown part of the record reached the disk; the next opening cuts it off
             self._is_broken = True
             raise
         self.size_bytes += len(frame)
         return self.size_bytes - len(frame)
 
     def read(self) -> Iterator[tuple[int, bytes]]:
-        """Place and content of every record, oldest first. Raises StorageError."""
+        """Yield the place and the content of every record, oldest first. Raises StorageError."""
         return read_records(self.path, size_bytes=self.size_bytes)
 
     def read_at(self, place: int) -> bytes:
-        """The record that `append` or `read` put at this place. Raises StorageError."""
+        """Return the record at a place that `append`, `read` or `keep` returned. Raises StorageError."""
         with reported(self.path):
             header = os.pread(self._file.fileno(), _HEADER.size, place)
             length = _HEADER.unpack(header)[1] if len(header) == _HEADER.size else MAX_RECORD_BYTES
@@ -99,8 +99,8 @@ class Journal:
         return content[_HEADER.size :]
 
     def keep(self, places: Iterable[int]) -> dict[int, int]:
-        """Drop all records but those at `places`, which are in order; after a crash there are all of them or only those.
-        Where each one is now. Raises StorageError."""
+        """Drop all records but those at `places`, which are in order, and return their new places by the old ones. A crash
+        leaves either all records or only these. Raises StorageError."""
         moved: dict[int, int] = {}
         end = len(MAGIC)
 
@@ -126,8 +126,8 @@ class Journal:
 
 
 def read_records(path: Path, *, size_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Place and content of every record in the first `size_bytes` of a journal, which another process may be writing: nothing
-    is locked or repaired. Raises StorageError.
+    """Yield the place and the content of every record in the first `size_bytes` of a journal. Another process may be writing
+    it: nothing is locked or repaired. Raises StorageError.
     """
     with reported(path), _content(path) as content:
         end_of_records = min(_end_of_records(path, content), size_bytes or len(content))
@@ -139,7 +139,7 @@ def read_records(path: Path, *, size_bytes: int | None = None) -> Iterator[tuple
 
 @contextmanager
 def _content(path: Path) -> Iterator[mmap.mmap]:
-    """The file's bytes, which are not copied into memory: a long run's journal is large."""
+    """Yield the file's bytes without a copy in memory, because a long run's journal is large."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             raise _no_journal(path)
@@ -157,7 +157,7 @@ def _checksum(record: bytes) -> int:
 
 
 def _record_end(content: bytes | mmap.mmap, start: int) -> int | None:
-    """Where the record that begins at `start` ends; none where no whole record begins there."""
+    """Return where the record that begins at `start` ends; None if no whole record begins there."""
     payload = start + _HEADER.size
     if payload > len(content):
         return None
@@ -169,7 +169,7 @@ def _record_end(content: bytes | mmap.mmap, start: int) -> int | None:
 
 
 def _records(content: mmap.mmap, start: int) -> Iterator[tuple[int, int]]:
-    """Start and end of one whole record after the other, up to the first that is none."""
+    """Yield the start and the end of each whole record, up to the first damage."""
     while (end := _record_end(content, start)) is not None:
         yield start, end
         start = end
@@ -180,7 +180,7 @@ def _no_journal(path: Path) -> StorageError:
 
 
 def _end_of_records(path: Path, content: mmap.mmap) -> int:
-    """Where the whole records end. Raises StorageError where others follow behind the damage."""
+    """Return where the whole records end. Raises StorageError if others follow behind the damage."""
     if content[: len(MAGIC)] != MAGIC:
         raise _no_journal(path)
     end = max((end for _, end in _records(content, len(MAGIC))), default=len(MAGIC))

@@ -1,7 +1,7 @@
-"""Redaction of everything that must not leave the machine in a support bundle: keys, tokens, addresses, the user's name. Pure.
+"""The redaction of everything that must not leave the machine in a support bundle: keys, tokens, addresses, the user's name.
 
-By form where secrets have one, by value where they are known. Replaces rather too much than too little: an `eos_token` of a
-tokenizer goes as well. PeerIDs stay, being public and needed to follow what happened.
+Secrets are found by their form if they have one, and by value if they are known. It replaces too much rather than too little,
+such as an `eos_token` of a tokenizer. PeerIDs stay, because they are public and needed to follow the events.
 """
 
 import ipaddress
@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 
 MIN_SECRET_CHARS = 6
-"""Shorter values would be found in every other word."""
+"""The least length of a secret that is replaced by value, because shorter ones occur in many words."""
 
 _SHAPES = (
     (re.compile(r"adloco:[^\s\"'<>]+"), "<join link>"),
@@ -30,7 +30,7 @@ _MAYBE_IP = re.compile(r"(?<![\w.:])(?:[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]+(?![\w:])|
 
 
 def redacted(text: str, *, secrets: Collection[str], home: str) -> str:
-    """The text without anything that has the shape of a secret, without these secrets, and with `~` for `home`."""
+    """Return the text without anything that has the shape of a secret, without these secrets, and with `~` for `home`."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= MIN_SECRET_CHARS:
             text = text.replace(secret, "<secret>")
@@ -41,7 +41,7 @@ def redacted(text: str, *, secrets: Collection[str], home: str) -> str:
 
 
 def _is_address(text: str) -> bool:
-    """An IP address that could lead somewhere: not `::2`, which is a slice more often than a host."""
+    """Return whether the text is an IP address of a host: `::2`, for one, is more often a slice."""
     try:
         ipaddress.ip_address(text.rstrip("."))
     except ValueError:

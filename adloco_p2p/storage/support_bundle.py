@@ -1,13 +1,13 @@
 """One zip file by which others can trace an incident on this machine, without its secrets.
 
-crash.txt      how the last crash ended, if there was one
+crash.txt      the traceback of the last crash, if there was one
 about.json     versions, machine, command line
 run.json       the run's configuration
-events.jsonl   the end of what happened
-files.txt      names and sizes of what lies in the working directory
+events.jsonl   the last events
+files.txt      names and sizes of the files in the working directory
 
-Only these are ever read for it: never the identity, the journal, the address book, checkpoints or data. Each goes through
-`redaction.py`.
+The content of no other file goes into it: not the identity, the journal, the address book, checkpoints or data. Each file goes
+through `redaction.py`.
 """
 
 import base64
@@ -28,7 +28,7 @@ from adloco_p2p.storage.disk import replace_file, reported
 from adloco_p2p.storage.redaction import redacted
 
 MAX_TEXT_BYTES = 1 << 20
-"""Of one file inside; of a longer one the end is kept. So the bundle cannot exceed five of these."""
+"""The most bytes of one file inside, of which a longer one keeps its end. So the bundle cannot exceed five times this."""
 MAX_FILES_LISTED = 1000
 BUNDLE = "support-bundle.zip"
 CRASH = "crash.txt"
@@ -37,7 +37,7 @@ _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSPHRASE|KEY|CREDENTIAL", re
 
 
 def write_crash(workdir: Path, error: BaseException) -> Path:
-    """Keep how the program ended, and bundle it; returns where the bundle is. Raises StorageError."""
+    """Write the traceback of a crash, make a bundle, and return the path of the bundle. Raises StorageError."""
     words = "".join(traceback.format_exception(error))
     with reported(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def write_crash(workdir: Path, error: BaseException) -> Path:
 
 
 def write_bundle(workdir: Path) -> Path:
-    """Bundle the content of the working directory, in place of an earlier bundle. Raises StorageError."""
+    """Write the bundle of a working directory, in place of an earlier one, and return its path. Raises StorageError."""
     path = workdir / BUNDLE
     aside = path.with_name(BUNDLE + ".tmp")
     with reported(workdir):
@@ -90,7 +90,7 @@ def _about(workdir: Path) -> dict[str, object]:
 def _files(workdir: Path) -> list[str]:
     listed = []
     for path in sorted(workdir.rglob("*")):
-        with contextlib.suppress(OSError):  # a living node removes files meanwhile
+        with contextlib.suppress(OSError):  # a running node may remove files meanwhile
             if path.is_file():
                 listed.append(f"{path.stat().st_size:>14} {path.relative_to(workdir)}")
     return listed[:MAX_FILES_LISTED]
@@ -101,11 +101,11 @@ def _clean(text: str, workdir: Path) -> str:
 
 
 def _known_secrets(workdir: Path) -> list[str]:
-    """Values that must not appear in whatever guise: the private key, the control token, secrets of the environment."""
+    """Return values that must not appear in any encoding: the private key, the control token, secrets of the environment."""
     secrets = [value for name, value in os.environ.items() if _SECRET_NAME.search(name)]
     with contextlib.suppress(OSError):
         key = (workdir / "identity.key").read_bytes()
-        for part in (key, key[-64:], key[-64:-32]):  # the file, seed and public half, the seed
+        for part in (key, key[-64:], key[-64:-32]):  # the whole file, the seed with the public half, the seed
             secrets += [part.hex(), repr(part)[2:-1]]
             secrets += [base64.b64encode(part).decode().rstrip("="), base64.urlsafe_b64encode(part).decode().rstrip("=")]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -114,5 +114,5 @@ def _known_secrets(workdir: Path) -> list[str]:
 
 
 def _end_of(content: bytes) -> bytes:
-    """Replacements may have made it longer."""
+    """Return the end of the content, which replacements may have made longer."""
     return content[-MAX_TEXT_BYTES:]

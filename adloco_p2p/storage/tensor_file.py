@@ -1,7 +1,7 @@
-"""Writing tensors in the safetensors format, hashed on the way to the disk: one pass over the bytes and no copy of them.
+"""A writer of tensors in the safetensors format, which hashes them on their way to the disk, in one pass and without a copy.
 
-The library's own writer serialises first and leaves the hashing to a second reading; for a checkpoint after every round that
-was the largest cost of the node (benchmarks/node_overhead.py). Reading is left to the library, which checks the format.
+The library's own writer serialises first, and the hash takes a second reading; with a checkpoint after every round that was the
+largest cost of the node (benchmarks/node_overhead.py). The library does the reading, because it checks the format.
 """
 
 import hashlib
@@ -15,13 +15,13 @@ import torch
 from adloco_p2p.core.model.scalars import Digest
 
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64", torch.uint8: "U8"}
-"""The types of checkpoints, by the names of the format."""
+"""The names that the format gives the types of checkpoints."""
 _ALIGNMENT = 8
-"""The header is padded with spaces to a multiple of this."""
+"""The number of bytes to a multiple of which the header is padded with spaces."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[int, Digest]:
-    """Write contiguous CPU tensors and sync. Returns bytes and SHA-256 of the file. Raises OSError."""
+    """Write contiguous CPU tensors, sync the file, and return its size and SHA-256. Raises OSError."""
     header: dict[str, object] = {}
     end = 0
     views: list[memoryview] = []

@@ -1,17 +1,17 @@
-"""The working directory of one peer in one run. Everything the peer writes lies in it.
+"""The working directory of one peer in one run, which has all files that the peer writes.
 
-lock               held while the process lives; inside are its process id and, while it starts, what it does
+lock               held while the process lives; it has the process id and, during the start, the phase of the start
 run.json           the run's configuration in canonical form; its SHA-256 is the run's id
 command.txt        the command with which the node started last
-manifest.bin       the same, signed by the run's author: what joiners are given
-identity.key       this peer's private key: its owner is this peer
-peers.json         where other peers were found last time
+manifest.bin       the run's configuration, signed by its author, for joiners
+identity.key       the private key of this peer; its holder is this peer
+peers.json         the last known addresses of other peers
 journal.bin        votes and final plans (`journal.py`)
 attempts.txt       averaging attempts that were begun (`attempt_keys.py`)
-events.jsonl       what happened, one line each (`event_log.py`)
-base/              the pretrained model, where it came from other peers (`swarm/transfer/file_transfer.py`)
+events.jsonl       the events, one per line (`event_log.py`)
+base/              the pretrained model, if it came from other peers (`swarm/transfer/file_transfer.py`)
 checkpoints/       the state at round boundaries (`checkpoint.py`)
-crash.txt          how the last crash ended; it is in support-bundle.zip too (`support_bundle.py`)
+crash.txt          the traceback of the last crash, which support-bundle.zip has, too (`support_bundle.py`)
 """
 
 import fcntl
@@ -30,25 +30,25 @@ from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.disk import keep_file, read_value, replace_file, reported
 
 LOCK_BYTES = 128
-"""The content of the lock is padded to this, so that one write replaces it."""
+"""The length to which the content of the lock is padded, so that one write replaces it."""
 MAX_RUN_BYTES = 1 << 20
-"""A run's configuration is a few kilobytes; anything longer is not one."""
+"""The most bytes of a run's configuration, which has a few kilobytes."""
 
 
 HELPING = "running as a bootstrap: it helps peers to find each other"
 """The phase of a directory's holder that is a bootstrap."""
 READY = "ready"
-"""The phase of a founder that can train, until all founders can, begins with this."""
+"""The first word of the phase of a founder that can train, until all founders can."""
 ENDING = "ending, because the process that started it has ended"
-"""The phase of a peer of a swarm whose parent was killed."""
+"""The phase of a swarm's peer after the process that started it was killed."""
 EVENTS, JOURNAL = "events.jsonl", "journal.bin"
-"""What happened, and what was agreed on."""
+"""The names of the event file and the journal."""
 COMMAND = "command.txt"
-"""The command with which the node started last."""
+"""The name of the file with the command with which the node started last."""
 MANIFEST = "manifest.bin"
-"""The signed configuration of a run that was begun on the network."""
+"""The name of the file with the signed configuration of a run that was begun on the network."""
 EXPORT_RECORD = "adloco_run.json"
-"""In an exported directory: the run that made it, which a run that starts from there names as its parent."""
+"""The name of the file, in an exported directory, with the run that made it, which a run that starts from it has as parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +56,18 @@ class Holder:
     """The process that works in a directory."""
 
     pid: int
-    """0 where it cannot be read."""
+    """The process id; 0 if it cannot be read."""
     starting: str | None = None
-    """Its phase while it starts; none before and after that."""
+    """The phase of the process while it starts; None before and after that."""
 
     @property
     def is_helper(self) -> bool:
-        """A bootstrap: it runs, and there is nothing to ask it."""
+        """Whether the process is a bootstrap, which answers no commands."""
         return self.starting == HELPING
 
     @property
     def words(self) -> str:
-        """The work of the process while it cannot be asked."""
+        """The work of the process, in words, while it answers no commands."""
         if self.starting in (HELPING, ENDING):
             return self.starting
         return f"starting: {self.starting}"
@@ -79,14 +79,14 @@ class Workdir:
 
     path: Path
     run: RunConfig | None
-    """The run whose state lies here; none in a fresh directory."""
+    """The run to which the directory belongs; None in a fresh directory."""
     _lock: FileIO
     on_phase: Callable[[str | None], None] = lambda _: None
     """Shows the phases to the user of this process."""
 
     @classmethod
     def open(cls, path: Path) -> "Workdir":
-        """Make or open the directory and lock it. Raises StorageError where another process uses it."""
+        """Make or open the directory and lock it. Raises StorageError if another process uses it."""
         with reported(path):
             path.mkdir(parents=True, exist_ok=True)
             lock = _lock(path / "lock")
@@ -97,15 +97,15 @@ class Workdir:
             raise
 
     def enter(self, phase: str | None) -> None:
-        """Show other processes the phase of this one while it starts, before it can be asked; none: it has started."""
+        """Show other processes the phase of this one while it starts and answers no commands yet; None once it has started."""
         with reported(self.path):
             _write_holder(self._lock, phase)
         self.on_phase(phase)
 
     def adopt(self, run: RunConfig) -> None:
-        """Bind a fresh directory to a run, for good. Raises ConfigError where it belongs to another one.
+        """Bind a fresh directory to a run, for good. Raises ConfigError if it belongs to another one.
 
-        A run of which nothing happened yet, because its settings could not be used, gives way to the next try.
+        A run in which nothing has happened yet, because its settings could not be used, gives way to the next one.
         """
         if self.run is None or (self.run.digest != run.digest and not self._has_history):
             keep_file(self.run_path, canonical.encode(run))
@@ -119,17 +119,17 @@ class Workdir:
             )
 
     def with_protocol(self, run: RunConfig) -> RunConfig:
-        """The run of a configuration, with the protocol that the run of this directory began with: newer versions begin others
-        with a newer one."""
+        """Return the run with the protocol with which the run of this directory began: newer versions begin new runs with a
+        newer one."""
         return run if self.run is None else replace(run, protocol=self.run.protocol)
 
     def keep_command(self, command: str) -> None:
-        """For `read_command`. Raises StorageError."""
+        """Write the command of this start, for `read_command`. Raises StorageError."""
         keep_file(self.path / COMMAND, f"{command}\n".encode())
 
     def keep_to(self, *, is_offline: bool) -> None:
-        """Training alone leaves no ledger that others could verify, and agreed rounds would be missing in a ledger that is
-        continued later. Raises ConfigError where the run in this directory was trained the other way."""
+        """Raise ConfigError if the run in this directory was trained the other way, offline or on the network. Training alone
+        leaves no ledger that others could verify, and a ledger that is continued later would lack its rounds."""
         if is_offline and self.manifest_path.exists():
             raise ConfigError(
                 f"--offline: the run in {self.path} was begun on the network, and the others would lack what is trained without"
@@ -151,7 +151,7 @@ class Workdir:
             return any(path.exists() and path.stat().st_size for path in files) or any(self.checkpoints_path.glob("*"))
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         self._lock.close()
 
     @property
@@ -163,7 +163,7 @@ class Workdir:
         return self.path / MANIFEST
 
     def save_manifest(self, data: bytes) -> None:
-        """Keep the signed manifest, to serve it to joiners. Raises StorageError."""
+        """Write the signed manifest, unless there is one, to serve it to joiners. Raises StorageError."""
         with reported(self.manifest_path):
             if not self.manifest_path.exists():
                 replace_file(self.manifest_path, data)
@@ -190,12 +190,12 @@ class Workdir:
 
 
 _locks: WeakValueDictionary[tuple[int, int, int], FileIO] = WeakValueDictionary()
-"""The locks of this process, by its id and the file's device and inode. A record lock does not exclude its own process, and
-goes as soon as that process closes any other descriptor of the file: a held file is never opened again."""
+"""The locks of this process, by its id and the file's device and inode. A record lock does not exclude its own process, and is
+lost as soon as that process closes any other descriptor of the file, so a locked file is never opened again."""
 
 
 def _held_here(path: Path) -> FileIO | None:
-    """The lock, where this process holds it."""
+    """Return the lock file if this process holds it."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -205,8 +205,8 @@ def _held_here(path: Path) -> FileIO | None:
 
 
 def _lock(path: Path) -> FileIO:
-    """A record lock, which children do not inherit: a helper process that outlives a killed peer must not keep the
-    directory locked. Raises OSError and StorageError."""
+    """Take the lock, which is a record lock, because children do not inherit it: a helper process that outlives a killed peer
+    must not keep the directory locked. Raises OSError and StorageError."""
     if _held_here(path) is not None:
         raise StorageError(
             f"{path.parent}: in use by this program already; end that use first, or choose another working directory",
@@ -239,7 +239,7 @@ def _read_holder(file: FileIO) -> Holder:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """The process that works in this directory now; none where there is none. Raises StorageError."""
+    """Return the process that works in this directory now; None if there is none. Raises StorageError."""
     with reported(path):
         if (mine := _held_here(path / "lock")) is not None:
             return _read_holder(mine)
@@ -256,20 +256,20 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def meant_workdir(path: Path) -> Path | None:
-    """The directory of the first peer, where `path` is that of a whole swarm on this machine."""
+    """Return the directory of the first peer if `path` is that of a whole swarm on this machine, else None."""
     first = path / "peer-0"
     return first if not (path / "run.json").exists() and (first / "run.json").exists() else None
 
 
 def read_command(workdir: Path) -> str:
-    """The command with which a node of this directory started last; empty where none did. Raises StorageError."""
+    """Return the command with which a node of this directory started last; empty if none did. Raises StorageError."""
     path = workdir / COMMAND
     with reported(path):
         return path.read_text("utf-8", errors="replace").strip() if path.exists() else ""
 
 
 def read_run(workdir: Path) -> RunConfig | None:
-    """The run that lies in a working directory, none where there is none. Takes no lock. Raises StorageError."""
+    """Return the run of a working directory, None if there is none. Takes no lock. Raises StorageError."""
     remedy = "restore it, or choose another working directory"
     return read_value(RunConfig, workdir / "run.json", max_bytes=MAX_RUN_BYTES, remedy=remedy)
 
@@ -289,7 +289,7 @@ class Exported:
 
 
 def exported(directory: Path) -> Exported | None:
-    """The run whose model lies in a directory, none where there is no such record."""
+    """Return the run and the round of the model in a directory, None if it has no such record."""
     try:
         record = json.loads((directory / EXPORT_RECORD).read_text("utf-8"))
         run, round = record["run"], record["round"]

@@ -1,1 +1,1 @@
-"""Which plan is final, and who is alive: consensus and membership behind one port. Begin at `consensus.py`."""
+"""Agreement on plans and on the living members: consensus and membership behind one port. Begin at `consensus.py`."""

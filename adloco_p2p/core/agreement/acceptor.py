@@ -1,10 +1,10 @@
 """The acceptor of single-decree Paxos, and the voter on top of it.
 
 - It ACKS at most one value per ballot and none below a ballot that it promised.
-- It VOTES only for a value that a majority acked, and for one value per slot in its whole life; where another value is chosen
-  later, it abstains. Its vote counts as an acceptance in its promises, so that the value is proposed again even if this peer is
-  the last one left.
-- It takes part in a ballot only if the leases of the absent have run out at its own clock too, or they left.
+- It VOTES only for a value that a majority acked, and for at most one value per slot in its whole life; if another value is
+  chosen later, it abstains. Its promises name the value it voted for as accepted, so that the value is proposed again even if
+  this peer is the last one left.
+- It takes part in a ballot only if the absent members have left, or their leases have run out by its own clock too.
 
 `promised`, `accepted` and `voted` must survive a crash: each is persisted before the message that follows from it is sent.
 """
@@ -27,7 +27,7 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
 class Acceptor:
-    """Of one slot."""
+    """The acceptor and voter of one slot. Instants are seconds of the peer's own clock."""
 
     def __init__(
         self,
@@ -47,15 +47,15 @@ class Acceptor:
         self._dissemination = dissemination
         self.promised: Ballot | None = None
         self.accepted: tuple[Ballot, Digest] | None = None
-        """The value of the highest ballot: it is named in promises."""
+        """The highest accepted ballot and the digest of its value, as promises name them."""
         self.voted: Digest | None = None
         self._admitted: dict[PeerId, Ballot] = {}
-        """Of each proposer the last ballot that may be accepted though it was not promised."""
+        """The last ballot of each proposer that may be accepted without a promise."""
         self._refused: dict[PeerId, Ballot] = {}
-        """Of each proposer the highest ballot that leaves out this peer, or one that lives."""
+        """The last ballot of each proposer whose proposal this peer did not accept, so that it answers each of them once."""
 
     def restore(self, recovered: RecoveredState) -> None:
-        """Take up what the journal holds of this slot."""
+        """Restore the promise, the acceptance and the vote of this slot from the journal."""
         promised, accepted = recovered.promised, recovered.accepted
         self.promised = max((record.ballot for record in (promised, accepted) if record is not None), default=None)
         if accepted is not None:
@@ -67,7 +67,7 @@ class Acceptor:
     # --- promises ----------------------------------------------------------------------------------------------------
 
     def promise(self, ballot: Ballot) -> None:
-        """Answer no lower ballot any more, also after a restart."""
+        """Promise to answer no lower ballot, even after a restart."""
         self.promised = ballot
         self._context.emit(Persist(record=Promised(parent=self._slot.digest, ballot=ballot)))
 
@@ -91,7 +91,7 @@ class Acceptor:
         return Supply(parent=self._slot.digest, reports=reports)
 
     def refusal(self, ballot: Ballot, silent: Sequence[PeerId], now: float) -> Refusal | None:
-        """Why the ballot gets nothing: a higher one was promised, or some of `silent`, which must be absent, live."""
+        """Return the refusal of a ballot if a higher one was promised, or if peers of `silent`, which must be absent, live."""
         members = self._context.members
         alive = [peer for peer in silent if members.lease_valid(peer, now)]
         if not alive and (self.promised is None or self.promised <= ballot):
@@ -104,7 +104,7 @@ class Acceptor:
         )
 
     def _refuse(self, ballot: Ballot, silent: Sequence[PeerId], now: float) -> bool:
-        """Send the refusal, if there is a reason for one. Returns whether there was."""
+        """Send a refusal if there is a reason for one; return whether there was."""
         refusal = self.refusal(ballot, silent, now)
         if refusal is None:
             return False
@@ -118,7 +118,7 @@ class Acceptor:
     # --- acceptances -------------------------------------------------------------------------------------------------
 
     def on_proposal(self, sender: PeerId, message: Proposal, now: float) -> None:
-        """`sender` may have passed it on. It is accepted by `accept`, once its value is complete."""
+        """Note a proposal, which `sender` may have relayed. `accept` acks it once its value is complete."""
         if not self._learner.on_proposal(message):
             return
         digest = self._values.keep(message.value, sender)
@@ -130,7 +130,7 @@ class Acceptor:
         self._values.ask_for(digest, sender)
 
     def accept(self, now: float) -> bool:
-        """Ack the highest proposal that no promise forbids, once its value is checked. Returns whether anything was done."""
+        """Ack the highest proposal that no promise forbids, once its value is checked. Return whether an answer was sent."""
         for proposal, digest in self._learner.ranked_proposals():
             proposer = proposal.ballot.peer
             if self.promised is not None and proposal.ballot < self.promised:
@@ -163,13 +163,13 @@ class Acceptor:
         return False
 
     def _is_admitted(self, ballot: Ballot) -> bool:
-        """An acceptance binds as a promise does, and is written to the disk: a proposer that asks for no promises must not
-        raise the others' ballots faster than one that does."""
+        """Return whether the ballot was promised or given its time. An acceptance binds like a promise and is written to disk,
+        so a proposer that asks for no promises must not raise the ballots of others faster than one that does."""
         return ballot in (self.promised, self._admitted.get(ballot.peer))
 
     def accept_own(self, proposal: Proposal, digest: Digest) -> Ack:
-        """Persist the acceptance; the caller sends the ack. A proposer accepts its own value so, before it proposes it: what it
-        forgot in a crash it could propose differently afterwards."""
+        """Persist the acceptance and return the ack, which the caller sends. A proposer accepts its own value in this way
+        before it proposes it: after a crash it could otherwise propose a different value in the same ballot."""
         assert self.promised is None or proposal.ballot >= self.promised
         self.promised = proposal.ballot
         self._remember_accepted(proposal, digest)
@@ -183,19 +183,19 @@ class Acceptor:
         self._context.emit(Persist(record=Accepted(ballot=proposal.ballot, value=proposal.value, reports=reports)))
 
     def _to_be_silent(self, proposal: Proposal, digest: Digest) -> list[PeerId]:
-        """Members that must be silent for the proposal to be right: those that do not count in its ballot, and those that its
-        value takes off the roster.
+        """Return the members that must be silent for the proposal to be acceptable: the absent members of its ballot, and those
+        that its value takes off the roster.
 
-        A value that was proposed before keeps the departures of its first time, and one of those peers may be back. The
-        proposer's statement about that does not count. A peer that accepted the value before accepts it again, since a majority
-        may have chosen it, with this acceptance. Another one accepts it if half of those that count do: then only all others
-        together could decide otherwise (`Proposer.locked_value`), and a lying minority evicts no member. In a large roster acks
-        go to the proposer only, and just the first of the two rules holds.
+        A value that is proposed again keeps its original departures, although one of those peers may be back. The proposer's
+        word does not count here. A peer that accepted the value before accepts it again, since that acceptance may have
+        completed a majority. Any other peer accepts it if half of the members that count did: then only all the others together
+        could decide otherwise (`Proposer.locked_value`), and a lying minority evicts no member. In a large roster acks go to
+        the proposer only, so only the first of these two rules applies.
         """
         return sorted({*proposal.absent, *(() if self._is_excused(proposal, digest) else proposal.value.departed)})
 
     def _is_excused(self, proposal: Proposal, digest: Digest) -> bool:
-        """This peer stood by the value before, or half of those that count do: it may be chosen already."""
+        """Return whether the value may be chosen already: this peer accepted it or voted for it, or half of the members did."""
         has_backed = self.voted == digest or (self.accepted is not None and self.accepted[1] == digest)
         return has_backed or self._learner.is_backed_by_half(proposal, digest)
 
@@ -205,14 +205,15 @@ class Acceptor:
     # --- votes -------------------------------------------------------------------------------------------------------
 
     def cast_vote(self, now: float) -> bool:
-        """Vote for a value that a majority acked; abstain if this slot's vote is given to another. Returns whether it did."""
+        """Vote for a value that a majority acked, or abstain if the vote of this slot went to another value. Return whether a
+        vote or an abstention was cast."""
         me = self._context.me
         for proposal, digest in self._learner.chosen_proposals():
             ballot, absent = proposal.ballot, proposal.absent
             own = self._learner.vote_of(me)
             if (own is not None and own.ballot >= ballot) or me not in self._slot.counted(absent):
                 continue
-            if self.accepted != (ballot, digest):  # a proposer may lie about the majority, and about the absent members
+            if self.accepted != (ballot, digest):  # the proposer may lie about the majority and about the absent members
                 is_proven = self._learner.is_acked_by_majority(proposal, digest)
                 may_be_lie = not is_proven and not self._is_admitted(ballot)
                 if may_be_lie or self._lives_any(self._to_be_silent(proposal, digest), now):
@@ -225,7 +226,7 @@ class Acceptor:
             if not abstains:
                 if self.accepted is None or self.accepted[0] < ballot:
                     self.promised = max(ballot, self.promised or ballot)
-                    self._remember_accepted(proposal, digest)  # so that even after a restart it can be proposed again
+                    self._remember_accepted(proposal, digest)  # so that the value can be proposed again even after a restart
                 self.voted = digest
                 self._context.emit(Persist(record=Voted(parent=self._slot.digest, value=digest)))
             vote = self.signed_vote(ballot, digest, absent, abstains=abstains)

@@ -8,15 +8,15 @@ A slot is the successor of one plan. `Consensus` composes the parts that agree o
     values         reports and values of the slot, the plans that follow from them, pull and supply
     proposer       readiness, ballots, proposals; recovery of an empty roster
     acceptor       promises, acks and votes, each persisted before it is sent
-    learner        what the members sent: which value is chosen, which is final
+    learner        the messages of the members: which value is chosen, which is final
     dissemination  direct in a small roster, relayed in a large one
-    ledger sync    entries for peers that are behind, and from those ahead; `emergency` finds those that are not followed
+    ledger sync    entries for peers that are behind, and from peers ahead; `emergency` finds entries not to be followed
 
-- Each ballot names the members that are ABSENT and count neither way. A peer takes part only if their leases have run out at
-  its own clock too, or they left. Two ballots of one slot can therefore end with different values only if a member that took
-  part in one had been silent to every member that took part in the other for a whole lease: a partition, or a crash.
+- Each ballot names the members that are ABSENT and count neither way. A peer takes part only if they have left, or their
+  leases have run out by its own clock too. Two ballots of one slot can therefore end with different values only if a member
+  that took part in one had been silent for a whole lease to every member that took part in the other: a partition, or a crash.
 - Where a partition made two values possible, a peer that voted for one abstains when the other is chosen.
-- Votes that make a value final are its certificate, so that any peer can check it later.
+- The votes that make a value final are its certificate, by which any peer can check it later.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -78,26 +78,28 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import MAX_BALLOT_JUMP, Digest, PeerId
 
 BallotMessage = Prepare | Promise | Refusal | Proposal | Ack | Chosen | Vote | Final | Pull
-"""Messages that mean something in their own slot only."""
+"""Messages that have a meaning only in their own slot."""
 OWN_REPORTS_KEPT = 64
 MEMBER_CHECKS_PER_SECOND, MEMBER_CHECKS = 4.0, 64.0
 STRANGER_CHECKS_PER_SECOND, STRANGER_CHECKS = 4.0, 16.0
-"""Proofs of work in the messages of all members, and of all strangers, that this peer checks, and how many at once: 4 % of a
-core of a present server each."""
+"""Proofs of work that this peer checks per second, and in one burst, in the messages of all members together and of all
+strangers together: 4 % of a core of a present server each."""
 MAX_EARLY = 256
-"""Messages of a slot that this peer has not reached yet."""
+"""The number of messages kept for slots that this peer has not reached yet."""
 BALLOTS_PER_SECOND = 1 << 10
-"""More than honest peers begin. A ballot whose number is higher than the slot has had time for is ignored: the next one could
-be too large to be named. The limit does not follow the ballots that came here, or members could be made to promise such
-different numbers that no ballot of an honest one would be higher than all of them and within the limits of all."""
+"""The rate at which ballot numbers may grow, which is more than honest peers need. A ballot whose number is higher than the
+time since the slot opened allows is ignored, because the next number could be too large to encode. The limit does not follow
+the received ballots: otherwise members could be made to promise such different numbers that no honest ballot would be above all
+of them and within the limits of all."""
 
 
 SPLIT = "split"
-"""Key of the warning about another history that goes over to a protocol that is unknown here."""
+"""The key of the warning about another history whose protocol is unknown here."""
 
 
 class Consensus:
-    """One peer's part in agreeing on plans. `GossipAgreement` calls it together with the membership that it looks at."""
+    """One peer's part in agreeing on plans, which `GossipAgreement` drives together with the membership it reads. Instants are
+    seconds of the peer's own clock."""
 
     ledger: Ledger
     slot: Slot
@@ -117,7 +119,7 @@ class Consensus:
         draw: Callable[[], float],
         newest_protocol: int = NEWEST,
     ) -> None:
-        """`newest_protocol`: the newest whose rule `decide` knows."""
+        """`newest_protocol` is the newest protocol whose rule `decide` knows."""
         self.me = me
         self._newest_protocol = newest_protocol
         self.members = members
@@ -126,32 +128,32 @@ class Consensus:
         )
         self._reports = ReportPool(verify)
         self._own: list[SignedReport] = []
-        """This peer's newest reports. Where the history that wins is shorter than the one that this peer gave up, the next plan
-        needs older reports, and nobody else may be left that has them."""
+        """This peer's newest reports. After a reorg to a shorter history the next plan needs older reports, and perhaps no
+        other peer has them any more."""
         self._exchange = LedgerExchange(decide, verify, period_seconds=members.timing.heartbeat_seconds, newest=newest_protocol)
         self._emergency = EmergencyCheck(self._context)
         self._early: dict[tuple[PeerId, str], tuple[PeerId, BallotMessage]] = {}
         self._deadline: float | None = None
         self._opened_at = 0.0
-        """When this slot was opened, in seconds, ..."""
+        """When this peer opened the slot."""
         self._promised_before = 0
-        """... and the number of the ballot that was promised in it before a restart."""
+        """The number of the ballot that was promised in this slot before a restart."""
         self._lone_lives = LoneLives()
         self._checks_for_members = CheckBudget(MEMBER_CHECKS_PER_SECOND, burst=MEMBER_CHECKS)
         self._checks_for_strangers = CheckBudget(STRANGER_CHECKS_PER_SECOND, burst=STRANGER_CHECKS)
         self._misleading: set[PeerId] = set()
-        """Members that passed on a false proof of work in this slot."""
+        """Members that relayed a false proof of work in this slot."""
         self._settled: LedgerEntry | None = None
-        """The entry that was appended last in this life to the history that it ends, ..."""
+        """The last entry of the ledger, if it was appended since the start of the process and the last reorg."""
         self._served: dict[PeerId, None] = {}
-        """... and members that lacked it and were sent its certificate."""
+        """Members that lacked the settled entry and were sent its certificate."""
         self._is_split = False
-        """Whether the user was warned of a history that goes over to an unknown protocol."""
+        """Whether the warning about a history with an unknown protocol is active."""
 
     # --- entry points ------------------------------------------------------------------------------------------------
 
     def start(self, recovered: RecoveredState, now: float) -> list[Outcome]:
-        """Take up the ledger and the promises that the journal holds."""
+        """Restore the ledger and the state of the open slot from the journal."""
         self.ledger = recovered.ledger
         self._lone_lives = recovered.lone_lives
         self.members.is_let_in = self._is_let_in
@@ -162,12 +164,12 @@ class Consensus:
         return self._flush(now)
 
     def note_work(self, rounds: Collection[int]) -> None:
-        """Rounds whose reports of this peer are still to come."""
+        """Note the rounds on which this peer is working and has not reported yet."""
         self._context.working.clear()
         self._context.working.update(dict.fromkeys(rounds))
 
     def submit(self, report: Report, now: float) -> list[Outcome]:
-        """This peer's own report."""
+        """Sign this peer's own report and send it."""
         unsigned = SignedReport(report=report, signature="")
         signed = SignedReport(report=report, signature=self._context.sign(unsigned.payload))
         self._own = [*self._own[1 - OWN_REPORTS_KEPT :], signed]
@@ -176,7 +178,7 @@ class Consensus:
         return self._flush(now)
 
     def receive(self, sender: PeerId, message: SlotMessage | PullEntries | Entries | Heartbeat, now: float) -> list[Outcome]:
-        self.ledger.forget_old()  # what earlier calls appended is persisted by now
+        self.ledger.forget_old()  # the entries that earlier calls appended are persisted by now
         match message:
             case PullEntries():
                 if not self._send_settled(sender, message.locator[:1]):
@@ -188,7 +190,7 @@ class Consensus:
             case Entries():
                 self._on_entries(sender, message, now)
             case Proposal(value=value) | Supply(value=Value() as value) if canonical.size_once(value) > MAX_VALUE_BYTES:
-                pass  # several of each member are kept for as long as the slot is open, also of one that is still to come
+                pass  # several values per member are kept while a slot is open, and for later slots too, so they must be small
             case Supply():
                 self.values.on_supply(sender, message)
             case _:
@@ -201,13 +203,13 @@ class Consensus:
         return self._flush(now)
 
     def state(self, statement: Decree) -> str:
-        """Have the next plan carry a signer's statement, or evidence. Returns why it cannot; empty where it can."""
+        """Propose a signer's statement or evidence for the next plan. Return why no plan can carry it; empty if one can."""
         return self._context.statements.note(statement, self.ledger)
 
     def _is_let_in(self, request: JoinRequest, sender: PeerId, now: float) -> bool:
-        """Members pass on what they have checked, and have a budget beside that of strangers: where a newcomer is known to one
-        member, no flood keeps it from the others. A member that passes on a false proof counts as a stranger until the next
-        plan, so it spends one check of the members' budget."""
+        """Return whether the run admits the peer. Members relay only requests that they have checked, and have a budget of
+        their own: once one member knows a newcomer, no flood of strangers hides it from the others. A member that relays a
+        false proof counts as a stranger until the next plan, so it spends only one check of the members' budget."""
         is_trusted = sender in self.slot.members and sender not in self._misleading
         budget, is_checked = self._checks_for_members if is_trusted else self._checks_for_strangers, False
 
@@ -222,8 +224,8 @@ class Consensus:
         return not problem
 
     def puzzle(self) -> Puzzle | None:
-        """What this peer has to solve now for a seat, by the newest plan that it has; None where it needs no proof of work,
-        gets no seat by one, or shows one that counts for some rounds more."""
+        """Return what this peer has to solve now for a seat, by the newest plan that it has; None if it needs no proof of work,
+        gets no seat by one, or shows one that stays valid for some more rounds."""
         puzzle, shown = self._owed(), self.members.ticket
         is_young = isinstance(shown, ProofOfWork) and self.slot.parent.round - shown.round < PROOF_ROUNDS // 2
         if puzzle is None or not is_young:
@@ -231,7 +233,7 @@ class Consensus:
         return puzzle if door_of(self.ledger, self._context.verify).problem(self.members.join_request()) else None
 
     def _owed(self) -> Puzzle | None:
-        """What the run asks of this peer, whether it shows a solution or not."""
+        """Return the puzzle that the run demands of this peer, whether or not it shows a solution."""
         parent = self.slot.parent
         if self.slot.is_member or self.members.is_passive or parent.is_last or not parent.price:
             return None
@@ -242,8 +244,8 @@ class Consensus:
         return door.puzzle(self.me, round=parent.round) if door.must_pay(self.me) and not is_banned else None
 
     def refusal(self) -> str:
-        """Why this peer, which has no seat, gets none by the ledger as far as it is known here; empty where it may, or may
-        with a proof of work. Of a protocol that this version does not know `Lifecycle` informs the user."""
+        """Return why this peer gets no seat, by the ledger as far as it is known here; empty if it has one, or may get one,
+        with or without a proof of work. `Lifecycle` tells the user about a protocol that this version does not know."""
         if self.slot.is_member or self.members.is_passive or self.slot.parent.is_last or self._owed() is not None:
             return ""
         door = door_of(self.ledger, self._context.verify)
@@ -254,13 +256,13 @@ class Consensus:
 
     @property
     def next_deadline(self) -> float | None:
-        """When the slot must be looked at without any message, as of the last call."""
+        """When the slot must be looked at even if no message comes, as of the last call."""
         return None if self.members.is_passive else self._deadline
 
     # --- the loop of one event ---------------------------------------------------------------------------------------
 
     def _flush(self, now: float) -> list[Outcome]:
-        """Do everything that has become possible; hand out what it asks for, in order."""
+        """Do everything that has become possible, and return the outcomes in order."""
         self.values.note_time(now)
         while self._advance(now):
             self.values.note_time(now)
@@ -291,11 +293,11 @@ class Consensus:
 
     @property
     def _is_outgrown(self) -> bool:
-        """The next plan is made by the rule of a protocol that this peer does not know: it cannot check what follows."""
+        """Whether the next plan follows the rule of a protocol that is unknown here, so that this peer cannot check it."""
         return self.slot.parent.protocol > self._newest_protocol
 
     def _advance(self, now: float) -> bool:
-        """One step; false where nothing was left to do."""
+        """Do one step; return false if there was nothing to do."""
         if self.slot.parent.is_last or self._is_outgrown:
             return False
         if self._finish(now):
@@ -311,8 +313,8 @@ class Consensus:
         return acceptor.cast_vote(now) or acceptor.accept(now) or proposer.propose(now) or proposer.attempt(now)
 
     def _finish(self, now: float) -> bool:
-        """Append the value that a certificate makes final. A member alone can certify any number of values: no plan is made of
-        one that is not followed."""
+        """Append the value that a certificate makes final. One member alone can certify any number of values, so the plan of a
+        value is made only if the value is followed."""
         for digest, certificate in sorted(self.learner.certificates().items()):
             value = self.values.get(digest)
             if value is None:
@@ -326,8 +328,9 @@ class Consensus:
         return False
 
     def _voted_with(self, certificate: Certificate, digest: Digest) -> bool:
-        """Whether this peer voted for the value with the same members absent. A vote with others absent is not enough: a
-        member alone can certify the value that all vote for, and an entry with its single vote loses to its next lie."""
+        """Return whether this peer voted for the value with the same members absent. A vote with other members absent is not
+        enough: one member alone can certify the value that all vote for, and an entry with its single vote would lose to its
+        next lie."""
         own = self.learner.vote_of(self.me)
         return own is not None and not own.abstains and (own.value, own.absent) == (digest, certificate.absent)
 
@@ -341,14 +344,14 @@ class Consensus:
         self._compose(slot)
         self._opened_at, self._promised_before = now, 0
         self._misleading.clear()
-        if self._takes_part and self.me in self.values.held:  # a peer on the bench reports when its round begins
+        if self._takes_part and self.me in self.values.held:  # a peer on the bench reports at the beginning of its round
             self._dissemination.report_early(self.acceptor.own_report(), now)
         early, self._early = self._early, {}
         for sender, message in early.values():
             self._on_ballot_message(sender, message, now)
 
     def _compose(self, slot: Slot) -> None:
-        """Every slot has new parts: nothing of an older one is left in them."""
+        """Make the parts of a slot anew, so that they hold nothing of an older slot."""
         context, timer = self._context, BallotTimer(self._context, slot)
         self.slot = slot
         self._dissemination = dissemination(context, slot)
@@ -374,7 +377,7 @@ class Consensus:
         )
 
     def _named(self) -> frozenset[Digest]:
-        """Values that a member stands for: of each its highest proposal, vote and acceptance, and what is final."""
+        """Return the values that a member stands for: those of its highest proposal, vote and acceptance, and final values."""
         accepted = self.acceptor.accepted
         return frozenset([*self.learner.named(), *self.proposer.named(), *([accepted[1]] if accepted is not None else [])])
 
@@ -388,7 +391,7 @@ class Consensus:
         self._append(self.values.entry(digest, certificate), now)
 
     def _append(self, entry: LedgerEntry, now: float) -> None:
-        """Persist it, then act on it."""
+        """Persist an entry, then open the slot that follows it."""
         self._context.emit(Persist(record=entry))
         self._lone_lives.note(entry, self.ledger.plans[-1])
         self.ledger.append(entry)
@@ -397,7 +400,7 @@ class Consensus:
         self._context.emit(decided_by(entry))
 
     def may_be_apart(self, genesis: RoundPlan, *, is_alone: bool) -> bool:
-        """Most of those that decided may have ended the run without this peer; see `may_have_ended`."""
+        """Return whether most of the electors may have ended the run without this peer; see `may_have_ended`."""
         return may_have_ended(genesis, self.ledger.since(1), self._lone_lives.entries, is_alone=is_alone)
 
     # --- messages of a slot ------------------------------------------------------------------------------------------
@@ -407,7 +410,7 @@ class Consensus:
             self._on_other_slot(sender, message, now)
             return
         if not isinstance(message, Pull) and (self.slot.parent.is_last or sender not in self.slot.members):
-            return  # after the last plan nothing is decided, but its reports name the states that the end of the run needs
+            return  # nothing is decided after the last plan, but its reports name the states that the end of the run needs
         if self._is_too_high(message, now):
             return
         match message:
@@ -432,8 +435,9 @@ class Consensus:
                 self.values.on_pull(sender, message)
 
     def _is_too_high(self, message: BallotMessage, now: float) -> bool:
-        """Whether it names a ballot that no peer has come to by honest attempts. After a restart it is not known how long the
-        slot has been open, but what was promised in it was within the limit: no restart raises it beyond that of others."""
+        """Return whether the message names a ballot number that honest attempts cannot have reached. After a restart the age of
+        the slot is unknown, but its earlier promise was within the limit, so a restart does not raise the limit beyond that of
+        others."""
         most = max(self._promised_before, MAX_BALLOT_JUMP) + BALLOTS_PER_SECOND * (now - self._opened_at)
         match message:
             case Final() | Pull():
@@ -444,7 +448,7 @@ class Consensus:
                 return message.ballot.attempt > most
 
     def _on_other_slot(self, sender: PeerId, message: BallotMessage, now: float) -> None:
-        """Help a peer that is behind; keep what is ahead until this peer gets there, and catch up."""
+        """Help a peer that is behind; keep messages of a later slot until this peer reaches it, and catch up."""
         if isinstance(message, Pull) and self._supply_settled(sender, message):
             return
         if message.parent in self.ledger.position:
@@ -458,17 +462,16 @@ class Consensus:
         self._context.emit(*self._exchange.ask_for_help(self.ledger, sender, now=now))
 
     def _help(self, peer: PeerId, newest: Digest, now: float) -> None:
-        """Give a peer whose newest plan is this one of ours the next entry; where it is far behind, our end: all that it meets
-        would give it the same entries, so it asks them one at a time."""
+        """Send the next entries to a peer whose newest plan is `newest`, or only our head if it is far behind: all peers that
+        it meets would send it the same entries, so it asks them one at a time."""
         if is_far(len(self.ledger.digests) - 1 - self.ledger.position[newest]):
             self._context.emit(Send(peer=peer, message=self.members.heartbeat(now)))
         else:
             self._context.emit(*self._exchange.serve(self.ledger, peer, after=newest, now=now))
 
     def _send_settled(self, peer: PeerId, head: Sequence[Digest]) -> bool:
-        """The first time that a member of a large roster asks whose ledger ends right before the last entry, send it only the
-        certificate: it took part in that slot and has the rest of the entry, which is much longer. Returns whether it was
-        sent."""
+        """Send a member of a large roster that lacks only the last entry its certificate, the first time that it asks: it took
+        part in that slot and has the rest of the entry, which is much longer. Return whether the certificate was sent."""
         entry = self._settled
         is_one_behind = entry is not None and tuple(head) == (entry.value.parent,)
         if entry is None or not is_one_behind or peer in self._served or peer not in self.slot.members:
@@ -482,8 +485,8 @@ class Consensus:
         return True
 
     def _supply_settled(self, sender: PeerId, message: Pull) -> bool:
-        """Give a member the reports that it lacks for the plan that was decided last here: it has the value, and most of the
-        entry. Returns whether any were sent."""
+        """Send a member the reports that it lacks of the last entry here, of which it has the value and most of the rest.
+        Return whether any were sent."""
         entry = self._settled
         if entry is None or message.parent != entry.value.parent or sender not in self.slot.members:
             return False
@@ -514,11 +517,11 @@ class Consensus:
                 self._help(sender, message.head.digest, now)
         else:
             self._context.emit(*self._exchange.announced(self, sender, message.head, now=now))
-            if message.head.rank <= head.rank and not is_member:  # it may not have ours, which may win
+            if message.head.rank <= head.rank and not is_member:  # it may lack our history, which may win
                 self._context.emit(Send(peer=sender, message=self.members.heartbeat(now)))
 
     def _pull_missing(self, sender: PeerId, have: int, now: float) -> None:
-        """Reports that a member of the same slot holds, and what values lack that were named here."""
+        """Pull reports that a member of the same slot holds, and the missing parts of the values that were named here."""
         if have and self._takes_part and self._dissemination.collects_reports(now):
             self.values.pull_reports(sender, have)
         named = [digest for _, digest in self.learner.ranked_proposals()]
@@ -530,7 +533,7 @@ class Consensus:
         self._context.emit(*self._exchange.follow(self, sender, message.entries, now=now))
 
     def follow_entry(self, entry: LedgerEntry, now: float) -> bool:
-        """For the ledger exchange, as the next one."""
+        """Append the next entry for the ledger exchange, unless it is an emergency that is not followed for now."""
         if self._is_contradicted(entry.certificate, entry.value.departed, now):
             return False
         self._append(entry, now)
@@ -556,6 +559,6 @@ class Consensus:
 
 
 def decided_by(entry: LedgerEntry) -> Decided:
-    """The outcome for the peer."""
+    """Return the outcome that hands the plan of an entry to the peer."""
     reports = tuple(signed.report for signed in entry.reports)
     return Decided(plan=entry.plan, reports=reports, decrees=entry.value.statements)

@@ -1,8 +1,8 @@
 """How the messages of a slot reach the members: directly in a small roster, relayed by gossip in a large one.
 
-Direct: every member sends its acks and votes to all, and counts them itself; a plan is final after one and a half round trips.
-Relayed: acks and votes go to the proposer alone, which announces the choice and the certificate; each receiver passes those on
-to `Timing.fanout` others, so that the messages per peer do not depend on the size of the roster.
+Direct: every member sends its acks and votes to all members and counts theirs itself; a plan is final after one and a half
+round trips. Relayed: acks and votes go to the proposer alone, which announces the choice and the certificate; each receiver
+relays those to `Timing.fanout` others, so that the messages per peer do not depend on the size of the roster.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,40 +15,40 @@ from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Proposal
 from adloco_p2p.core.model.scalars import PeerId
 
 REPORTERS_FIRST = 3
-"""Proposers that get every report at once in a large roster, and collect those that are missing."""
+"""The number of first proposers that get every report of a large roster at once, and pull the missing ones."""
 
 
 class Dissemination(Protocol):
-    """The way of the messages of one slot. Instants are seconds of the peer's own clock."""
+    """How the messages of one slot travel. Instants are seconds of the peer's own clock."""
 
     proposer_announces: bool
     """Whether the proposer alone counts acks, so that it must announce the choice."""
 
     def report(self, message: Supply, now: float) -> None:
-        """This peer's own report, to those that make values of it."""
+        """Send this peer's own report to the peers that make values."""
 
     def report_early(self, message: Supply, now: float) -> None:
-        """The same, where it was made before the slot was open: then other peers make values of it."""
+        """Send a report that was made before the slot opened again, where the proposers of the slot are other peers."""
 
     def resend_report(self, proposer: PeerId, message: Supply) -> None:
-        """The same, to a proposer that may have come too late for it."""
+        """Send the report to a proposer that may have missed it."""
 
     def collects_reports(self, now: float) -> bool:
-        """Whether this peer pulls reports that it lacks."""
+        """Return whether this peer pulls reports that it lacks."""
 
     def prepare(self, message: Prepare) -> None: ...
 
     def propose(self, message: Proposal, now: float) -> None: ...
 
     def answer(self, proposer: PeerId, message: Ack | Vote) -> None:
-        """An ack or a vote, to those that count it."""
+        """Send an ack or a vote to the peers that count it."""
 
     def pass_on(self, message: Proposal | Chosen | Final, now: float, *, without: Sequence[PeerId] = ()) -> None:
-        """The newest state of the slot here, to members that may lack it; `without` those that have it."""
+        """Relay the newest state of the slot to members that may lack it, except `without`, which have it."""
 
 
 class Direct:
-    """To all members at once."""
+    """Dissemination of a small roster: every message goes to all members at once."""
 
     proposer_announces = False
 
@@ -60,10 +60,10 @@ class Direct:
         self._context.emit(Broadcast(message=message))
 
     def report_early(self, message: Supply, now: float) -> None:
-        """It was broadcast."""
+        """Do nothing: the report was broadcast."""
 
     def resend_report(self, proposer: PeerId, message: Supply) -> None:
-        """It was broadcast."""
+        """Do nothing: the report was broadcast."""
 
     def collects_reports(self, now: float) -> bool:
         del now
@@ -81,11 +81,11 @@ class Direct:
         self._context.emit(Broadcast(message=message))
 
     def pass_on(self, message: Proposal | Chosen | Final, now: float, *, without: Sequence[PeerId] = ()) -> None:
-        """All members have what it follows from."""
+        """Do nothing: all members have the messages from which this one follows."""
 
 
 class Relayed:
-    """Through the proposer, and by gossip."""
+    """Dissemination of a large roster: through the proposer, and by gossip."""
 
     proposer_announces = True
 
@@ -103,7 +103,7 @@ class Relayed:
         self._context.emit(Send(peer=proposer, message=message))
 
     def collects_reports(self, now: float) -> bool:
-        if self._slot.parent.is_last:  # no plan brings the last reports, and the end of the run needs the states that they name
+        if self._slot.parent.is_last:  # no plan carries the last reports, but the end of the run needs the states they name
             return True
         return self._context.me in self._first_proposers(now)
 
@@ -129,5 +129,5 @@ class Relayed:
 
 
 def dissemination(context: Context, slot: Slot) -> Dissemination:
-    """By the size of the roster."""
+    """Return the dissemination that fits the size of the roster."""
     return Direct(context) if len(slot.roster) <= context.timing.direct_limit else Relayed(context, slot)

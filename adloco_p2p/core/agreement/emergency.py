@@ -1,7 +1,7 @@
-"""Where the members' ledgers end, and whether that contradicts an emergency entry.
+"""The heads of the members' ledgers, and whether they contradict an emergency entry.
 
-An emergency entry rests on less than a majority of the electorate: a few members went on because the others were absent for
-them. A peer that sees no sign of such an emergency does not follow it for now.
+An emergency entry rests on less than a majority of the electorate: a few members went on because the others were absent to
+them. A peer that sees no sign of such an emergency does not follow the entry for now.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,19 +13,19 @@ from adloco_p2p.core.model.electorate import electorate, is_emergency
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 STUCK_LEASES = 8
-"""A slot that was ready for this many leases and was not decided is stuck: the members here voted for different values."""
+"""A slot that was ready for this many leases without a decision is stuck: the members here voted for different values."""
 
 
 class EmergencyCheck:
-    """Kept from slot to slot. Instants are seconds of the peer's own clock."""
+    """The check of emergency entries, kept from slot to slot. Instants are seconds of the peer's own clock."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._heads: dict[PeerId, tuple[Digest, float]] = {}
-        """Of members: the end of their ledger when they last named it themselves, and when that was."""
+        """The head that each member last named itself, and when."""
 
     def open(self, slot: Slot) -> None:
-        """Of other peers than its members nothing is kept."""
+        """Forget the heads of peers that are no members of the slot."""
         self._heads = {peer: head for peer, head in self._heads.items() if peer in slot.members}
 
     def note_head(self, peer: PeerId, head: Digest, now: float) -> None:
@@ -34,8 +34,9 @@ class EmergencyCheck:
     def contradicts(
         self, slot: Slot, certificate: Certificate, departed: Sequence[PeerId], *, ready_at: float | None, now: float
     ) -> bool:
-        """Whether a value of this slot, with its certificate and the members that it takes off the roster, is not followed
-        (`is_contradicted`). It is where the members here had their time since `ready_at` and decided nothing."""
+        """Return whether a value of this slot, with its certificate and the members `departed` that it takes off the roster, is
+        not followed for now (`is_contradicted`). It is followed once the members here have decided nothing for `STUCK_LEASES`
+        since `ready_at`."""
         members, me = self._context.members, self._context.me
         lease = members.lease_seconds
         is_stuck = ready_at is not None and now > ready_at + STUCK_LEASES * lease
@@ -56,13 +57,13 @@ def is_contradicted(
     *,
     living: Collection[PeerId],
 ) -> bool:
-    """Whether the next entry of the ledger, which excludes members in an emergency, is not followed for now. `heads`: of the
-    `living` electors, as they named it within a lease.
+    """Return whether the next entry of the ledger, an emergency entry, is not followed for now. `heads` are those that the
+    `living` electors named within a lease.
 
-    It leaves out one of them whose ledger does not go beyond this one. That counts until half of the electors have named a head
-    beyond this ledger, or voted for the entry and have gone since: before, the others can go on without the entry. Living
-    electors that named none yet count as here, or the first message after a peer's start would decide. Where half are ahead
-    the emergency happened while this peer was cut off.
+    The entry is contradicted if it excludes a living elector whose ledger does not go beyond this one, until half of the
+    electors have named a head beyond this ledger, or voted for the entry and gone since: before that, the others can go on
+    without the entry. Living electors that have named no head yet count as not ahead, or the first message after a peer's start
+    would decide. If half are ahead, the emergency happened while this peer was cut off.
     """
     with_us = {peer for peer, digest in heads.items() if digest in ledger.position}
     voters = {cast.peer for cast in certificate.votes if not cast.abstains}

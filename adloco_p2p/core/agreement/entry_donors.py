@@ -1,7 +1,7 @@
-"""Of which peer a peer that is far behind asks entries: of one at a time, and of a second one where the first is silent.
+"""The choice of the donor from which a peer that is far behind pulls entries: one at a time, and a second one if it is silent.
 
-Entries of a large run are long. The same ones from several donors fill a slow link, until no new ones come through. So a donor
-is asked when the answer of the one before is there, or was awaited for long enough.
+Entries of a large run are long, and the same ones from several donors would fill a slow link until no new ones get through. So
+the next donor is asked only when the answer of the one before has come, or was awaited for long enough.
 """
 
 from collections.abc import Collection, Container
@@ -13,29 +13,30 @@ from adloco_p2p.core.model.ledger_entry import Head
 from adloco_p2p.core.model.scalars import MAX_ROSTER, Digest, PeerId
 
 MAX_REMEMBERED = 2 * MAX_ROSTER
-"""Peers of which something is known; the oldest are forgotten."""
+"""The number of peers that are remembered; the oldest are forgotten."""
 NEAR_ROUNDS = 1
-"""A ledger that is at most so many rounds behind pulls from several at once: a lost answer would delay votes, ..."""
+"""A peer at most this many rounds behind pulls from several donors at once, because a lost answer would delay votes."""
 NEAR_PULLS_PER_PERIOD = 2
-"""... but not from all: so often in a period of gossip for one end, which all honest peers name, from members and
-from strangers each."""
+"""The number of near pulls per period of gossip for one head, which all honest peers name: from members, and from strangers."""
 SILENT_PERIODS = 3
-"""A peer whose last near pull brought nothing is not pulled so again for so many periods."""
+"""The number of periods for which a peer whose last near pull brought nothing gets no other one."""
 REST_PERIODS = 1.1
-"""A donor is asked again after so many periods: it answers one question in each of its own."""
+"""The number of periods after which a donor is asked again: it answers one question in each period of its own."""
 HEARD_PERIODS = 10
-"""A donor was heard within so many periods: about a lease."""
+"""The number of periods, about a lease, within which a donor must have been heard."""
 MAX_UNDER_WAY = 2
-"""Questions whose answers are awaited."""
+"""The largest number of questions whose answers are awaited."""
 FIRST_PATIENCE_SECONDS, MIN_PATIENCE_SECONDS, MAX_PATIENCE_SECONDS = 1.0, 0.5, 20.0
 """How long an answer is awaited before a second donor is asked: twice what the last whole answer took, within these bounds.
-Neither silence nor a short answer changes it, or silent names and those that trickle would."""
+Neither silence nor a short answer changes it, so that silent and trickling names cannot."""
 GIVEN_UP_AFTER = 4
-"""Times the patience after which a question is no longer under way, ..."""
+"""The multiple of the patience after which a question is no longer under way."""
 MIN_GIVEN_UP_SECONDS = 8.0
-"""... but not before this, and not after MAX_PATIENCE_SECONDS: on a link that has become slow all answers take longer."""
+"""The shortest time after which a question is given up, because all answers take longer on a link that has become slow. The
+longest is MAX_PATIENCE_SECONDS."""
 WHOLE_SHARE = 0.5
-"""An honest answer has as many entries as one message may have, and rarely less than this share of their bytes."""
+"""The share of a message's limit from which an answer counts as whole. An honest answer fills the message, and rarely has
+less."""
 
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
@@ -43,54 +44,53 @@ _Item = TypeVar("_Item")
 
 @dataclass
 class _Donor:
-    """Instants are seconds of the peer's own clock."""
+    """A peer from which entries may be pulled. Instants are seconds of the peer's own clock."""
 
     end: Head
-    """Of its ledger, as the donor named it last, ..."""
+    """The head of the donor's ledger, as it named it last."""
     heard_at: float
-    """... or answered."""
+    """When the donor last named its head or sent a useful answer."""
     asked_at: float = -inf
     is_awaited: bool = False
-    """Whether no answer came since then, however late."""
+    """Whether no answer, however late, has come since `asked_at`."""
     took: float | None = None
-    """Seconds that a whole answer takes at the pace of the last one; infinite where that was of no use, none where there was
-    none."""
+    """The seconds that a whole answer takes at the pace of the last one; infinite if that was of no use, None before any."""
     near_at: float = -inf
-    """When it was pulled as one that is near; of no account once it answers."""
+    """When the last near pull from the donor was made; reset by a useful answer."""
 
     @property
     def seconds(self) -> float | None:
-        """What an answer takes: infinitely long where the last one is still to come."""
+        """The seconds that an answer takes; infinite while the last one is still to come."""
         return inf if self.is_awaited else self.took
 
 
 class EntryDonors:
-    """The ends of others' ledgers and how fast these peers answered."""
+    """The heads of others' ledgers, and how fast these peers answered."""
 
     def __init__(self, *, period_seconds: float) -> None:
-        """`period_seconds`: of gossip."""
+        """`period_seconds` is the period of gossip."""
         self._period_seconds = period_seconds
         self._donors: dict[PeerId, _Donor] = {}
-        """Holders of longer and of other histories; those heard last at the end."""
+        """Holders of longer and of other histories, the most recently heard last."""
         self._near: dict[tuple[Digest, bool], float] = {}
-        """When an end that is near was pulled last, of strangers and of members."""
+        """When the last near pull was made, by head and by whether it was from a member."""
         self._under_way: tuple[PeerId, ...] = ()
-        """Peers that were asked last; all that are awaited are among them."""
+        """The peers that were asked last, among them all whose answers are awaited."""
         self._patience = FIRST_PATIENCE_SECONDS
         self._is_members_turn = True
 
     @property
     def furthest_round(self) -> int:
-        """To which any of them reaches."""
+        """The highest round that any of the ledgers reaches."""
         return max((donor.end.round for donor in self._donors.values()), default=0)
 
     def end_of(self, peer: PeerId) -> Head | None:
-        """The end that the peer named last."""
+        """Return the head that the peer named last."""
         donor = self._donors.get(peer)
         return donor.end if donor is not None else None
 
     def note_end(self, peer: PeerId, head: Head, now: float) -> None:
-        """The peer names the end of its ledger."""
+        """Note the head that the peer has just named."""
         donor = self._donors.get(peer) or _Donor(end=head, heard_at=now)
         donor.end, donor.heard_at = head, now
         remember(self._donors, peer, donor)
@@ -98,12 +98,12 @@ class EntryDonors:
     def choose(
         self, have: Head, known: Container[Digest], *, roster: Collection[PeerId], without: Collection[PeerId], now: float
     ) -> PeerId | None:
-        """The peer to ask now; none while an answer is awaited, or where nobody is far ahead of what is here and rested.
+        """Return the peer to ask now; None while an answer is awaited, or if no rested donor is far ahead of `have`.
 
         It is the one whose last answer took the least time for what it brought. One that was never asked counts as if it took a
-        period, the one that was heard last first. There may be any number of new names, so they get every second turn at most,
-        and not while one of them is awaited, where one of the `roster` can be asked: that of the newest plan known here.
-        `known`: plans of the own ledger."""
+        period, the most recently heard first. Since there may be any number of new names, they get at most every second turn,
+        and none while one of them is awaited, if a peer of `roster`, that of the newest plan here, can be asked. `known` has
+        the plans of the own ledger."""
         given_up = now - min(max(GIVEN_UP_AFTER * self._patience, MIN_GIVEN_UP_SECONDS), MAX_PATIENCE_SECONDS)
         asked = {peer: self._donors[peer] for peer in self._under_way if peer in self._donors}
         awaited = [peer for peer, donor in asked.items() if donor.is_awaited and donor.asked_at > given_up]
@@ -133,7 +133,7 @@ class EntryDonors:
         return chosen
 
     def _is_there(self, donor: _Donor, now: float) -> bool:
-        """It was heard lately, and since it was asked in vain."""
+        """Return whether the donor was heard lately, and after the last question that it has not answered."""
         is_silent = donor.is_awaited and donor.heard_at <= donor.asked_at
         return not is_silent and now - donor.heard_at <= HEARD_PERIODS * self._period_seconds
 
@@ -142,8 +142,8 @@ class EntryDonors:
         return (self._period_seconds if seconds is None else seconds), donor.asked_at, -donor.heard_at
 
     def takes_near(self, peer: PeerId, *, roster: Container[PeerId], now: float) -> bool:
-        """A peer named an end that is near. Whether to pull from it, which counts as done. Members share turns of their own,
-        and one that is silent is passed over for a while."""
+        """Return whether to pull from a peer that named a near head, and count the pull as made. Members share turns of their
+        own, and a silent peer is passed over for a while."""
         donor, period = self._donors[peer], self._period_seconds
         turn = donor.end.digest, peer in roster
         is_silent = now - donor.near_at < SILENT_PERIODS * period
@@ -154,8 +154,8 @@ class EntryDonors:
         return True
 
     def note_answer(self, peer: PeerId, now: float, *, share: float) -> None:
-        """Entries of the peer came, late ones and unasked ones among them. `share`: of a whole answer, in (0, 1], that was new
-        here, 0 where it was of no use."""
+        """Note entries from the peer, even late or unasked ones. `share` is the part of a whole answer that was new here, in
+        (0, 1], or 0 if it was of no use."""
         donor = self._donors.get(peer)
         if donor is None:
             return
@@ -169,12 +169,12 @@ class EntryDonors:
 
 
 def is_far(num_rounds: int) -> bool:
-    """Whether a ledger is so many rounds ahead of another one that the owner of that asks one donor at a time."""
+    """Return whether a peer that is `num_rounds` behind asks one donor at a time."""
     return num_rounds > NEAR_ROUNDS
 
 
 def remember(known: dict[_Key, _Item], key: _Key, item: _Item) -> None:
-    """As the latest of at most MAX_REMEMBERED."""
+    """Store the item as the latest of at most MAX_REMEMBERED, and forget the oldest beyond that."""
     known.pop(key, None)
     known[key] = item
     if len(known) > MAX_REMEMBERED:

@@ -1,7 +1,7 @@
-"""Agreement without a network: the simplest that fits behind the port of `core/peer/agreement_port.py`.
+"""Agreement without a network: the simplest implementation of the port in `core/peer/agreement_port.py`.
 
 `FixedRosterAgreement` decides as soon as every peer of the roster has reported. It fits a roster that never changes: one peer
-alone, or several peers in one process. Peers on a network use `core/agreement/consensus.py`, behind the same interface.
+alone, or several peers in one process. Peers on a network use `core/agreement/gossip_agreement.py` behind the same port.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,16 +14,16 @@ from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 UNPROVEN = "-"
-"""Stands for a signature."""
+"""The placeholder for a signature."""
 
 
 class FixedRosterAgreement:
-    """plan(r + 1) follows from plan(r) when all reports of round r - 1 are there."""
+    """Agreement among peers that never change: plan(r + 1) follows from plan(r) and all reports of round r - 1."""
 
     def __init__(self, *, decide: Callable[[RoundPlan, Sequence[Report]], RoundPlan]) -> None:
         self.next_deadline: float | None = None
         self.last_contact = 0.0
-        """Nobody waits to join a roster that never changes."""
+        """When a peer of the run was last heard; unused, because nobody waits to join a fixed roster."""
         self._decide = decide
         self._head: RoundPlan | None = None
         self._reports: dict[tuple[int, PeerId], Report] = {}
@@ -36,7 +36,7 @@ class FixedRosterAgreement:
         return self._advance()
 
     def note_work(self, rounds: Collection[int]) -> None:
-        """All reports are waited for."""
+        """Do nothing: every plan waits for all reports anyway."""
 
     def submit(self, report: Report, now: float) -> list[Outcome]:
         del now
@@ -55,7 +55,7 @@ class FixedRosterAgreement:
         return []
 
     def sign(self, payload: bytes) -> str:
-        """All peers are in one process, or there is one: nothing needs a proof."""
+        """Return a placeholder: all peers are in one process, so nothing needs a proof."""
         del payload
         return UNPROVEN
 
@@ -64,7 +64,7 @@ class FixedRosterAgreement:
         return signature == UNPROVEN
 
     def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
-        """There is no journal: with the one process all hosts forget."""
+        """Keep nothing: all hosts are in one process and forget their votes together."""
         del plan, vote
         return []
 
@@ -73,7 +73,7 @@ class FixedRosterAgreement:
         return None
 
     def may_be_apart(self, *, is_alone: bool) -> bool:
-        """The roster never changes."""
+        """Return false: a fixed roster cannot part."""
         del is_alone
         return False
 

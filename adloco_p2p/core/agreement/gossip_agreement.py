@@ -1,7 +1,7 @@
 """Agreement among peers on a network: membership and consensus together, behind the port that `Peer` uses.
 
-Outcomes come in an order that the shell keeps: a record is on the disk before anything that follows it is sent or acted on.
-The journal holds every persisted record, in order, and nothing else.
+The shell keeps the order of the outcomes: a record is on disk before anything after it is sent or acted on. The journal holds
+every persisted record, in order, and nothing else.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -34,13 +34,12 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log, Returned, Suspected
 
 PLANS_OF_ACCOUNT = 4
-"""Newest plans of one call whose members count. A peer that is only in older ones, and not here any more, is not reported as
-gone."""
+"""The number of newest plans of one call whose absent members are reported as gone; those of older plans only are not."""
 
 
 class GossipAgreement:
-    """One peer's membership and consensus. `records` is the journal of earlier incarnations, empty for a newcomer, and read
-    once; `recall` gives back an entry of it, or of this incarnation. Instants are seconds of the peer's own clock."""
+    """One peer's membership and consensus. `records` is the journal of earlier incarnations, empty for a newcomer, and is read
+    once; `recall` returns an entry of the journal by its plan. Instants are seconds of the peer's own clock."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class GossipAgreement:
         timing: Timing,
         ticket: Ticket | ProofOfWork | None = None,
     ) -> None:
-        """`ticket`: of a newcomer, where the run asks for one."""
+        """`ticket` lets a newcomer in, if the run asks for one."""
         self.members = Membership(me, run=genesis.run, sign=sign, verify=verify, draw=draw, timing=timing)
         self.members.ticket = ticket
         self.consensus = Consensus(
@@ -70,7 +69,7 @@ class GossipAgreement:
             draw=draw,
             newest_protocol=capacity.newest_protocol,
         )
-        self.consensus.ledger = Ledger(genesis, recall=recall)  # until `start` takes up the journal
+        self.consensus.ledger = Ledger(genesis, recall=recall)  # a placeholder until `start` reads the journal
         self.me = me
         self.sign = sign
         self.verify = verify
@@ -80,7 +79,7 @@ class GossipAgreement:
         self._contacts = tuple(contacts)
         self._capacity = capacity
         self._living: Living | None = None
-        """Of the last call that looked."""
+        """The living members at the last call that compared them."""
         self._present: tuple[PeerId, ...] = ()
         self._gone: dict[PeerId, None] = {}
         self._suspects: tuple[PeerId, ...] = ()
@@ -100,7 +99,8 @@ class GossipAgreement:
         return self.members.last_contact
 
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
-        """Take up the journal. Plans of the ledger after `plans` are handed out again; own `reports` are sent again."""
+        """Restore the state from the journal. Plans of the ledger that are not among `plans` and are newer are handed out
+        again, and this peer's own `reports` are sent again."""
         recovered = recover(self._records, self._genesis, recall=self._recall)
         self._records = ()
         self._commit_votes = dict(recovered.commit_votes)
@@ -128,7 +128,7 @@ class GossipAgreement:
         return self._with_changes(list(self.consensus.submit(report, now)), now)
 
     def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
-        """A message of another peer; one of a kind that is handled elsewhere is passed over."""
+        """Handle a message of another peer; kinds that are handled elsewhere are ignored."""
         outcomes: list[Outcome] = []
         if isinstance(message, Heartbeat | Ping | Leave):
             outcomes += self.members.handle(sender, message, now)
@@ -143,7 +143,7 @@ class GossipAgreement:
         return self._with_changes([*self.members.tick(now), *self.consensus.tick(now)], now)
 
     def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
-        """Of two hosts that made different averages none may have voted for both, whatever it forgot in a crash."""
+        """Persist this host's commit vote, so that even after a crash it cannot vote for two different averages."""
         oldest = vote.round - COMMIT_VOTES_KEPT
         self._commit_votes = {key: kept for key, kept in self._commit_votes.items() if kept.round >= oldest}
         self._commit_votes[plan, vote.instance] = vote
@@ -156,36 +156,36 @@ class GossipAgreement:
         return self.consensus.may_be_apart(self._genesis, is_alone=is_alone)
 
     def leave(self, now: float) -> list[Outcome]:
-        """Become a passive member: this peer takes no part in agreeing from now on, it only follows the ledger."""
+        """Become a passive member, which only follows the ledger and takes no part in agreement."""
         return list(self.members.leave(now))
 
     def state(self, statement: Decree) -> str:
-        """Pass on a signer's statement, or evidence, until a plan carries it. Returns why none will; empty where one may."""
+        """Pass on a signer's statement or evidence until a plan carries it. Return why no plan can; empty if one can."""
         return self.consensus.state(statement)
 
     def refusal(self) -> str:
-        """Why this peer gets no seat, by the ledger as far as it is known here; empty where it may get one, or has one."""
+        """Return why this peer gets no seat, by the ledger as far as it is known here; empty if it has one or may get one."""
         return self.consensus.refusal()
 
     def puzzle(self) -> Puzzle | None:
-        """What this peer has to solve now for a seat, where one costs computing; None where there is nothing to solve."""
+        """Return what this peer has to solve now for a seat that costs a proof of work; None if there is nothing to solve."""
         return self.consensus.puzzle()
 
     def show(self, proof: ProofOfWork) -> None:
-        """A solution, with the requests to join from now on."""
+        """Show a solution in the join requests from now on."""
         self.members.ticket = proof
 
     def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
-        """Beats that rise again cancel the leave; if plans leave this peer out by now, it asks to join as a newcomer does."""
+        """Cancel the leave by beats that rise again. If plans leave this peer out by now, it asks to join like a newcomer."""
         self._capacity = capacity
         self.members.offer(capacity)
         self.members.rejoin(now)
         return self.tick(now)
 
     def _with_changes(self, outcomes: list[Outcome], now: float) -> list[Outcome]:
-        """The outcomes, then the members that stopped counting since the last call, also those that a plan left out, and those
-        that count again. A member that came and went between two calls is gone too: a plan counts on it. A passive member
-        receives no beats that rise, so it receives neither."""
+        """Append to the outcomes the members that stopped counting since the last call, those that a plan left out included,
+        and those that count again. A member that came and went between two calls is reported as gone, too, because a plan
+        counts on it. A passive member gets no rising beats, so nothing is reported to it."""
         if self.members.is_passive:
             return outcomes
         living, plans = self.members.living(now), _plans(outcomes)
@@ -205,8 +205,8 @@ class GossipAgreement:
         return [*outcomes, *changes, *self._suspicions(living)]
 
     def _suspicions(self, living: Living) -> list[Log]:
-        """For the views only: members that were silent for half a lease, and suspects whose beats rise again. A suspect whose
-        lease ran out is gone."""
+        """Return, for the views only, the new suspects and the former ones whose beats rise again. A suspect whose lease has
+        run out is gone instead."""
         suspects = tuple(peer for peer in living.there if peer not in living.responsive)
         now_suspected, before, there = frozenset(suspects), frozenset(self._suspects), frozenset(living.there)
         new = [peer for peer in suspects if peer not in before]

@@ -1,18 +1,18 @@
-"""Names that a peer remembers beyond the roster: heartbeats to them bring back the other side of a partition."""
+"""The names that a peer remembers beyond the roster: heartbeats to them bring back the other side of a partition."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from adloco_p2p.core.model.scalars import PeerId
 
 MAX_KNOWN = 4096
-"""Former members and contacts that are remembered, and peers that ask to join."""
+"""The largest number of former members, contacts and peers asking to join that are remembered."""
 MAX_ELECTORS = 1024
-"""Former electors that keep their place among them: a name becomes one by rounds of work, so names without number do not crowd
-them out."""
+"""The number of former electors that keep their place among the known peers. A name becomes an elector only by rounds of work,
+so masses of new names do not crowd them out."""
 
 
 class KnownPeers:
-    """Without this peer itself; the last ones if there are many."""
+    """The most recent names of other peers, without this peer itself."""
 
     def __init__(self, me: PeerId) -> None:
         self._me = me
@@ -31,7 +31,7 @@ class KnownPeers:
             del self._names[next(name for name in self._names if name not in self._electors)]
 
     def learn_electors(self, peers: Iterable[PeerId]) -> None:
-        """A plan lets these decide."""
+        """Remember the electors of a plan."""
         for peer in peers:
             if peer != self._me:
                 self._electors.pop(peer, None)
@@ -41,7 +41,8 @@ class KnownPeers:
             del self._electors[next(iter(self._electors))]
 
     def in_turn(self, peers: Sequence[PeerId], turn: int) -> tuple[list[PeerId], list[PeerId]]:
-        """Former electors and other names; in odd turns the electors first, so that no number of names hides them."""
+        """Return former electors and other names as two lists; electors first in odd turns, so that no mass of names hides
+        them."""
         electors = [peer for peer in peers if peer in self._electors]
         others = [peer for peer in peers if peer not in self._electors]
         return (electors, others) if turn % 2 else (others, electors)

@@ -1,7 +1,7 @@
 """The learner of single-decree Paxos: the proposals, acks and votes of a slot, and what they prove.
 
-It sends nothing. A value that a majority acked in one ballot is CHOSEN; one that a majority voted for is FINAL, and those votes
-are its certificate. Of each member only the highest ballot is kept.
+A value that a majority acked in one ballot is CHOSEN; one that a majority voted for is FINAL, and those votes are its
+certificate. The learner sends nothing, and keeps only the messages of the highest ballot of each member.
 """
 
 from collections.abc import Iterator
@@ -18,25 +18,26 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 
 class Learner:
     """The messages of one slot that this peer has received. `on_` methods check a message and return whether it was news;
-    `note_` methods take this peer's own."""
+    `note_` methods take this peer's own messages."""
 
     def __init__(self, context: Context, slot: Slot) -> None:
         self._context = context
         self._slot = slot
         self._proposals: dict[PeerId, tuple[Proposal, Digest]] = {}
-        """The highest of each proposer, with the digest of its value."""
+        """The highest proposal of each proposer, with the digest of its value."""
         self._acks: dict[PeerId, Ack] = {}
         self._chosen: dict[PeerId, Chosen] = {}
         self._votes: dict[PeerId, Vote] = {}
         self._finals: dict[Digest, Certificate] = {}
-        """With the votes of a majority of all electors."""
+        """Received certificates with the votes of a majority of all electors."""
         self._emergencies: dict[PeerId, tuple[Digest, Certificate]] = {}
-        """The last other one that each member passed on: alone it can make any number, in which all others are absent."""
+        """The last emergency certificate that each member passed on. Only one is kept, because one member alone can make any
+        number of them, in which all others are absent."""
 
     # --- what members send -------------------------------------------------------------------------------------------
 
     def on_proposal(self, message: Proposal) -> bool:
-        """A proposal counts as its proposer's ack, too."""
+        """Note a proposal, which counts as its proposer's ack, too."""
         slot, proposer = self._slot, message.ballot.peer
         known = self._proposals.get(proposer)
         if known is not None and known[0].ballot >= message.ballot:
@@ -114,7 +115,7 @@ class Learner:
         return self._votes.get(peer)
 
     def named(self) -> Iterator[Digest]:
-        """Values that a member stands for by a proposal, a vote or an announced choice, and those that are final."""
+        """Yield the values that a member stands for by a proposal, a vote or an announced choice, and the final values."""
         yield from (digest for _, digest in self._proposals.values())
         yield from (vote.value for vote in self._votes.values())
         yield from (chosen.value for chosen in self._chosen.values())
@@ -122,11 +123,11 @@ class Learner:
         yield from self._finals
 
     def ranked_proposals(self) -> list[tuple[Proposal, Digest]]:
-        """Highest ballot first."""
+        """Return the proposals and the digests of their values, highest ballot first."""
         return sorted(self._proposals.values(), key=lambda known: known[0].ballot, reverse=True)
 
     def chosen_proposals(self) -> list[tuple[Proposal, Digest]]:
-        """Proposals whose value a majority acked, or whose proposer announced that, highest ballot first."""
+        """Return the proposals that a majority acked, or whose proposer announced that, highest ballot first."""
         found = []
         for proposal, digest in self.ranked_proposals():
             chosen = self._chosen.get(proposal.ballot.peer)
@@ -136,23 +137,23 @@ class Learner:
         return found
 
     def is_acked_by_majority(self, proposal: Proposal, digest: Digest) -> bool:
-        """Whether a majority of the members that count in its ballot acked the proposal, as far as this peer received it."""
+        """Return whether a majority of the members that count in its ballot acked the proposal, by the acks received here."""
         backers = [peer for peer, ack in self._acks.items() if (ack.ballot, ack.value) == (proposal.ballot, digest)]
         return self._slot.is_quorum(backers, proposal.absent)
 
     def is_backed_by_half(self, proposal: Proposal, digest: Digest) -> bool:
-        """Whether half of the members that count in its ballot acked the proposal."""
+        """Return whether half of the members that count in its ballot acked the proposal."""
         counted = self._slot.counted(proposal.absent)
         acks = [self._acks.get(peer) for peer in counted]
         backers = [ack for ack in acks if ack is not None and (ack.ballot, ack.value) == (proposal.ballot, digest)]
         return 2 * len(backers) >= len(counted)
 
     def certificates(self) -> dict[Digest, Certificate]:
-        """Values that the votes, or a certificate that was received, make final; each with its strongest certificate: a member
-        alone can make one for any value, in which all others are absent."""
+        """Return the values that the votes or a received certificate make final, each with its strongest certificate. Strength
+        matters, because one member alone can certify any value with all others absent."""
         found: dict[Digest, Certificate] = {}
         if not (self._emergencies or self._finals or self._votes):
-            return found  # as after most messages
+            return found  # nothing is final yet, as after most messages
         for digest, certificate in (*self._emergencies.values(), *self._finals.items(), *self._certified_by_votes()):
             known = found.get(digest)
             if known is None or _strength(certificate) >= _strength(known):
@@ -173,5 +174,5 @@ class Learner:
 
 
 def _strength(certificate: Certificate) -> tuple[int, int]:
-    """The most votes, then the fewest absent members."""
+    """Return the sort key of certificates: more votes are stronger, then fewer absent members."""
     return sum(not cast.abstains for cast in certificate.votes), -len(certificate.absent)

@@ -1,4 +1,4 @@
-"""Ledger entries for peers that are behind, and from those that are ahead or on another history."""
+"""The exchange of ledger entries: for peers that are behind, and from peers that are ahead or on another history."""
 
 from collections.abc import Sequence
 from math import inf
@@ -16,56 +16,56 @@ from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 ENTRIES_BYTES = 1 << 20
-"""Canonical bytes of the ledger entries in one message, or it is one entry."""
+"""The most canonical bytes of the entries in one message, unless it has one entry only."""
 STRANGERS_PER_PERIOD = 8
-"""Peers outside the roster, all together, that get entries in one period of gossip; members are served beside them."""
+"""The number of peers outside the roster that get entries in one period of gossip; members are served beside them."""
 ROUNDS_VERIFIED_WHOLE = 32
-"""The last rounds of the longest ledger that a peer named. In them the signatures of reports are checked, too."""
+"""The number of last rounds, of the longest ledger that a peer named, in which the signatures of reports are checked, too."""
 PERIODS_OF_REJECTION = 10
-"""A peer whose history lost against ours is not asked for it again for this many periods of gossip. Then it is: another peer of
-that side may hold a certificate with more votes."""
+"""The number of periods of gossip for which a peer whose history lost is not asked for it again. Later it is, because another
+peer of that side may hold a certificate with more votes."""
 PERIODS_OF_COLLECTING = 10
-"""Another history to which nothing was added for this many periods is dropped: its holders may be gone."""
+"""The number of periods after which another history that has not grown is dropped: its holders may be gone."""
 
 
 class LedgerOwner(Protocol):
-    """Has a ledger that follows those of others. `now` is in seconds of its own clock."""
+    """The owner of a ledger that follows those of others. `now` is in seconds of its own clock."""
 
     ledger: Ledger
 
     def follow_entry(self, entry: LedgerEntry, now: float) -> bool:
-        """Append a valid next entry; false where it is not to be followed for now."""
+        """Append a valid next entry; return false if it is not to be followed for now."""
 
     def follow_reorg(self, other: Ledger, now: float) -> None:
-        """Take a history that outranks the own one, unless it is not to be followed for now."""
+        """Switch to a history that outranks the own one, unless it is not to be followed for now."""
 
 
 class LedgerExchange:
-    """Asks, answers, and checks what comes; a `LedgerOwner` changes its ledger."""
+    """Asks for entries, serves them, and checks those that come; only the `LedgerOwner` changes the ledger."""
 
     def __init__(self, decide: Decide, verify: Verify, *, period_seconds: float, newest: int = NEWEST) -> None:
-        """`period_seconds`: of gossip. One peer gets entries at most once in a period, however often it asks. `newest`: the
-        protocol whose rule `decide` knows."""
+        """`period_seconds` is the period of gossip: one peer gets entries at most once in it, however often it asks. `newest`
+        is the newest protocol whose rule `decide` knows."""
         self._other = CandidateChain(decide, verify, newest=newest)
         self._newest = newest
         self.beyond: PeerId | None = None
-        """A peer with a history that goes over to a protocol which is unknown here, and neither won nor lost by the votes."""
+        """A peer with a history whose protocol is unknown here, and that neither won nor lost by the votes."""
         self._period_seconds = period_seconds
         self._served: dict[PeerId, float] = {}
-        """The instants at which a peer was last sent entries; the latest at the end."""
+        """When each peer was last sent entries, the latest last."""
         self._strangers_served: list[float] = []
-        """The instants at which peers outside the roster were, in the last period."""
+        """When peers outside the roster were sent entries, within the last period."""
         self._asked: dict[PeerId, float] = {}
-        """The instants at which a peer was last asked for entries because it is ahead; the latest at the end."""
+        """When each peer was last asked for entries because it works on a later slot, the latest last."""
         self._rejected: dict[PeerId, float] = {}
-        """The instants at which a history of a peer lost against ours by the votes; the latest at the end."""
+        """When the history of each peer last lost against ours, the latest last."""
         self._collected_at = -inf
-        """When something was added to the other history."""
+        """When the other history last grew."""
         self._donors = EntryDonors(period_seconds=period_seconds)
 
     @property
     def is_collecting(self) -> bool:
-        """Whether another history is being collected."""
+        """Return whether another history is being collected."""
         return bool(self._other.tip)
 
     def forget_other(self) -> None:
@@ -74,13 +74,13 @@ class LedgerExchange:
     # --- ours to others ----------------------------------------------------------------------------------------------
 
     def answer(self, ledger: Ledger, peer: PeerId, message: PullEntries, *, now: float) -> list[Send]:
-        """The entries after the newest plan that both have."""
+        """Return the entries after the newest plan that both ledgers have."""
         common = next((digest for digest in message.locator if digest in ledger.position), None)
         return self.serve(ledger, peer, after=common, now=now) if common is not None else []
 
     def serve(self, ledger: Ledger, peer: PeerId, *, after: Digest, now: float) -> list[Send]:
-        """The next entries after a plan of our ledger; none where it is the newest, or where the peer, or strangers together,
-        were served in this period. Entries are read after that is known only."""
+        """Return the next entries after a plan of our ledger; none if it is the newest, or if the peer, or enough strangers,
+        were served in this period. This is decided before any entry is read from disk."""
         is_member = peer in members_of(ledger.plans[-1])
         if after == ledger.digests[-1] or not self._may_serve(peer, now, is_member=is_member):
             return []
@@ -100,8 +100,8 @@ class LedgerExchange:
     # --- theirs to us ------------------------------------------------------------------------------------------------
 
     def announced(self, owner: LedgerOwner, peer: PeerId, head: Head, *, now: float) -> list[Send]:
-        """A peer names the end of its ledger, which ours does not have: pull it. Whether it outranks ours is known when the two
-        have been compared."""
+        """Pull from a peer that names a head which our ledger does not have. Whether that history outranks ours is known only
+        after a comparison."""
         self._donors.note_end(peer, head, now)
         collected = self._other.ledger
         if collected is not None and collected.digests[-1] == head.digest:
@@ -115,7 +115,7 @@ class LedgerExchange:
         return [self.pull(owner.ledger, peer)] if is_pulled else []
 
     def pull_next(self, ledger: Ledger, *, now: float) -> list[Send]:
-        """Where ours, or the one that is collected, is far behind: ask the next donor, unless the answer of one is awaited."""
+        """Ask the next donor if our history, or the collected one, is far behind, unless an answer is awaited."""
         rejected = frozenset(peer for peer in self._rejected if self._was_rejected(peer, now))
         donor = self._donors.choose(
             self._have(ledger), ledger.position, roster=members_of(ledger.plans[-1]), without=rejected, now=now
@@ -127,7 +127,7 @@ class LedgerExchange:
         return end is not None and is_far(end.round - self._have(ledger).round)
 
     def _have(self, ledger: Ledger) -> Head:
-        """The end after which entries are wanted."""
+        """Return the head after which entries are wanted."""
         return self._other.ledger.head if self._other.ledger is not None else ledger.head
 
     def _was_rejected(self, peer: PeerId, now: float) -> bool:
@@ -137,7 +137,7 @@ class LedgerExchange:
         return Send(peer=peer, message=PullEntries(locator=(*self._other.tip, *ledger.locator())[:MAX_LOCATOR]))
 
     def ask_for_help(self, ledger: Ledger, peer: PeerId, *, now: float) -> list[Send]:
-        """Pull from a peer that works on the successor of a plan that is unknown here."""
+        """Pull from a peer that works on the successor of a plan unknown here."""
         if self._is_far_ahead(peer, ledger):
             return self.pull_next(ledger, now=now)
         if now - self._asked.get(peer, -inf) < self._period_seconds / 4:
@@ -146,9 +146,9 @@ class LedgerExchange:
         return [self.pull(ledger, peer)]
 
     def follow(self, owner: LedgerOwner, sender: PeerId, entries: Sequence[LedgerEntry], *, now: float) -> list[Send]:
-        """Hand the owner what continues its ledger; collect another history until it outranks the ledger, then hand it that,
-        or drop it where the electors prefer ours.
-        More is asked for where these entries were of use: of the sender, or of the next donor where the sender is far ahead."""
+        """Hand the owner the entries that continue its ledger, and collect those of another history until it outranks the
+        ledger and is handed over, or is dropped because the electors prefer ours. If the entries were of use, ask for more: the
+        sender, or the next donor if the sender is far ahead."""
         if now - self._collected_at > PERIODS_OF_COLLECTING * self._period_seconds:
             self.forget_other()
         before = owner.ledger.head, self._other.tip
@@ -156,13 +156,13 @@ class LedgerExchange:
         is_of_use = self._take(owner, sender, entries, now) and (owner.ledger.head, self._other.tip) != before
         self._donors.note_answer(sender, now, share=_share(unknown) if is_of_use else 0.0)
         if not is_of_use:
-            return []  # pulled again when a heartbeat names it again
+            return []  # the next heartbeat that names this history pulls it again
         if self._is_far_ahead(sender, owner.ledger):
             return self.pull_next(owner.ledger, now=now)
         return [self.pull(owner.ledger, sender)]
 
     def _take(self, owner: LedgerOwner, sender: PeerId, entries: Sequence[LedgerEntry], now: float) -> bool:
-        """Whether all of them were new parts of a history that is followed, or known."""
+        """Take up the entries; return whether each was known or continued a history that is followed."""
         tip = self._other.tip
         for entry in entries:
             if entry.value.plan in owner.ledger.position:
@@ -180,10 +180,10 @@ class LedgerExchange:
         return True
 
     def _compare(self, owner: LedgerOwner, other: Ledger, sender: PeerId, now: float) -> bool:
-        """Hand the owner another history that outranks its own and is as long, or ends here: what wins by votes is taken up at
-        its end, not round by round. False where it has lost: the electors prefer ours, or it ends here and does not outrank it,
-        by the word of the sender, for which nothing is dropped that others may add to. A plan of a protocol that is unknown
-        here is an end, too: nothing after it can be checked."""
+        """Hand the owner another history that outranks its own, once that is complete or its head ranks higher: a history that
+        wins by votes is taken up at its end, not round by round. Return false if it has lost: the electors prefer ours, which
+        drops it, or it does not outrank ours at the end that the sender named, which drops nothing, because others may add to
+        it. A plan of an unknown protocol is an end, too: nothing after it can be checked."""
         own, end = owner.ledger, self._donors.end_of(sender)
         is_beyond, wins = other.plans[-1].protocol > self._newest, outranks(other, own)
         is_end = is_beyond or (end is not None and end.digest == other.head.digest)
@@ -201,27 +201,27 @@ class LedgerExchange:
         return True
 
     def _continued_by(self, ledger: Ledger, entry: LedgerEntry) -> Ledger | None:
-        """The ledger whose next entry this is: the given one, to be appended, or the other history, which has it now. None
-        where the entry is not valid, or continues neither."""
+        """Return the ledger that the entry continues: the given one, which lacks it still, or the other history, which has it
+        now. None if the entry is not valid, or continues neither."""
         if entry.value.parent == ledger.digests[-1]:
             return None if self._other.is_wrong(ledger, entry, is_old=self._is_old(entry)) else ledger
         return self._other.follow(ledger, entry)
 
     def _is_old(self, entry: LedgerEntry) -> bool:
-        """Whether a ledger goes on for long after the entry, as its holder named its end. A lie about that is of no use
-        without the votes of a majority of the electors for the entry itself."""
+        """Return whether some ledger goes on for long after the entry, by the head that its holder named. A lie about that is
+        of no use without the votes of a majority of the electors for the entry itself."""
         return self._donors.furthest_round >= entry.value.round + ROUNDS_VERIFIED_WHOLE
 
 
 def _share(entries: Sequence[LedgerEntry]) -> float:
-    """Of what one message may have, by bytes or by number."""
+    """Return the part of one message's limit that the entries take, by bytes or by number, in [0, 1]."""
     num_bytes = sum(map(canonical.size_once, entries))
     return min(max(num_bytes / ENTRIES_BYTES, len(entries) / MAX_ENTRIES), 1.0)
 
 
 def _next_entries(ledger: Ledger, after: Digest) -> tuple[LedgerEntry, ...]:
-    """One entry, and as many more as fit into ENTRIES_BYTES. The plan that goes over to the next protocol is the last one:
-    a peer that cannot read what follows it can still read it."""
+    """Return the entry after the plan, and as many more as fit into ENTRIES_BYTES. The plan that goes over to the next protocol
+    is the last of its message: a peer that cannot read the entries after it can still read that one."""
     chosen: list[LedgerEntry] = []
     num_bytes, last = 0, ledger.position[after]
     protocol = ledger.plan(last).protocol

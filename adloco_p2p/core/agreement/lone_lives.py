@@ -1,8 +1,8 @@
-"""Emergency entries that a peer followed in a life in which it had agreed on nothing with the members that they leave out.
+"""Emergency entries that a peer followed before it had agreed on any plan with a majority since its last start.
 
-Such a peer may have been away while these members went on, and ended the run. One that agreed with them in the same life saw
-them fall silent. The journal shows both: it holds the starts of the peer between the entries that it followed. (Compaction
-drops starts but the last; then an entry of an earlier life counts as seen.)
+While such a peer was away, the members left out may have gone on and ended the run; a peer that agreed with them saw them fall
+silent. The journal shows both, because it holds the starts of the peer between the entries that it followed. (Compaction drops
+all starts but the last; an entry after an earlier start then counts as seen.)
 """
 
 from adloco_p2p.core.model.electorate import is_emergency
@@ -13,16 +13,16 @@ from adloco_p2p.core.model.scalars import Digest
 
 
 class LoneLives:
-    """`note` every record of the journal, in order."""
+    """The lone emergency entries of a journal, whose records are noted in order."""
 
     def __init__(self) -> None:
         self.entries: set[Digest] = set()
-        """Plans of such entries."""
+        """The digests of the plans of these entries."""
         self._has_agreed = False
-        """In this life, with a majority of the electors."""
+        """Whether a majority of the electors has agreed on a plan since the last start."""
 
     def note(self, record: object, parent: RoundPlan) -> None:
-        """`parent`: of a ledger entry."""
+        """Note a record. `parent` is the plan before it, if it is a ledger entry."""
         if isinstance(record, Incarnation):
             self._has_agreed = False
         elif isinstance(record, LedgerEntry):

@@ -1,14 +1,14 @@
 """Membership as in SWIM: heartbeats spread by gossip, leases, suspects, direct and indirect pings, joins and leaves.
 
-Every period a peer raises its own beat and sends it, with the highest beats that it has of all members, to a few peers. A
-beat that rises renews the lease of its owner AT THE RECEIVER'S CLOCK; clocks of two machines are never compared. So a peer
+Every period a peer raises its own beat and sends it to a few peers, with the highest beats that it knows of all members. A
+beat that rises renews the lease of its owner BY THE RECEIVER'S CLOCK; clocks of two machines are never compared. So a peer
 counts as alive wherever its beats arrive by any path, and one bad link removes no member. A beat that another member passes on
 counts only within the incarnation that the owner signed or named itself; one that a stranger passes on does not count. A silent
 peer counts as gone only when its lease has run out. Suspicion comes earlier: a suspect is pinged, directly and through others,
 and proposers do not wait for it.
 
-Messages per peer and second do not depend on the size of the swarm, and from `MAX_HEARD` peers on neither does the size of a
-heartbeat, which names the beats of so many in a row of the roster, drawn anew for each. So beats get around more slowly there.
+Messages per peer and second do not depend on the size of the swarm. Above `MAX_HEARD` peers the size of a heartbeat does not
+either: it names the beats of that many successive members of the roster, drawn anew each time, so beats spread more slowly.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,17 +27,17 @@ from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, PeerId
 T = TypeVar("T")
 
 BEATS_PER_INCARNATION = 10_000_000
-"""One incarnation has fewer heartbeats than this (four months of seconds)."""
+"""The range of beats of one incarnation, more than its heartbeats in four months at one per second."""
 LARGEST_INCARNATION = LARGEST_COUNT // BEATS_PER_INCARNATION - 1
-"""The largest of which all beats can be encoded."""
+"""The largest incarnation all of whose beats can be encoded."""
 LEASES_REMEMBERED = 8
-"""A join request counts for one lease and is remembered for so many, so that copies of it that arrive later are no news."""
+"""The number of leases for which a join request is remembered, so that late copies are no news; it counts for one lease."""
 PASSIVE_FANOUT = 2
-"""A passive member sends its heartbeat to this many others per period."""
+"""The number of peers to which a passive member sends its heartbeat per period."""
 BEATS_FOR_OTHERS = 8
-"""All members together send each peer that does not count at most about so many heartbeats per period."""
+"""About the most heartbeats per period that all members together send to each peer that does not count."""
 ROSTERS_KEPT = 8
-"""Rosters whose heartbeat vectors are understood, the newest ones."""
+"""The number of newest rosters whose heartbeat vectors are understood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,38 +46,40 @@ class Timing:
 
     heartbeat_seconds: float = 1.0
     fanout: int = 3
-    """Peers that get each heartbeat, and each message that is relayed in a large roster."""
+    """The number of peers that get each heartbeat, and each message that is relayed in a large roster."""
     lease_seconds: float = 5.5
-    """A silent peer counts for this long and one period more per doubling of the roster, for its beats to get around; in a
-    roster of more than `MAX_HEARD` these periods are longer in proportion."""
+    """The part of a lease that is the same in every roster. It grows by one period per doubling of the roster, for beats to get
+    around, and beyond `MAX_HEARD` members these periods are longer in proportion; see `lease`."""
     margin_seconds: float = 0.5
-    """A proposer leaves out a peer this much after the lease, so that the lease has run out at other peers, too."""
+    """The time after the lease at which a proposer leaves out a peer, so that the lease has run out at other peers, too."""
     num_pings: int = 4
-    """Suspects that are pinged per period."""
+    """The number of suspects that are pinged per period."""
     num_ping_relays: int = 2
-    """Peers per suspect that are asked for an indirect ping."""
+    """The number of peers per suspect that are asked for an indirect ping."""
     stall_seconds: float = 2.5
-    """A longer gap between two calls means that this process stood still (suspended, swapped out): no lease runs in it."""
+    """The longest normal gap between two calls. In a longer one this process stood still (suspended, swapped out), and no lease
+    runs in it."""
     attempt_seconds: float = 1.5
-    """Silence after which the next proposer takes over."""
+    """The time of a ballot, in a small roster, after which the next proposer takes over."""
     grace_seconds: float = 2.0
-    """How long a proposer waits at least for further reports after those of a majority."""
+    """The shortest time for which a proposer waits for further reports after those of a majority."""
     straggler_seconds: float = 60.0
-    """How long a proposer waits at most after the first report."""
+    """The longest time for which a proposer waits after the first report, in addition to twice the expected time of a round."""
     direct_limit: int = 24
-    """Largest roster in which every member sends to all others; in a larger one messages are relayed."""
+    """The largest roster in which every member sends to all others; in a larger one messages are relayed."""
 
     def lease(self, roster_size: int) -> float:
-        """Seconds for which a silent peer counts: its beats get around, also where a heartbeat has no room for all."""
+        """Return the seconds for which a silent peer counts: long enough for its beats to get around, even if a heartbeat has
+        no room for all."""
         return self.lease_seconds + self.heartbeat_seconds * ceil(log2(max(2, roster_size))) * max(1.0, roster_size / MAX_HEARD)
 
     def ballot_timeout(self, roster_size: int) -> float:
-        """How long one ballot may take: longer where messages are relayed."""
+        """Return the seconds that one ballot may take, more in a larger roster."""
         return self.attempt_seconds * max(1.0, log2(max(2, roster_size)) / 3)
 
 
 class Membership:
-    """One peer's view of the others. `GossipAgreement` calls it. Instants are seconds of the peer's own clock."""
+    """One peer's view of the others, which `GossipAgreement` drives. Instants are seconds of the peer's own clock."""
 
     def __init__(
         self, me: PeerId, *, run: Digest, sign: Sign, verify: Verify, draw: Callable[[], float], timing: Timing
@@ -85,15 +87,16 @@ class Membership:
         self.me = me
         self.timing = timing
         self.head: Head | None = None
-        """The end of the ledger, for the heartbeats; set by the consensus, as is `have`."""
+        """The head of the ledger, for the heartbeats; set by the consensus."""
         self.have = 0
+        """The reports that this peer holds, as bits, for the heartbeats; set by the consensus."""
         self.statements: tuple[Decree, ...] = ()
-        """Of signers, to be passed on; set by the consensus, too."""
+        """Statements and evidence to be passed on; set by the consensus."""
         self.ticket: Ticket | ProofOfWork | None = None
-        """Shown with this peer's request to join."""
+        """The ticket or proof of work that this peer shows with its join request."""
         self.is_let_in: Callable[[JoinRequest, PeerId, float], bool] = lambda *_: True
-        """Whether the run lets the peer in, by the ledger, the sender of the request, and the time; set by the consensus. Other
-        requests are not kept."""
+        """Whether the run admits the peer of a request, given its sender and the time; set by the consensus. Other requests are
+        not kept."""
         self._run = run
         self._sign = sign
         self._verify = verify
@@ -101,35 +104,36 @@ class Membership:
         self._beat = 0
         self._capacity: Capacity | None = None
         self.is_passive = False
-        """It left: its heartbeats have a beat that does not rise, so it does not count, and it follows the ledger."""
+        """Whether this peer has left: its beat does not rise, so it does not count, and it only follows the ledger."""
         self.lease_seconds = timing.lease(1)
-        """How long a silent peer counts, for the roster of the time."""
+        """The lease of the current roster."""
         self._roster: tuple[PeerId, ...] = ()
         self._members: frozenset[PeerId] = frozenset()
         self._roster_digest = Digest("")
         self._rosters: dict[Digest, tuple[PeerId, ...]] = {}
         self._beats: dict[PeerId, int] = {}
-        """Of members, former members and peers that ask to join: the highest beat known."""
+        """The highest known beat of each member, former member and peer that asks to join."""
         self._lives: dict[PeerId, tuple[Life, float]] = {}
-        """Of members: the newest incarnation that they signed, and since when it is known here."""
+        """The newest incarnation certificate of each member, and when it came here."""
         self._life: Life | None = None
-        """This peer's own, signed."""
+        """This peer's own incarnation certificate."""
         self._proven: dict[PeerId, None] = {}
-        """Peers whose incarnation is known from themselves. Until then, after a start, any member's statement counts."""
+        """Peers that made their incarnation known themselves. Until then, after a start, any member's statement counts."""
         self._ever: dict[PeerId, None] = {}
-        """Peers of all rosters since this process began, the last ones if there are many."""
+        """The peers of all rosters since this process began, the most recent ones if there are many."""
         self.last_contact = 0.0
-        """When a heartbeat came last of a peer of the run: it has or had a seat, or follows the run. At first, the start."""
+        """When the last heartbeat of a peer came that has or had a seat, or follows the run; at first, the start."""
         self._renewed: dict[PeerId, float] = {}
+        """When the beat of each peer last rose."""
         self._living: Living | None = None
-        """None where what is known of the members has changed since."""
+        """The cached living members; None after a change that may make them wrong."""
         self._in_order: tuple[Living, Sequence[PeerId], Sequence[PeerId]] | None = None
-        """The last answer of `responsive`, with what it was about."""
+        """The last answer of `responsive`, after its two inputs."""
         self.known = KnownPeers(me)
         self._leaves: dict[PeerId, Leave] = {}
         self._joins: dict[PeerId, tuple[JoinRequest, float]] = {}
         self._indirect_pings: dict[PeerId, list[PeerId]] = {}
-        """Of this period: target -> peers that wait for its heartbeat."""
+        """The peers that wait for the heartbeat of a target, by target, within this period."""
         self._next_beat = 0.0
         self._last_call = 0.0
 
@@ -140,7 +144,7 @@ class Membership:
         return self._next_beat
 
     def lease_valid(self, peer: PeerId, now: float) -> bool:
-        """Whether the peer counts: its beat rose within the lease."""
+        """Return whether the peer counts: it has not left, and its beat rose within the lease."""
         if peer == self.me:
             return True
         return peer not in self._leaves and now - self._renewed.get(peer, -1e18) <= self.lease_seconds
@@ -150,15 +154,15 @@ class Membership:
         return not self.lease_valid(peer, now - self.timing.margin_seconds)
 
     def is_silent(self, peer: PeerId, now: float) -> bool:
-        """Whether a proposer should leave the peer out although it has not left: it may come back."""
+        """Return whether a proposer should leave the peer out although it has not left, so that it may come back."""
         return self.is_absent(peer, now) and peer not in self._leaves
 
     def is_suspect(self, peer: PeerId, now: float) -> bool:
-        """Whether the peer's beat did not rise for half a lease: proposers do not wait for it."""
+        """Return whether the peer's beat has not risen for half a lease, so that proposers do not wait for it."""
         return peer != self.me and now - self._renewed.get(peer, -1e18) > self.lease_seconds / 2
 
     def living(self, now: float) -> Living:
-        """The members that count; the same object as long as they are the same."""
+        """Return the members that count; the same object for as long as it is valid."""
         if self._living is None or not self._living.holds(now):
             self._living = self._look(now)
         return self._living
@@ -174,21 +178,21 @@ class Membership:
         return Living(there=there, responsive=responsive, since=now, until=min(ends, default=inf))
 
     def responsive(self, peers: tuple[PeerId, ...], now: float) -> Sequence[PeerId]:
-        """Those of these members that count and are no suspects: others wait for them."""
+        """Return those of `peers` that count and are no suspects, in order: others wait for them."""
         living, known = self.living(now), self._in_order
         if known is None or known[0] is not living or known[1] is not peers:
             known = self._in_order = living, peers, tuple(peer for peer in peers if peer in living.responsive)
         return known[2]
 
     def view(self, now: float) -> tuple[PeerId, ...]:
-        """The members of the roster that count, sorted."""
+        """Return the members that count, sorted."""
         return self.living(now).there
 
     def beat_of(self, peer: PeerId) -> int:
         return self._beat if peer == self.me else self._beats.get(peer, 0)
 
     def candidates(self, now: float) -> tuple[JoinRequest, ...]:
-        """Fresh requests of peers that are not on the roster, sorted by peer."""
+        """Return the fresh join requests of peers that are not on the roster, sorted by peer."""
         fresh = [
             request
             for peer, (request, received_at) in sorted(self._joins.items())
@@ -208,7 +212,7 @@ class Membership:
             self.known.remember(peer)
 
     def set_roster(self, digest: Digest, peers: Sequence[PeerId], now: float) -> None:
-        """A plan counts these peers from now on. Newcomers, and all peers after a start, begin with a full lease."""
+        """Make these peers the members. Newcomers, and all peers after a start, begin with a full lease."""
         self._roster, self._roster_digest = tuple(sorted(peers)), digest
         self._members = frozenset(peers)
         self.learn_roster(digest, peers)
@@ -220,7 +224,7 @@ class Membership:
             self._renewed.setdefault(peer, now)
 
     def learn_roster(self, digest: Digest, peers: Sequence[PeerId]) -> None:
-        """Understand heartbeats of peers whose newest plan is this one."""
+        """Remember the roster of a plan, so that heartbeats of peers whose newest plan it is are understood."""
         for peer in peers:
             self._ever.pop(peer, None)
             self._ever[peer] = None
@@ -232,7 +236,7 @@ class Membership:
             del self._rosters[next(iter(self._rosters))]
 
     def offer(self, capacity: Capacity) -> None:
-        """The capacity that this peer states when it asks to join."""
+        """Set the capacity that this peer states when it asks to join."""
         self._capacity = capacity
 
     def leave(self, now: float) -> list[Effect]:
@@ -244,8 +248,8 @@ class Membership:
         return [Broadcast(message=replace(unsigned, signature=self._sign(unsigned.payload)))]
 
     def rejoin(self, now: float) -> None:
-        """Cancel the leave by higher beats. The others begin with a full lease, as after a start: their beats did not reach a
-        passive member."""
+        """Cancel the leave by higher beats. The others begin with a full lease, as after a start, because their beats did not
+        reach a passive member."""
         self.observe(now)
         self._renewed.update(dict.fromkeys(self._roster, now))
         self._living = None
@@ -253,7 +257,8 @@ class Membership:
         self._next_beat = now
 
     def observe(self, now: float) -> None:
-        """Every entry point calls this first: a gap in this process's own time is no silence of the others."""
+        """Note the time, first in every entry point, and extend all leases by a gap in this process's own time, which is no
+        silence of the others."""
         gap = now - self._last_call
         assert gap >= 0, "the monotonic clock went back"
         self._last_call = now
@@ -276,10 +281,10 @@ class Membership:
                 return []
 
     def note_beat(self, peer: PeerId, beat: int, now: float) -> None:
-        """Another member has reported this beat of the peer; it renews the lease if it is news.
+        """Renew the peer's lease if the beat, which another member reported, is news.
 
         Only beats of the incarnation that the owner made known count. No member can lift a beat out of the owner's reach: the
-        higher one arrives there too, the owner continues from it, and if that uses up the incarnation it signs the next one.
+        higher beat reaches the owner too, which continues from it, and signs the next incarnation if this one is used up.
         """
         is_same_incarnation = beat // BEATS_PER_INCARNATION == self.beat_of(peer) // BEATS_PER_INCARNATION
         if peer == self.me:
@@ -288,10 +293,10 @@ class Membership:
             self._renew(peer, beat, now)
 
     def _note_owner_beat(self, peer: PeerId, beat: int, now: float) -> None:
-        """The peer named this beat itself, over a connection that proves its identity or with its signature."""
+        """Note a beat that the peer named itself, over a connection that proves its identity or with its signature."""
         known = self._beats.get(peer, 0)
         if peer not in self._proven and beat // BEATS_PER_INCARNATION < known // BEATS_PER_INCARNATION:
-            self._beats[peer] = 0  # as others had stated it
+            self._beats[peer] = 0  # the higher incarnation was only the statement of others
         self._proven[peer] = None
         self._renew(peer, beat, now)
 
@@ -306,7 +311,7 @@ class Membership:
                 del self._leaves[peer]
 
     def tick(self, now: float) -> list[Effect]:
-        """The heartbeats and pings of the period."""
+        """Return the heartbeats and pings of the period, once per period."""
         self.observe(now)
         if now < self._next_beat:
             return []
@@ -321,7 +326,7 @@ class Membership:
         message = self.heartbeat(now)
         living = self.living(now)
         live = [peer for peer in living.there if peer != self.me]
-        # A peer that left may be back without its beats having come here; that is worth a try where no other member is left.
+        # A peer that left may be back although its beats have not come here; that is worth a try if no other member is left.
         counted = frozenset(live)
         not_live = [peer for peer in self.known if peer not in counted and peer != self.me]
         elsewhere = [peer for peer in not_live if not live or peer not in self._leaves]
@@ -337,15 +342,16 @@ class Membership:
         return effects
 
     def _is_turn_elsewhere(self, num_live: int, num_elsewhere: int) -> bool:
-        """Whether this member sends a heartbeat to a peer that does not count here, in this period: each, but where there are
-        many members and few such peers they take turns, or the link of a newcomer would be full of heartbeats."""
+        """Return whether this member sends a heartbeat to a peer that does not count in this period. Each member does, but many
+        members take turns if there are few such peers, or the link of a newcomer would be full of heartbeats."""
         if self.me not in self._members or not num_elsewhere:
             return True
         num_turns = ceil((num_live + 1) / (BEATS_FOR_OTHERS * num_elsewhere))
         return (self._beat + self._roster.index(self.me)) % num_turns == 0
 
     def heartbeat(self, now: float, *, about: PeerId | None = None) -> Heartbeat:
-        """`about`: a member whose newest incarnation is passed on for certain."""
+        """Return this peer's heartbeat. It passes on the incarnation certificate of `about` for certain, those of others at
+        random."""
         assert self.head is not None
         joins = [request for request in self.candidates(now) if request.peer != self.me]
         if self.me not in self._members and not self.is_passive:
@@ -366,7 +372,7 @@ class Membership:
         )
 
     def _in_row(self, start: int) -> Sequence[PeerId]:
-        """Members whose beats go into one heartbeat, from this place of the roster on."""
+        """Return the members whose beats go into one heartbeat, from this place of the roster on."""
         return (self._roster[start:] + self._roster[:start])[:MAX_HEARD]
 
     def _lives_to_send(self, now: float, about: PeerId | None) -> tuple[Life, ...]:
@@ -384,15 +390,15 @@ class Membership:
         return self._life
 
     def sample_live(self, count: int, now: float, *, without: Sequence[PeerId] = ()) -> list[PeerId]:
-        """Some members that count, this peer and `without` excepted."""
+        """Return at most `count` random members that count, except this peer and `without`."""
         return self._sample([peer for peer in self.view(now) if peer != self.me and peer not in without], count)
 
     # --- inside ---
 
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> list[Effect]:
-        """Of a stranger only the join requests count; the consensus looks at its head."""
+        """Take up a heartbeat. Only the join requests of a stranger's heartbeat count here; the consensus looks at its head."""
         self.known.remember(sender)
-        if sender in self._ever or all(request.peer != sender for request in message.joins):  # no other newcomer
+        if sender in self._ever or all(request.peer != sender for request in message.joins):  # another newcomer is no contact
             self.last_contact = now
         for request in message.joins:
             self._on_join(request, sender, now)
@@ -411,12 +417,12 @@ class Membership:
             return []
         effects: list[Effect] = [Send(peer=peer, message=self.heartbeat(now)) for peer in self._indirect_pings.pop(sender, [])]
         if sender in self._lives and self._lives[sender][0].incarnation > message.beat // BEATS_PER_INCARNATION:
-            effects.append(Send(peer=sender, message=self.heartbeat(now, about=sender)))  # it has lost its journal
+            effects.append(Send(peer=sender, message=self.heartbeat(now, about=sender)))  # the sender has lost its journal
         return effects
 
     def _on_life(self, life: Life, now: float) -> None:
-        """Learn a member's newest incarnation, whichever peer passes it on. Where one of this peer is newer than its journal's,
-        the journal was lost: the next incarnation begins."""
+        """Learn a member's newest incarnation, whichever peer passes it on. If that of this peer itself is newer than in its
+        journal, the journal was lost, and the next incarnation begins."""
         known = self._lives.get(life.peer)
         is_news = known is None or life.incarnation > known[0].incarnation
         if life.run != self._run or life.peer not in self._members or life.incarnation >= LARGEST_INCARNATION:
@@ -433,7 +439,7 @@ class Membership:
         if self.head is None or self.is_passive:
             return []
         if message.target == self.me:
-            self._beat += 1  # news, whichever beat the sender had before
+            self._beat += 1  # so that the answer is news, whichever beat the sender had before
             return [Send(peer=sender, message=self.heartbeat(self._last_call))]
         if not message.is_relayed or message.target not in self._members:
             return []
@@ -450,13 +456,13 @@ class Membership:
         is_signed = self._verify(request.peer, request.payload, request.signature)
         if is_signed and self.is_let_in(request, sender, now):
             self._joins.pop(request.peer, None)
-            self._joins[request.peer] = (request, now)  # also of a member: newer plans may have left it out
+            self._joins[request.peer] = (request, now)  # a member's request, too: newer plans may have left the member out
             self._forget_requests(now)
             self.known.remember(request.peer)
             self._note_owner_beat(request.peer, request.beat, now)
 
     def _forget_requests(self, now: float) -> None:
-        """Drop old ones, and the oldest where there are too many: the dictionary is in the order of arrival."""
+        """Drop old join requests, and the oldest if there are too many: the dictionary is in the order of arrival."""
         while self._joins:
             peer, (_, received_at) = next(iter(self._joins.items()))
             if len(self._joins) <= MAX_KNOWN and now - received_at <= LEASES_REMEMBERED * self.lease_seconds:
@@ -466,7 +472,7 @@ class Membership:
                 self._forget(peer)
 
     def _forget(self, peer: PeerId) -> None:
-        """Keep nothing of a peer that is of no interest any more."""
+        """Forget everything about a peer that is no longer of interest."""
         self._living = None
         for table in (self._beats, self._renewed, self._proven, self._ever, self._leaves):
             table.pop(peer, None)
@@ -483,7 +489,7 @@ class Membership:
             self._beats[leave.peer] = leave.beat
 
     def join_request(self) -> JoinRequest:
-        """This peer's own, of this moment."""
+        """Return this peer's own join request as of now."""
         assert self._capacity is not None
         unsigned = JoinRequest(
             peer=self.me,
@@ -497,14 +503,14 @@ class Membership:
         return replace(unsigned, signature=self._sign(unsigned.payload))
 
     def _sample_in_turn(self, items: Sequence[PeerId], count: int) -> list[PeerId]:
-        """Former electors and other names in turn."""
+        """Draw `count` of the items, half of them from former electors and half from other names as far as there are enough."""
         first, second = self.known.in_turn(items, self._beat)
         chosen = self._sample(first, ceil(count / 2))
         chosen += self._sample(second, count - len(chosen))
         return chosen
 
     def _sample(self, items: Sequence[T], count: int) -> list[T]:
-        """`count` of the items without replacement, drawn with `draw`."""
+        """Draw at most `count` of the items without replacement."""
         pool = list(items)
         chosen: list[T] = []
         while pool and len(chosen) < count:

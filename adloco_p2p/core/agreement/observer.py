@@ -1,9 +1,9 @@
 """A light client: it follows the ledger and the heartbeats of a swarm without a seat on the roster.
 
 An observer sends no heartbeat and no join request, and answers no message. It pings a few peers per period, whose heartbeats
-list the beats that they have, and pulls the entries that it lacks. It checks every entry as a member does (`check_entry` of
-`core/ledger/validation.py`), so a peer that serves it can withhold plans, but not invent them. An emergency entry it follows
-where a member with the same view would. Pure.
+list the beats that they know, and pulls the entries that it lacks. It checks every entry as a member does (`check_entry` of
+`core/ledger/validation.py`), so a peer that serves it can withhold plans, but not invent them. It follows an emergency entry
+if a member with the same view would.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,14 @@ from adloco_p2p.core.model.plan import Decide, RoundPlan, members_of, roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 PERIOD_SECONDS = 1.0
-"""Between two rounds of pings."""
+"""The time between two rounds of pings."""
 NUM_PINGED = 2
-"""Peers that are pinged per period, in turn."""
+"""The number of peers that are pinged per period, in turn."""
 
 
 class Observer:
-    """State of one observer. `contacts` are peers to ping before any roster is known. Instants are seconds of its own clock."""
+    """The state of one observer. `contacts` are peers to ping before any roster is known. Instants are seconds of its own
+    clock."""
 
     def __init__(
         self, genesis: RoundPlan, *, decide: Decide, verify: Verify, contacts: Sequence[PeerId], timing: Timing
@@ -41,28 +42,28 @@ class Observer:
         self._beats: dict[PeerId, int] = {}
         self._renewed_at: dict[PeerId, float] = {}
         self._heads: dict[PeerId, tuple[Digest, float]] = {}
-        """Of members: the end of their ledger, as they named it themselves, and when that was."""
+        """The head that each member last named itself, and when."""
         self._doubted: tuple[Digest, float] | None = None
-        """The plan whose successor was not followed, and since when."""
+        """The plan whose successor is not followed, and since when."""
         self._turn = 0
         self._next_pings = 0.0
 
     def is_alive(self, peer: PeerId, now: float) -> bool:
-        """Whether a beat of the peer came within its lease, directly or through others."""
+        """Return whether a beat of the peer came within its lease, directly or through others."""
         return now - self._renewed_at.get(peer, -inf) <= self._lease_seconds
 
     @property
     def _lease_seconds(self) -> float:
-        return self._timing.lease(len(self.ledger.plans[-1].roster)) + 2 * PERIOD_SECONDS  # they are pinged in turn
+        return self._timing.lease(len(self.ledger.plans[-1].roster)) + 2 * PERIOD_SECONDS  # members are pinged in turn
 
     def meet(self, contacts: Sequence[PeerId]) -> None:
-        """More peers to ping."""
+        """Add peers to ping."""
         for peer in contacts:
             if len(self._contacts) < MAX_KNOWN:
                 self._contacts.setdefault(peer)
 
     def tick(self, now: float) -> list[Send]:
-        """The pings of the period, and a question for entries where the last one was not answered."""
+        """Return the pings of the period, and a pull of missing entries unless an answer is awaited."""
         if now < self._next_pings:
             return []
         self._next_pings = now + PERIOD_SECONDS
@@ -73,7 +74,7 @@ class Observer:
         return [*pings, *self._exchange.pull_next(self.ledger, now=now)]
 
     def receive(self, sender: PeerId, message: WireMessage, now: float) -> list[Send]:
-        """Kinds of messages that an observer has no use for are passed over."""
+        """Handle a message; kinds of no use to an observer are ignored."""
         match message:
             case Heartbeat():
                 return self._on_heartbeat(sender, message, now)
@@ -117,19 +118,19 @@ class Observer:
         self._forget_heads()
 
     def _forget_heads(self) -> None:
-        """Of other peers than the members nothing is kept."""
+        """Forget the heads of peers that are no members."""
         roster = roster_of(self.ledger.plans[-1])
         self._heads = {peer: head for peer, head in self._heads.items() if peer in roster}
 
     def _is_contradicted(self, entry: LedgerEntry, now: float) -> bool:
-        """Of the next entry: whether it is an emergency of which there is no sign here. That counts for as long as the members
-        have to decide otherwise (`EmergencyCheck`)."""
+        """Return whether the next entry is an emergency of which there is no sign here. That holds for as long as the members
+        have time to decide otherwise (`EmergencyCheck`)."""
         parent, certificate = self.ledger.plans[-1], entry.certificate
         if not is_emergency(certificate, parent):
             return False
         roster, deciding, lease = roster_of(parent), electorate(parent), self._lease_seconds
         living = electors(deciding, roster, [peer for peer in roster if not self.is_alive(peer, now)])
-        turn = PERIOD_SECONDS * len(roster) / NUM_PINGED  # until each was pinged
+        turn = PERIOD_SECONDS * len(roster) / NUM_PINGED  # the time in which each member is pinged once
         heads = {peer: head for peer, (head, at) in self._heads.items() if now - at <= lease + turn and peer in living}
         if not is_contradicted(certificate, entry.value.departed, heads, self.ledger, living=living):
             return False

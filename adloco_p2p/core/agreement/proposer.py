@@ -1,9 +1,9 @@
 """The proposer of single-decree Paxos: when this peer begins a ballot, and the value that it proposes in it.
 
-The proposers of a slot come in an order that a hash of its parent gives. The first may propose at once, in ballot 0, which
-needs no promises; if it stays silent the next one takes over with a higher ballot. A proposer of a ballot above 0 repeats the
-value of the highest ballot that its promises name. So once a majority acked a value, no other value can be chosen in this slot
-by a majority that shares a member with the first one.
+The order of a slot's proposers follows from a hash of its parent. The first may propose at once in ballot 0, which needs no
+promises; if it stays silent, the next one takes over with a higher ballot. A proposer of a ballot above 0 repeats the value of
+the highest ballot that its promises name. So once a majority acked a value, no majority that shares a member with it can choose
+another value in this slot.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ from adloco_p2p.core.model.scalars import MAX_ROSTER, Digest, PeerId
 
 
 class Proposer:
-    """Of one slot. Instants are seconds of the peer's own clock."""
+    """The proposer of one slot. Instants are seconds of the peer's own clock."""
 
     def __init__(
         self,
@@ -50,31 +50,33 @@ class Proposer:
         self._timer = timer
         self._dissemination = dissemination
         self._first_at: float | None = None
-        """When the first report was here of those that are waited for, ..."""
+        """When the first of the awaited reports came."""
         self._majority_at: float | None = None
-        """... those of a majority, ..."""
+        """When the awaited reports of a majority were here."""
         self.ready_at: float | None = None
-        """... and enough to propose a value."""
+        """When enough reports were here to propose a value."""
         self._ballot: Ballot | None = None
-        """This peer's own attempt, with the members that do not count in it, and the promises that it got."""
+        """This peer's own ballot."""
         self._absent: tuple[PeerId, ...] = ()
+        """The members that do not count in the own ballot."""
         self._promises: dict[PeerId, Promise] = {}
+        """The promises for the own ballot."""
         self._higher: dict[PeerId, Ballot] = {}
-        """Members that refused it, and the higher ballots that they have promised, by their own word."""
+        """Members that refused the own ballot, with the higher ballots that they state to have promised."""
         self._promises_due = 0.0
-        """When the promises of those that answer at once are here. Seconds."""
+        """When the promises of members that answer at once should have come."""
         self._has_proposed = False
         self._empty_since: float | None = None
-        """Since when no member of the roster lives, as seen by a peer that is not on it."""
+        """When the whole roster had fallen silent, as seen by a peer that is not on it."""
 
     def named(self) -> Iterator[Digest]:
-        """Values that members accepted before, as they stated in their promises."""
+        """Yield the values that members accepted before, by their promises."""
         return (promise.accepted[1] for promise in self._promises.values() if promise.accepted is not None)
 
     # --- readiness ---------------------------------------------------------------------------------------------------
 
     def deadline(self, now: float) -> float | None:
-        """When the slot must be looked at without any message."""
+        """Return when the slot must be looked at even if no message comes."""
         if not self._may_propose(now):
             return None
         if self.ready_at is not None:
@@ -85,8 +87,8 @@ class Proposer:
         return min([instant for instant in graces if instant > now], default=None)
 
     def _note_reports(self, now: float) -> None:
-        """Ready is a slot when all that are waited for have reported, or those that have not had their time. The electors among
-        them make the majority: others are waited for, but not for long."""
+        """Set `ready_at` once all awaited reports are here, or the missing ones have had their time. Only electors count for
+        the majority; others are waited for, but not for long."""
         if self.ready_at is not None or self._is_paused():
             return
         held = self._values.held
@@ -106,7 +108,7 @@ class Proposer:
             self.ready_at = self._timer.ready_at = now
 
     def _is_paused(self) -> bool:
-        """Whether signers paused the run and none resumes it, as far as this peer has the statements."""
+        """Return whether signers paused the run and no statement known here resumes it."""
         slot = self._slot
         if slot.parent.course.paused_from is None:
             return False
@@ -114,7 +116,7 @@ class Proposer:
         return is_paused_at(course_after(slot.parent.course, pending, round=slot.round), slot.round)
 
     def _is_trained(self, now: float) -> bool:
-        """Whether a member lives that trains, or a newcomer that does may be let in."""
+        """Return whether a member that trains is alive, or a newcomer that would train may be let in."""
         parent, members = self._slot.parent, self._context.members
         if not keepers_of(parent):
             return True
@@ -125,7 +127,8 @@ class Proposer:
         return is_trained_after(parent, absent, [r.capacity for r in members.candidates(now) if not door.problem(r)])
 
     def _may_propose(self, now: float) -> bool:
-        """An elector may; others only where no elector is left. There is nothing to propose where only keepers are."""
+        """Return whether this peer may propose: an elector may, others only if no elector is left. If only keepers are left,
+        there is nothing to propose."""
         if not self._is_trained(now):
             return False
         slot, members = self._slot, self._context.members
@@ -138,7 +141,7 @@ class Proposer:
     # --- ballots -----------------------------------------------------------------------------------------------------
 
     def attempt(self, now: float) -> bool:
-        """Begin a ballot if it is this peer's turn. Returns whether it did."""
+        """Begin a ballot if it is this peer's turn; return whether it did."""
         self._note_reports(now)
         if self.ready_at is None or not self._may_propose(now) or now < self._due(self.ready_at, now):
             return False
@@ -165,8 +168,8 @@ class Proposer:
             self._values.ask_for(message.accepted[1], sender)
 
     def on_refusal(self, sender: PeerId, message: Refusal, now: float) -> None:
-        """Give way to a higher ballot, once the members that have promised one leave no majority; or, with the beats of the
-        living that it names, try again soon."""
+        """Give way to a higher ballot once the members that promised one leave no majority to this one. If the refusal shows
+        that absent members are alive, note their beats and try again soon."""
         slot, promised = self._slot, self._acceptor.promised
         for peer, beat in message.alive:
             if peer in slot.members:
@@ -184,15 +187,15 @@ class Proposer:
             self._try_again(now)
 
     def _try_again(self, now: float) -> None:
-        """A member that this ballot leaves out lives after all: drop it, begin another one soon."""
+        """Drop this ballot, because a member that it leaves out is alive, and begin another one soon."""
         self._ballot = None
         self._timer.cut_short(now)
 
     # --- proposals ---------------------------------------------------------------------------------------------------
 
     def propose(self, now: float) -> bool:
-        """With promises of a majority, propose what was accepted in the highest ballot, or else a value of this peer's. Returns
-        whether it did."""
+        """With the promises of a majority, propose the locked value, or else one of this peer's own. Return whether a value was
+        proposed."""
         if self._ballot is None or self._has_proposed or self._ballot != self._acceptor.promised:
             return False
         if not self._slot.is_quorum(self._promises, self._absent):
@@ -213,11 +216,11 @@ class Proposer:
         return True
 
     def locked_value(self, now: float) -> Digest | None:
-        """The value of the highest ballot that a majority of promises names.
+        """Return the value of the highest ballot that the promises name; None if there is none.
 
-        A value that is wrong, cannot be had, or that members would refuse, is passed over where it cannot have been chosen: so
-        many have promised without having accepted it that the others are no majority. Where it may have been chosen it is
-        proposed again.
+        A value that is wrong or missing, or that members would refuse, is passed over if it cannot have been chosen: so many
+        members promised without having accepted it that the others are no majority. If it may have been chosen, it is proposed
+        again.
         """
         accepted = {peer: promise.accepted for peer, promise in self._promises.items()}
         while True:
@@ -232,8 +235,8 @@ class Proposer:
             accepted = others
 
     def _is_unwanted(self, digest: Digest, now: float) -> bool:
-        """Members would refuse the value for what it omits: one that is back, for as long as it lives, or the reports of a
-        majority, as long as stragglers have time."""
+        """Return whether members would refuse the value because it evicts a member that is alive, or lacks the reports of a
+        majority while stragglers have time."""
         return self._evicts_the_living(digest, now) or self._values.comes_too_early(digest, now)
 
     def _evicts_the_living(self, digest: Digest, now: float) -> bool:
@@ -241,8 +244,9 @@ class Proposer:
         return value is not None and any(self._context.members.lease_valid(peer, now) for peer in value.departed)
 
     def _awaits_promises(self, digest: Digest, now: float) -> bool:
-        """A value that comes too early waits for the promises that are on their way, and one that excludes a member which is
-        back for a lease, in which all that are here answer. No longer: those that went on without this peer give none."""
+        """Return whether an unwanted value waits for more promises: one that comes too early until those under way are due, and
+        one that evicts a living member for a lease, in which all members here answer. It waits no longer, because members that
+        went on without this peer promise nothing."""
         assert self.ready_at is not None, "a ballot began"
         is_unwanted = self._evicts_the_living(digest, now) and now < self.ready_at + self._context.members.lease_seconds
         return is_unwanted or (self._values.comes_too_early(digest, now) and now < self._promises_due)
@@ -255,7 +259,7 @@ class Proposer:
         room = max(0, min(MAX_JOINS, MAX_ROSTER - len(self._slot.roster)))
         statements = self._context.statements.pending(self._slot.ledger)
         slot = self._slot
-        # no other peer has the signature: names that win a lot cannot be made beforehand
+        # no other peer can make this signature, so nobody can choose names in advance that win the lot
         lot = self._context.sign(payload("seats", slot.parent.run, slot.digest))
         asking = self._context.members.candidates(now)
         joined = self._seated(asking, statements, room, absent=self._absent, members=(), lot=lot)
@@ -283,7 +287,7 @@ class Proposer:
         )
 
     def _publish(self, ballot: Ballot, value: Value, now: float) -> None:
-        """Accept it here first; the proposal is the proposer's ack, too."""
+        """Accept the value here, then propose it; the proposal is the proposer's ack, too."""
         self._ballot, self._has_proposed = ballot, True
         unsigned = Proposal(ballot=ballot, absent=self._absent, value=value, signature="")
         proposal = replace(unsigned, signature=self._context.sign(unsigned.payload))
@@ -295,19 +299,20 @@ class Proposer:
     # --- empty roster ------------------------------------------------------------------------------------------------
 
     def recover_empty_roster(self, now: float) -> tuple[Digest, Certificate] | None:
-        """When the whole roster has died, the first former member goes on alone and admits the others: the value that it makes
-        final. A peer that never was a member has nothing to go on with, and may just not have reached any member yet."""
+        """Return the value that the first former member makes final alone, with its certificate, once the whole roster is gone;
+        it admits the others that ask. A peer that never was a member has no state to go on with, and may just not have reached
+        any member yet."""
         members, roster = self._context.members, self._slot.roster
         if self._is_paused() or any(not members.is_absent(peer, now) for peer in roster):
             self._empty_since = None
             return None
         if self._empty_since is None:
             self._empty_since = now
-        if now < self._empty_since + members.lease_seconds:  # until the join requests have got around
+        if now < self._empty_since + members.lease_seconds:  # the join requests need this time to get around
             return None
         asking = [members.join_request(), *members.candidates(now)]
         statements = self._context.statements.pending(self._slot.ledger)
-        # all that wait must come to one order: the lot is public
+        # all waiting peers must come to the same order, so the lot is public
         former = self._slot.ledger.members()
         requests = self._seated(asking, statements, MAX_JOINS, absent=roster, members=former, lot=self._slot.digest)
         if not is_trained_after(self._slot.parent, roster, [request.capacity for request in requests]):

@@ -1,4 +1,4 @@
-"""The agreement's state rebuilt from the journal, in one pass over it, however long it is."""
+"""The rebuilding of the agreement's state from the journal, in one pass over it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,25 +11,27 @@ from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 
 COMMIT_VOTES_KEPT = 16
-"""Rounds before the newest plan whose own commit votes are kept; no host averages one that is as old."""
+"""The number of rounds before the newest plan whose own commit votes are kept; no host averages an older round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredState:
+    """The state of the agreement that a journal holds."""
+
     incarnation: int
-    """The last one; 0 for a newcomer."""
+    """The last incarnation; 0 for a newcomer."""
     ledger: Ledger
     promised: Promised | None
     accepted: Accepted | None
     voted: Voted | None
-    """The last of each about the successor of the ledger's last plan."""
+    """The last promise, acceptance and vote about the successor of the ledger's last plan."""
     lone_lives: LoneLives
     commit_votes: dict[tuple[Digest, InstanceId], AverageDigest]
-    """Plan and instance -> this peer's vote on the average of that round, for the newest rounds."""
+    """This peer's own commit votes of the newest rounds, by plan and instance."""
 
 
 def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) -> RecoveredState:
-    """The ledger has the entries that `chain` gives; `recall` must return each as soon as it was read from `records`."""
+    """Rebuild the state from the records. `recall` must return each ledger entry as soon as it was read from `records`."""
     incarnation, ledger, lone_lives = 0, Ledger(genesis, recall=recall), LoneLives()
     promised: dict[Digest, Promised] = {}
     accepted: dict[Digest, Accepted] = {}

@@ -1,4 +1,4 @@
-"""The reports that a peer holds for the next few plans: signed by their authors, of members, and not too many."""
+"""The reports that a peer holds for the next few plans: of members, signed by their authors, and bounded in number."""
 
 from collections.abc import Container, Iterable, Sequence
 
@@ -9,12 +9,12 @@ from adloco_p2p.core.model.report_form import is_short
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 MAX_VERSIONS = 4
-"""Different reports of one peer and round that are kept unasked: it may have trained a round again on another history, and a
-liar may sign two; a value with either can be checked."""
+"""The number of different reports of one peer and round that are kept unasked. A peer may train a round again on another
+history, and a liar may sign two; a value with any of them can be checked."""
 
 
 class ReportPool:
-    """Reports by digest, and by round and peer in the order in which they came."""
+    """The held reports by digest, and by round and peer in the order in which they came."""
 
     def __init__(self, verify: Verify) -> None:
         self._verify = verify
@@ -33,9 +33,9 @@ class ReportPool:
                         self._by_digest.pop(digest, None)
 
     def keep(self, signed: SignedReport, *, named: Container[Digest] = ()) -> bool:
-        """Take a report that is of interest, new, short and signed by its author. Whether it is. One that is among `named`, by
-        values that may be valid, has a place in any case: a liar may give each peer other versions, so that none could check
-        the value of another."""
+        """Keep a report that is of interest, new, short and signed by its author; return whether it is. A report among `named`,
+        which values that may be valid name, always gets a place: a liar may give each peer other versions, so that no peer
+        could check the value of another."""
         report = signed.report
         if report.round not in self._window or report.peer not in self._members:
             return False
@@ -52,7 +52,7 @@ class ReportPool:
         return True
 
     def _make_room(self, digests: list[Digest], named: Container[Digest]) -> None:
-        """Drop the newest version that no value names, if there is one; `Values` bounds how many are named."""
+        """Drop the newest version that no value names, if there is one. `Values` bounds the number of named ones."""
         unnamed = next((digest for digest in reversed(digests) if digest not in named), None)
         if unnamed is not None:
             digests.remove(unnamed)
@@ -62,15 +62,15 @@ class ReportPool:
         return digest in self._by_digest
 
     def num_versions(self, report: Report) -> int:
-        """Reports of its peer on its round that are here."""
+        """Return the number of held reports of the same peer and round."""
         return len(self._rounds.get(report.round, {}).get(report.peer, ()))
 
     def get(self, digests: Sequence[Digest]) -> tuple[SignedReport, ...]:
-        """Those of them that are here, in order."""
+        """Return the held reports among the digests, in order."""
         return tuple(self._by_digest[digest] for digest in digests if digest in self._by_digest)
 
     def about(self, round: int, plan: Digest) -> dict[PeerId, Digest]:
-        """One report per peer on the round of this plan, the first that came; sorted by peer."""
+        """Return the first report that came of each peer on the round of this plan, sorted by peer."""
         found: dict[PeerId, Digest] = {}
         for peer, digests in sorted(self._rounds.get(round, {}).items()):
             for digest in digests:

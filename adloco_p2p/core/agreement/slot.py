@@ -1,7 +1,6 @@
-"""State that the parts of one peer's consensus share: `Context` for the life of the process, `Slot` while one plan is agreed
-on.
+"""The state that the parts of one peer's consensus share: `Context` for the life of the process, `Slot` for one agreement.
 
-Neither holds protocol state. Promises, votes and values belong to the part that decides on them.
+Neither holds protocol state: promises, votes and values belong to the part that decides on them.
 """
 
 import hashlib
@@ -19,28 +18,28 @@ from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 BALLOTS_KEPT = 8
-"""Ballots of which it is kept who counts in them."""
+"""The number of sets of absent members for which the counting members are cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One peer: its id and keys, the rule, its view of the members, and the outcomes of the event that is handled."""
+    """One peer: its id and keys, the rule, its view of the members, and the outcomes of the event under way."""
 
     me: PeerId
     sign: Sign
     verify: Verify
     decide: Decide
     draw: Callable[[], float]
-    """Uniform in [0, 1)."""
+    """Returns a random number, uniform in [0, 1)."""
     members: Membership
     statements: StatementPool
-    """Of signers, that no plan carries yet."""
+    """Statements and evidence that no plan carries yet."""
     working: dict[int, None] = field(default_factory=dict)
-    """Rounds whose inner steps or average this peer is at."""
+    """The rounds on whose inner steps or average this peer is working."""
     run_out: dict[PeerId, int] = field(default_factory=dict)
-    """Proposers that let a ballot run out -> the round of the slot; kept for the members of the roster."""
+    """The round of the last slot in which each member, as a proposer, let a ballot run out."""
     outbox: list[Outcome] = field(default_factory=list)
-    """In order: what must be persisted stands before what may be sent only afterwards."""
+    """The outcomes in order: a record that must be persisted stands before the messages that depend on it."""
 
     @property
     def timing(self) -> Timing:
@@ -52,12 +51,12 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """The successor of one plan. `ledger` ends with that plan while the slot is open."""
+    """The agreement on the successor of one plan. `ledger` ends with that plan while the slot is open."""
 
     ledger: Ledger
     parent: RoundPlan
     digest: Digest
-    """Of the parent; messages name the slot by it."""
+    """The digest of the parent, by which messages name the slot."""
     roster: tuple[PeerId, ...]
     electorate: tuple[PeerId, ...]
     """The members of the roster that decide."""
@@ -66,17 +65,17 @@ class Slot:
 
     @cached_property
     def members(self) -> frozenset[PeerId]:
-        """The roster, for questions about one peer."""
+        """The roster as a set."""
         return frozenset(self.roster)
 
     @cached_property
     def deciders(self) -> frozenset[PeerId]:
-        """The electorate, for the same."""
+        """The electorate as a set."""
         return frozenset(self.electorate)
 
     @cached_property
     def order(self) -> tuple[PeerId, ...]:
-        """Proposers, by hash; those of the electorate first. A peer that catches up asks for it in no slot but the last."""
+        """The proposers in order of their hash, electors first; computed on demand, so not in the slots of a catch-up."""
         first = self.deciders
 
         def place(peer: PeerId) -> tuple[bool, bytes]:
@@ -86,7 +85,7 @@ class Slot:
 
     @property
     def round(self) -> int:
-        """Of the plan that is agreed on."""
+        """The round of the plan that is agreed on."""
         return self.parent.round + 1
 
     @cached_property
@@ -94,8 +93,8 @@ class Slot:
         return {}
 
     def counted(self, absent: Sequence[PeerId]) -> Collection[PeerId]:
-        """The members that count in a ballot with these absent ones, in order. Every message asks, as long as a ballot is under
-        way."""
+        """Return the members that count in a ballot with these absent ones, in order; cached, because every message of a ballot
+        asks."""
         known, key = self._counted, tuple(absent)
         if key not in known:
             if len(known) >= BALLOTS_KEPT:
@@ -104,13 +103,13 @@ class Slot:
         return known[key]
 
     def is_quorum(self, peers: Iterable[PeerId], absent: Sequence[PeerId]) -> bool:
-        """Whether the peers are a majority of those that count."""
+        """Return whether the peers include a majority of the members that count."""
         counted = self.counted(absent)
         return is_majority(len([peer for peer in peers if peer in counted]), len(counted))
 
 
 def next_slot(ledger: Ledger, me: PeerId) -> Slot:
-    """The slot after the last plan of the ledger."""
+    """Return the slot after the last plan of the ledger."""
     parent = ledger.plans[-1]
     roster = roster_of(parent)
     return Slot(

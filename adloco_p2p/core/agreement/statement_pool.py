@@ -11,27 +11,27 @@ from adloco_p2p.core.model.ledger_entry import MAX_STATEMENTS, NOBODY, Decree, E
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 MAX_PENDING = 32
-"""Statements of one signer that wait for a plan: no signer takes the place of another."""
+"""The number of statements of one signer that may wait for a plan, so that no signer takes the place of another."""
 
 
 MAX_FALSE = 2
-"""Evidence of one sender that is refused per plan, after its arithmetic; more of that sender waits for the next plan."""
+"""The number of false pieces of evidence of one sender that are computed per plan; its further evidence is refused unseen."""
 
 
 class StatementPool:
-    """Of one peer."""
+    """The pending statements and evidence of one peer."""
 
     def __init__(self, verify: Verify) -> None:
         self._verify = verify
         self._pending: dict[Digest, Decree] = {}
         self._false: Counter[PeerId] = Counter()
-        """Evidence that was refused since the newest plan, by the member that sent it; all strangers are NOBODY."""
+        """The number of false pieces of evidence since the newest plan, by the sending member; all strangers are NOBODY."""
         self._judged_at = 0
-        """Length of the ledger then."""
+        """The length of the ledger for which `_false` counts."""
 
     def receive(self, decree: Decree, ledger: Ledger, *, sender: PeerId, is_member: bool) -> str:
-        """`note` the items that a peer passed on. Sums that are made again take milliseconds, so false evidence of one sender,
-        and that of all strangers together, is bounded before them."""
+        """`note` a decree that a peer passed on. Evidence takes milliseconds to compute, so false evidence of one sender, and
+        of all strangers together, is limited first. Return why it was refused; empty if it was not."""
         if not isinstance(decree, Evidence):
             return self.note(decree, ledger)
         if len(ledger.digests) != self._judged_at:
@@ -44,7 +44,7 @@ class StatementPool:
         return wrong
 
     def note(self, decree: Decree, ledger: Ledger) -> str:
-        """Keep it until the ledger has it. Returns why it cannot stand there; empty where it can."""
+        """Keep a decree until the ledger has it. Return why it cannot stand there; empty if it can."""
         digest = canonical.digest_once(decree)
         if digest in self._pending or (isinstance(decree, Evidence) and self._is_accused(decree)):
             return ""
@@ -56,25 +56,25 @@ class StatementPool:
         return wrong
 
     def pending(self, ledger: Ledger) -> tuple[Decree, ...]:
-        """The statements and evidence that the next plan may carry, in its order."""
+        """Return the statements and evidence that the next plan may carry, in the order of the plan."""
         if not self._pending:
             return ()
         self._pending = {digest: known for digest, known in self._pending.items() if not _is_over(known, ledger)}
         desk = Desk(ledger, verify=None)
         fit = [decree for decree in in_order(self._pending.values()) if not desk.problem(decree)]
-        fit.sort(key=lambda decree: decree.action != "resume")  # a paused run waits for nothing else
+        fit.sort(key=lambda decree: decree.action != "resume")  # a paused run needs nothing else to go on
         return tuple(in_order(fit[:MAX_STATEMENTS]))
 
     def _num_statements(self, signer: PeerId) -> int:
         return sum(not isinstance(known, Evidence) and known.signer == signer for known in self._pending.values())
 
     def _is_accused(self, evidence: Evidence) -> bool:
-        """There is evidence about the peer already; one is enough, and bounds what waits by the seats."""
+        """Return whether evidence about the same peer waits already: one is enough, and limits the pool by the seats."""
         return any(isinstance(known, Evidence) and known.subject == evidence.subject for known in self._pending.values())
 
 
 def _is_over(decree: Decree, ledger: Ledger) -> bool:
-    """It is in the ledger, or can get there no more."""
+    """Return whether the decree is in the ledger, or can no longer get there."""
     if isinstance(decree, Evidence):
         return bool(standing_problem(decree, ledger))
     return decree.signer not in ledger.plans[-1].signers or ledger.admissions.has(decree)

@@ -1,7 +1,7 @@
 """The reports and values of a slot, and the plans that follow from them.
 
-A value names its reports by digest and the plan by its digest. A peer accepts it only after the rule has made the same plan of
-the same reports here, so reports and values that are missing are pulled from a peer that named them.
+A value names its reports and its plan by digest. A peer accepts it only after the rule has made the same plan of the same
+reports here, so missing reports and values are pulled from a peer that named them.
 """
 
 import math
@@ -22,16 +22,17 @@ from adloco_p2p.core.model.report_form import MAX_REPORTS_BYTES, usable, usable_
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 UNKNOWN_ROUND_SECONDS = 3600.0
-"""Where no speeds are known a peer that is at a round itself waits at most this long for the reports of a majority."""
+"""The longest time for which a peer that works on a round itself waits for the reports of a majority if no speeds are known."""
 RETURN_FRACTION = 0.5
-"""Of the expected time of the round under way: so long a plan waits for members that fell silent."""
+"""The part of the expected time of the round under way for which a plan waits for members that fell silent."""
 DOUBT_LEASES = 8
-"""A value that omits reports is refused for this long, from when its proposer could have had them; then any plan is better than
-none."""
+"""The number of leases for which a value that omits reports is refused, from when its proposer could have had them; then any
+plan is better than none."""
 
 
 class Values:
-    """Of one slot. `named` gives the values that a member stands for: only those are kept, a few per member."""
+    """The reports and values of one slot. `named` returns the values that a member stands for: only those are kept, a few per
+    member. Instants are seconds of the peer's own clock."""
 
     def __init__(self, context: Context, slot: Slot, pool: ReportPool, *, named: Callable[[], frozenset[Digest]]) -> None:
         self._context = context
@@ -40,31 +41,31 @@ class Values:
         self._named = named
         self._values: dict[Digest, Value] = {}
         self._plans: dict[Digest, RoundPlan | str] = {}
-        """Of checked values; a text names what is wrong."""
+        """The plans of the checked values, or what is wrong with them."""
         self._sources: dict[Digest, PeerId] = {}
-        """The peer that can supply what a value lacks."""
+        """The peer that can supply the missing parts of each value."""
         reported = slot.ledger.reported
         self._reporters = roster_of(reported) if reported is not None else ()
-        """The roster whose reports the next plan uses, in the order of the bits of `have`."""
+        """The roster whose reports the next plan uses, in the bit order of `have`."""
         self._places = {peer: place for place, peer in enumerate(self._reporters)}
         self._workers = _workers(reported) or frozenset(self._reporters)
         self._expected: tuple[frozenset[PeerId], tuple[frozenset[PeerId], frozenset[PeerId]]] | None = None
-        """For the members that answer; see `expected`."""
+        """The responsive members, and the answer of `expected` for them."""
         self._held: dict[PeerId, Digest] = {}
         self._have = 0
         self._are_known, self._are_sorted = False, True
-        """Whether the two are those of all reports that are here, and whether the first one is in order."""
+        """Whether `_held` and `_have` cover all reports that are here, and whether `_held` is sorted."""
         self._num_bytes = 0
-        """Of the reports that the next plan could use if it had room for all."""
+        """The size of all reports that the next plan could use if it had room for them."""
         self._own_since: float | None = None
-        """When this peer's own report for the next plan was first seen here. Seconds."""
+        """When this peer's own report for the next plan was first held here."""
         self._first_since: float | None = None
-        """When any was; see `first_report`."""
+        """When the first report counts as having come; see `first_report`."""
         self._worked_until = -math.inf
-        """When this peer was last known to be at that round itself."""
+        """When this peer was last known to work on that round itself."""
         self._doubted_since: float | None = None
-        """When a value was first refused for the reports that it lacks."""
-        # those of one round more: too late for a plan, they still show who has a state that others lack
+        """When a value was first refused because it lacks reports that could have been in it."""
+        # reports of one round more are too late for a plan, but still show which peers have a state that others lack
         pool.move(range(slot.round - REPORT_LAG - 1, slot.round + 1), (*slot.roster, *self._reporters))
 
     # --- reports -----------------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ class Values:
 
     @property
     def held(self) -> dict[PeerId, Digest]:
-        """The reports that the next plan can use: one per peer, sorted by peer."""
+        """The digests of the reports that the next plan can use: one per peer, sorted by peer."""
         self._find_held()
         if not self._are_sorted:
             self._held, self._are_sorted = dict(sorted(self._held.items())), True
@@ -83,12 +84,12 @@ class Values:
 
     @property
     def have(self) -> int:
-        """The same as one bit per reporter, lowest first."""
+        """The held reports as one bit per reporter, lowest first."""
         self._find_held()
         return self._have
 
     def _find_held(self) -> None:
-        """Those that came first of each peer, as far as there is room for them; unless they are known."""
+        """Find the first report of each peer, as far as there is room, unless they are known."""
         if self._are_known:
             return
         ledger, self._held, self._have, self._num_bytes, self._are_known = self._slot.ledger, {}, 0, 0, True
@@ -107,7 +108,7 @@ class Values:
             self._have |= 1 << place
 
     def _note_kept(self, signed: SignedReport) -> None:
-        """A report came: it is added to those that are held, unless that changes which of the others are."""
+        """Add a new report to the held ones, or have them found anew if it may change which others are held."""
         report, ledger = signed.report, self._slot.ledger
         if report.round != self._slot.round - REPORT_LAG or ledger.reported is None:
             return
@@ -120,8 +121,8 @@ class Values:
             self._are_sorted = False
 
     def keep_reports(self, reports: Iterable[SignedReport]) -> None:
-        """Those of interest. A value that names more reports than there are reporters is not valid: what it names gets no
-        place by that, or one member would fill the others' memory by versions of its own report."""
+        """Keep the reports of interest. A value that names more reports than there are reporters is not valid, and the reports
+        that it names get no place for that, or one member could fill the others' memory with versions of its own report."""
         fit = [value for value in self._values.values() if len(value.reports) <= len(self._reporters)]
         named = frozenset(digest for value in fit for digest in value.reports)
         for signed in reports:
@@ -131,7 +132,7 @@ class Values:
                     self._context.emit(ReportHeard(report=signed.report))
 
     def reports(self, digests: Sequence[Digest]) -> tuple[SignedReport, ...]:
-        """Those of them that are here, in order."""
+        """Return the reports among the digests that are here, in order."""
         return self._pool.get(digests)
 
     # --- values and their plans --------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ class Values:
         return self._values.get(digest)
 
     def keep(self, value: Value, source: PeerId | None) -> Digest:
-        """Remember a value, and of the others those that are named. `source`: the peer that sent it, if one did."""
+        """Keep a value, drop others that nobody names, and return its digest. `source` is the peer that sent it, if any."""
         digest, named = canonical.digest_once(value), self._named()
         for other in [other for other in self._values if other not in named]:
             del self._values[other]
@@ -152,7 +153,7 @@ class Values:
         return digest
 
     def plan_of(self, digest: Digest) -> RoundPlan | str | None:
-        """The plan of a value, or what is wrong with it; none while the value or a report of it is missing."""
+        """Return the plan of a value, or what is wrong with it; None while the value or one of its reports is missing."""
         known = self._plans.get(digest)
         if known is not None:
             return known
@@ -172,15 +173,15 @@ class Values:
         return self._plans[digest]
 
     def _is_lacking(self, value: Value) -> bool:
-        """A report of the value is not here."""
+        """Return whether a report of the value is not here."""
         return any(report not in self._pool for report in value.reports)
 
     def is_valid(self, digest: Digest) -> bool:
-        """Whether the value is complete here, and the rule makes its plan."""
+        """Return whether the value is complete here, and the rule makes its plan."""
         return isinstance(self.plan_of(digest), RoundPlan)
 
     def note_time(self, now: float) -> None:
-        """Called with every event."""
+        """Note which of the timed conditions hold now; called with every event."""
         if self._own_since is None and self._context.me in self.held:
             self._own_since = now
         if self.held:
@@ -193,18 +194,18 @@ class Values:
         return self._slot.round - REPORT_LAG in self._context.working and self._context.me not in self.held
 
     def first_report(self, reported: Iterable[PeerId], before: float | None, now: float) -> float:
-        """When the first report came, for `stragglers_end`, where these are here now. Peers on the bench report at the
-        beginning of a round, so theirs alone count as if they had come much later. `before`: the last result of this
-        function."""
+        """Return when the first report came, for `stragglers_end`, given the peers that have `reported` by now. Peers on the
+        bench report at the beginning of a round, so their reports alone count as if they had come much later. `before` is the
+        last result of this function."""
         if before is not None and before <= now:
             return before
         came = now if any(peer in self._workers for peer in reported) else now + UNKNOWN_ROUND_SECONDS
         return came if before is None else min(before, came)
 
     def stragglers_end(self, first: float) -> float:
-        """When a plan may come without the reports of a majority, where the first report came at `first`. None reports so late
-        without reason (`core/averaging/adaptive_timeout.py`), and a peer may report at once. Where no speeds are known, this
-        peer's own work is the measure: as long as it is at the round, the others may be, too."""
+        """Return when a plan may come without the reports of a majority, if the first report came at `first`. No peer reports
+        so late without a reason (`core/averaging/adaptive_timeout.py`), and a peer may report at once. If no speeds are known,
+        this peer's own work is the measure: as long as it works on the round, the others may, too."""
         timing, reported = self._context.timing, self._slot.ledger.reported
         expected = reported.expected_seconds if reported is not None else 0.0
         if expected > 0.0:
@@ -215,28 +216,28 @@ class Values:
         return min(longest, max(first, self._worked_until) + timing.straggler_seconds)
 
     def grace_end(self, majority: float) -> float:
-        """Until when a plan waits for the other reports, where those of a majority came at `majority`: one host of an instance
-        evaluates after each round, and reports only then. The plan is due when the round of its parent ends; where no speeds
-        are known, this peer's own work is the measure."""
+        """Return until when a plan waits for the other reports, if those of a majority came at `majority`: one host of an
+        instance evaluates after each round, and reports only then. The plan is due when the round of its parent ends; if no
+        speeds are known, this peer's own work is the measure."""
         parent, working = self._slot.parent, self._context.working
         if parent.expected_seconds == 0.0 and (parent.round in working or parent.round - 1 in working):
             return majority + UNKNOWN_ROUND_SECONDS
         return majority + max(self._context.timing.grace_seconds, parent.expected_seconds)
 
     def return_end(self, majority: float) -> float:
-        """Until when a plan waits for members that fell silent without having left, where the reports of a majority came at
-        `majority`: one that restarts keeps its seat and its work."""
+        """Return until when a plan waits for members that fell silent without having left, if the reports of a majority came at
+        `majority`, so that a member that restarts keeps its seat and its work."""
         return majority + RETURN_FRACTION * self._slot.parent.expected_seconds
 
     def awaits_return(self, majority: float, now: float) -> bool:
-        """Whether a member that fell silent may be back in time to keep its seat: the plan is due at the end of the round. A
-        peer on the bench or a keeper is not waited for: it has no work in that round to lose."""
+        """Return whether a plan waits for a silent member, which may be back in time to keep its seat. A peer on the bench or a
+        keeper is not waited for, because it has no work in that round to lose."""
         members, parent = self._context.members, self._slot.parent
         return now < self.return_end(majority) and any(members.is_silent(peer, now) for peer in _workers(parent))
 
     def expected(self, now: float) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
-        """The reporters that live, and those of them whose majority is waited for: electors that had work in the round. Peers
-        on the bench report at once, and must not outrun the hosts."""
+        """Return the responsive reporters, and those of them whose majority is waited for: electors that had work in the round.
+        Peers on the bench report at once, and must not outrun the hosts."""
         responsive = self._context.members.living(now).responsive
         if self._expected is None or self._expected[0] is not responsive:
             waited_for = responsive.intersection(self._reporters)
@@ -245,11 +246,11 @@ class Values:
         return self._expected[1]
 
     def omits_reports(self, digest: Digest, now: float) -> bool:
-        """Whether a value leaves out reports that its proposer should have: this peer's own, which it sent in time, more than
-        half of those that are here, or, before a straggler's time is over, those of a majority of the electors that live. From
-        when a value can be made that does not, for so long only as the members need to find it.
+        """Return whether a value is refused because it leaves out reports that its proposer should have: this peer's own, which
+        it sent in time; more than half of those here; or, while stragglers have time, those of a majority of the living
+        electors. Once a complete value can be made, the refusal lasts only as long as the members need to find it.
 
-        So no proposer decides alone which reports, and with them which statistics, a plan holds, nor who seems to be silent.
+        So no proposer decides alone which reports, and with them which statistics, a plan has, nor which peer seems silent.
         """
         value = self._values.get(digest)
         if value is None:
@@ -262,7 +263,7 @@ class Values:
         return self._doubted_since is None or now < self._doubted_since + DOUBT_LEASES * self._context.members.lease_seconds
 
     def comes_too_early(self, digest: Digest, now: float) -> bool:
-        """Whether a value lacks the reports of a majority before a straggler's time is over."""
+        """Return whether a value lacks the reports of a majority while stragglers still have time."""
         value = self._values.get(digest)
         return value is not None and self._lacks_majority({one.report.peer for one in self._pool.get(value.reports)}, now)
 
@@ -274,14 +275,14 @@ class Values:
         return self._lacks_majority(reported, now)
 
     def _lacks_majority(self, reported: Container[PeerId], now: float) -> bool:
-        """Whether these are too few reporters as long as stragglers have time."""
+        """Return whether stragglers have time and these reporters are no majority."""
         if self._first_since is not None and now >= self.stragglers_end(self._first_since):
             return False
         _, deciding = self.expected(now)
         return bool(deciding) and not is_majority(sum(peer in reported for peer in deciding), len(deciding))
 
     def make(self, *, joined: Sequence[JoinRequest], absent: tuple[PeerId, ...], statements: tuple[Decree, ...] = ()) -> Value:
-        """The value that follows from what this peer holds now, kept as its own."""
+        """Return the value that follows from the reports held now, and keep it as this peer's own."""
         slot = self._slot
         value = Value(
             round=slot.round,
@@ -299,7 +300,7 @@ class Values:
         return value
 
     def entry(self, digest: Digest, certificate: Certificate) -> LedgerEntry:
-        """The ledger entry of a valid value."""
+        """Return the ledger entry of a valid value."""
         plan, value = self.plan_of(digest), self._values[digest]
         assert isinstance(plan, RoundPlan)
         return LedgerEntry(plan=plan, value=value, reports=self._pool.get(value.reports), certificate=certificate)
@@ -307,8 +308,8 @@ class Values:
     # --- pull and supply ---------------------------------------------------------------------------------------------
 
     def ask_for(self, digest: Digest, source: PeerId) -> None:
-        """Pull a value, or the reports that it lacks, from a peer that has them. Its plan is not made before its
-        ballot is admitted: a member can send values faster than plans can be made of them."""
+        """Pull a value, or the reports that it lacks, from a peer that has them. The plan of the value is made only after its
+        ballot is admitted, because a member can send values faster than plans can be made."""
         self._sources.setdefault(digest, source)
         value = self._values.get(digest)
         if source == self._context.me or (value is not None and not self._is_lacking(value)):
@@ -317,12 +318,12 @@ class Values:
         self._context.emit(Send(peer=source, message=Pull(parent=self._slot.digest, value=digest, lacking=lacking)))
 
     def ask_again(self, digests: Iterable[Digest], source: PeerId) -> None:
-        """Pull what these values lack from a peer in the same slot."""
+        """Pull the missing parts of these values from a peer in the same slot."""
         for digest in dict.fromkeys(digests):
             self.ask_for(digest, source)
 
     def pull_reports(self, sender: PeerId, have: int) -> None:
-        """Ask for the reports that the sender holds, as bits, and this peer lacks."""
+        """Pull the reports that the sender has, by the bits of `have`, and this peer lacks."""
         lacking = have & ~self.have
         if lacking:
             self._context.emit(Send(peer=sender, message=Pull(parent=self._slot.digest, reporters=lacking)))
@@ -338,7 +339,8 @@ class Values:
             self._context.emit(Send(peer=sender, message=Supply(parent=message.parent, value=given, reports=reports)))
 
     def on_supply(self, sender: PeerId, message: Supply) -> None:
-        """Reports are signed. A value is not: it is taken from a member, and only if another one stands for it."""
+        """Keep the signed reports. A value is not signed, so it is taken only from a member, and only if some member stands for
+        it."""
         self.keep_reports(message.reports)
         value = message.value
         if value is None or message.parent != self._slot.digest or sender not in self._slot.members:
@@ -350,11 +352,11 @@ class Values:
 
 
 def _workers(plan: RoundPlan | None) -> frozenset[PeerId]:
-    """Peers that have work in the plan's round."""
+    """Return the peers that have work in the plan's round."""
     shares = [share for item in plan.instances for share in item.hosts] if plan is not None else []
     return frozenset(share.peer for share in shares if share.samples > 0)
 
 
 def lacking_of(message: Pull, value: Value) -> list[Digest]:
-    """The reports of the value that the message asks for."""
+    """Return the reports of the value for which the message asks."""
     return [report for i, report in enumerate(value.reports) if message.lacking >> i & 1]

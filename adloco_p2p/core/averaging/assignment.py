@@ -1,4 +1,4 @@
-"""The work of one host for one instance in one round: what the plan gives it, and what the peer knows when it begins."""
+"""The work of one host for one instance in one round: its part of the plan, and what the peer knows at the beginning."""
 
 from dataclasses import dataclass, field
 
@@ -13,22 +13,24 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
+    """Everything with which one host begins the round of one instance."""
+
     me: PeerId
     plan: RoundPlan
     plan_digest: Digest
     instance: InstanceId
     adaptive_timeout: AdaptiveTimeout
-    """Fed by all rounds of this peer."""
+    """The timeout, which all rounds of this peer share."""
     failed_attempts: FailedAttempts = field(default_factory=FailedAttempts)
-    """Of all rounds of this peer."""
+    """The failed attempts, which all rounds of this peer share."""
     voter: Voter
     work: WorkRules = field(default_factory=WorkRules)
     is_late: bool = False
-    """The others have ended this round already; only its average is wanted."""
+    """Whether the others have ended this round already, so that only its average is wanted."""
     is_carried: bool = False
-    """The rounds before it were void, and its pseudo-gradient spans them."""
+    """Whether the rounds before it were void, so that its pseudo-gradient spans them."""
     may_be_late: bool = False
-    """This peer has just come to the instance, or took no part in the round before: the others may be far on in this one."""
+    """Whether the others may be far ahead, because this peer is new to the instance or missed the round before."""
 
     @property
     def instance_plan(self) -> InstancePlan:
@@ -48,5 +50,5 @@ class Assignment:
 
     @property
     def clients(self) -> frozenset[PeerId]:
-        """Members in client mode, which accept no connections."""
+        """The members in client mode, which accept no connections."""
         return frozenset(entry.peer for entry in self.plan.roster if not entry.capacity.is_reachable)

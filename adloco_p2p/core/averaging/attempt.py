@@ -16,44 +16,45 @@ from adloco_p2p.core.model.roster_entry import FULL_STANDING
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 MAX_MISSED_ATTEMPTS = 64
-"""A report of a failure counts up to this many attempts after the one that this host has learned of."""
+"""The number of attempts beyond the newest one known here up to which a report of a failure counts."""
 GRACE_SECONDS = 1.0
-"""After a failed attempt the leader of the retry waits this long for the reports of the others."""
+"""The time for which the leader of a retry waits for the reports of the others."""
 MISCOUNTED_SECONDS = 0.2
-"""The same where a member stated that it contributes fewer inner steps than the attempt counts."""
+"""The time for which the leader waits if a member stated that it contributes other inner steps than the attempt counts."""
 TAKEOVER_SECONDS = 4.0
-"""After this time without a message from it, the leader of the retry is skipped."""
+"""The time without a start after which the leader of the retry is skipped."""
 LONGEST_PAUSE_SECONDS = 32.0
-"""Pauses between tries that fail grow up to this. A leader may end an attempt that no failure was reported of as often."""
+"""The longest pause between failed tries, and the shortest between two attempts that one leader ends without a reported
+failure."""
 RESEND_SECONDS = 2.0
-"""A commit vote is sent again after this time without a commit. Members of an attempt are queried, too, ever less often."""
+"""The time without a commit after which a commit vote is sent again. Members of an attempt are queried ever less often."""
 
 
 def pause_seconds(num_failed: int) -> float:
-    """Before the next try, longer each time."""
+    """Return the pause before the next try, longer each time."""
     return float(min(GRACE_SECONDS * 2.0 ** min(num_failed, 10), LONGEST_PAUSE_SECONDS))
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One try at an average, which this host takes part in or waits for."""
+    """One try at an average, in which this host takes part or for which it waits. Instants are in seconds."""
 
     number: int
     members: tuple[PeerId, ...]
     completes: Digest | None = None
-    """The decision of the attempt that this one completes."""
+    """The decision that this attempt completes, if any."""
     partial_steps: PartialSteps = ()
     leader: PeerId | None = None
-    """The other host that started it; none for the first attempt of a round."""
+    """The other host that started the attempt; None for the first attempt of a round and for this host's own."""
     num_queries: int = 0
-    """How often this host has queried the members."""
+    """The number of times that this host has queried the members."""
     overdue_at: float | None = None
-    """When this host stops waiting for its own result, once a majority, or all other members, have theirs. Seconds."""
+    """When this host stops waiting for its own result, once a majority, or all other members, have theirs."""
     lost_at: float | None = None
-    """When this host ends it because a member voted otherwise, unless a vote of the attempt comes. Seconds."""
+    """When this host ends the attempt because a member voted otherwise, unless a vote of the attempt comes."""
 
     def next_query_at(self, now: float) -> float:
-        """The members are being queried; when they are due again, in seconds."""
+        """Count a query of the members, and return when the next one is due."""
         self.num_queries += 1
         return now + pause_seconds(self.num_queries + 1)
 
@@ -69,13 +70,13 @@ def _started(start: AttemptStart, leader: PeerId) -> Attempt:
 
 
 def has_voted_otherwise(peer: PeerId, votes: CommitVotes, start: AttemptStart) -> bool:
-    """The peer voted, and not in this attempt: it takes part in none any more."""
+    """Return whether the peer has voted, but not in this attempt, so that it takes part in no further one."""
     vote = votes.vote_of(peer)
     return vote is not None and (vote.attempt != start.attempt or set(vote.contributors) != set(start.members))
 
 
 def contribution_weights(samples: Mapping[PeerId, int], standings: Mapping[PeerId, int]) -> dict[PeerId, int]:
-    """As integers: samples times standing (`core/planning/standing.py`). Where all stand alike, their samples."""
+    """Return integer weights: samples times standing (`core/planning/standing.py`), or samples if all standings are equal."""
     known = {standings.get(peer, FULL_STANDING) for peer in samples}
     if len(known) <= 1:
         return dict(samples)
@@ -92,13 +93,13 @@ class Attempts:
         self._contributors = assignment.contributors
         self._hosts = hosts
         self.current = Attempt(number=0, members=self._contributors)
-        """This host takes part in it or, without being a member, waits for it."""
+        """The attempt in which this host takes part or, if it is no member, for which it waits."""
         self.pending: Attempt | None = None
         """The newest attempt that was started while this host trains."""
         self.decision: Digest | None = None
-        """Of the attempt that this host can complete."""
+        """The decision of the attempt that this host can complete."""
         self._num_failed = 0
-        """Attempts that failed here since the last one that showed a new suspect."""
+        """The number of attempts that failed here since the last one that showed a new suspect."""
         self._num_suspects = 0
 
     @property
@@ -108,7 +109,7 @@ class Attempts:
 
     @property
     def is_leader(self) -> bool:
-        """This contributor starts the next attempt."""
+        """Whether this host starts the next attempt."""
         return self._hosts.leader == self._me
 
     def key(
@@ -118,13 +119,13 @@ class Attempts:
         completes: Digest | None = None,
         partial_steps: PartialSteps = (),
     ) -> Digest:
-        """Two sets of members never meet under one key, nor do two sets of weights."""
+        """Return the key of an attempt, under which two sets of members, or of weights, never meet."""
         plan, partial = self._assignment.plan_digest, [list(each) for each in partial_steps]
         fields = ["average", plan, self._plan.round, self._instance, number, list(members), completes, partial]
         return canonical.digest(fields)
 
     def message(self) -> AttemptStart:
-        """Starts the current attempt on other hosts, or queries its members."""
+        """Return the message that starts the current attempt on other hosts, or queries its members."""
         attempt = self.current
         return AttemptStart(
             instance=self._instance,
@@ -136,7 +137,7 @@ class Attempts:
         )
 
     def average(self) -> Average:
-        """The all-reduce of the current attempt."""
+        """Return the effect that runs the all-reduce of the current attempt."""
         attempt = self.current
         shares = {share.peer: share for share in self._instance_plan.hosts}
         roster = {entry.peer: entry for entry in self._plan.roster if entry.peer in attempt.members}
@@ -164,8 +165,8 @@ class Attempts:
         )
 
     def vector_bytes(self, bytes_sent: int) -> int:
-        """Of the own vector, from what this host sent in the current attempt: a member that reduces the fraction f sends
-        1 + (n - 2) f vectors; see `reduction_shares`. 0 in a retry."""
+        """Return the size of this host's vector from the bytes that it sent in the current attempt: a member that reduces the
+        fraction f sends 1 + (n - 2) f vectors; see `reduction_shares`. 0 in a retry, or without other members."""
         members = self.current.members
         if len(members) < 2 or self.current.number:
             return 0
@@ -173,8 +174,8 @@ class Attempts:
         return round(bytes_sent / (1 + (len(members) - 2) * shares[members.index(self._me)]))
 
     def _reduction(self) -> tuple[tuple[float, ...], tuple[LostShare, ...]]:
-        """How much each member of the current attempt reduces, as cut for the first one: so what a reducer has got of its
-        shard it need not get again. Where none of those that were to reduce is left the vector is cut anew."""
+        """Return the share that each member of the current attempt reduces, and the lost shares. Shares stay those of the first
+        attempt, so that a reducer need not get again what it has of its own. If no reducer is left, the vector is cut anew."""
         members = self.current.members
         if members == self._contributors:
             return self._shares(members), ()
@@ -191,7 +192,7 @@ class Attempts:
         return kept, tuple(lost)
 
     def _shares(self, peers: Sequence[PeerId]) -> tuple[float, ...]:
-        """How much of the vector each of these reduces if they average it; empty: equally much."""
+        """Return the share of the vector that each peer reduces if these peers average it; empty means equal shares."""
         seats = {entry.peer: entry for entry in self._plan.roster}
         hosts = {share.peer: share for share in self._instance_plan.hosts}
         reachable = [peer not in seats or seats[peer].capacity.is_reachable for peer in peers]
@@ -201,7 +202,7 @@ class Attempts:
         return reduction_shares(self._uplinks(peers), reducers if any(reducers) else reachable)
 
     def _uplinks(self, peers: Sequence[PeerId]) -> list[float]:
-        """Bytes per second; 0: unknown."""
+        """Return the uplinks in bytes per second; 0 means unknown."""
         seats = {entry.peer: entry for entry in self._plan.roster}
         return [seats[peer].uplink if peer in seats else 0.0 for peer in peers]
 
@@ -220,12 +221,12 @@ class Attempts:
     # --- failure and retry -------------------------------------------------------------------------------------------
 
     def lost_members(self, votes: CommitVotes) -> dict[PeerId, str]:
-        """Members with which the current attempt cannot succeed, and the reason in words."""
+        """Return the members with which the current attempt cannot succeed, each with the reason in words."""
         reasons = ((peer, self._reason_of_loss(peer, votes)) for peer in self.others)
         return {peer: reason for peer, reason in reasons if reason is not None}
 
     def is_made(self, votes: CommitVotes) -> bool:
-        """Another member has the average of the current attempt, as its vote shows."""
+        """Return whether the vote of another member shows that it has the average of the current attempt."""
         start = self.message()
         voted = [peer for peer in self.others if votes.vote_of(peer) is not None]
         return any(not has_voted_otherwise(peer, votes, start) for peer in voted)
@@ -238,20 +239,20 @@ class Attempts:
         return "voted for another average" if has_voted_otherwise(peer, votes, self.message()) else None
 
     def failed(self, *, is_miscounted: bool = False) -> float:
-        """The current attempt failed here. Returns the seconds until this host acts again: as the leader it waits a moment for
-        the reports of the others, otherwise it gives the leader its time. `is_miscounted`: by another member's statement,
-        which all get; this host may have more reports than that member."""
+        """Note that the current attempt failed here, and return the seconds until this host acts again: as the leader it waits
+        a moment for the reports of the others, otherwise it gives the leader its time. `is_miscounted` means that it failed by
+        a statement of another member about its inner steps, which all hosts get."""
         self._hosts[self._me].failed_attempt = self.current.number
         if is_miscounted:
             return MISCOUNTED_SECONDS + (0.0 if self.is_leader else TAKEOVER_SECONDS)
-        if len(self._hosts.suspects) > self._num_suspects:  # without the new suspect the next one is another attempt
+        if len(self._hosts.suspects) > self._num_suspects:  # without the new suspect the next attempt may succeed
             self._num_suspects, self._num_failed = len(self._hosts.suspects), 0
         seconds = pause_seconds(self._num_failed) + (0.0 if self.is_leader else TAKEOVER_SECONDS)
         self._num_failed += 1
         return seconds
 
     def begin_next(self) -> None:
-        """Its leader begins the attempt after all that failed, with all that remain."""
+        """Begin, as the leader, the attempt after all that failed, with all hosts that remain."""
         number = max(self.current.number, self._hosts.newest_failure) + 1
         members = self._hosts.remaining
         partial = self._hosts.partial_steps(members)
@@ -261,7 +262,7 @@ class Attempts:
         self._begin(_started(start, leader))
 
     def postpone(self, start: AttemptStart, leader: PeerId) -> None:
-        """Until the inner steps end."""
+        """Keep a started attempt until the inner steps end."""
         self.pending = _started(start, leader)
 
     def begin_pending(self) -> None:
@@ -276,14 +277,14 @@ class Attempts:
     # --- completion --------------------------------------------------------------------------------------------------
 
     def decided(self, decision: Digest) -> None:
-        """The current attempt, which completes none itself, has decided. Only one of all contributors can be completed: the
-        parts that an attempt of fewer had dealt anew do not follow from the members that are lost."""
+        """Note that the current attempt has decided. Only an attempt of all contributors can be completed: an attempt of fewer
+        has dealt parts anew, which do not follow from the lost members."""
         if self.current.members == self._contributors:
             self.decision = decision
 
     def _completed_by(self, members: Sequence[PeerId]) -> Digest | None:
-        """The decision that a retry of these members completes: all have it, some contributors are lost, and no completion has
-        failed since the last new suspect."""
+        """Return the decision that a retry of these members completes, if all have it, some contributors are lost, and no
+        completion has failed since the last new suspect."""
         if self.decision is None or self._num_failed > 1 or tuple(members) == self._contributors:
             return None
         have_it = all(self._hosts[peer].decision == self.decision for peer in members if peer != self._me)
@@ -292,17 +293,17 @@ class Attempts:
     # --- starts by others --------------------------------------------------------------------------------------------
 
     def is_well_formed(self, leader: PeerId, start: AttemptStart) -> bool:
-        """The members are contributors in their order, the leader and those with partial steps among them."""
+        """Return whether the members are contributors in order, and include the leader and all members with partial steps."""
         members = tuple(peer for peer in self._contributors if peer in start.members)
         partial = dict(start.partial_steps)
         in_order = tuple((peer, partial[peer]) for peer in members if peer in partial)
         return members == start.members and leader in members and in_order == start.partial_steps
 
     def is_news(self, start: AttemptStart) -> bool:
-        """Its partial steps are fewer than the planned ones, and it is newer than the attempt of which this host is a member.
-        Of two with one number, by leaders without news of each other or by one that sends both, the same one counts
-        everywhere: that of more members, then of the first ones, then of the fewer partial steps. Otherwise each would wait
-        for the other."""
+        """Return whether the partial steps are valid and the attempt is newer than the one known here. Of two attempts with one
+        number, from leaders that do not know of each other or from one that sends both, the same one must count everywhere:
+        that with more members, then with the first members, then with the fewer partial steps. Otherwise each would wait for
+        the other."""
         if not all(self.is_partial(peer, steps) for peer, steps in start.partial_steps):
             return False
         known = self.current
@@ -314,26 +315,26 @@ class Attempts:
         return mine > (len(known.members), start.members, start.partial_steps)
 
     def is_partial(self, peer: PeerId, steps: int) -> bool:
-        """Whether the contributor may take part with so many inner steps instead of the planned ones."""
+        """Return whether the contributor may take part with so many inner steps, fewer than planned."""
         share = self._instance_plan.share(peer)
         return share.averages_every == 1 and self._instance_plan.least_steps <= steps < share.inner_steps
 
     @property
     def leader_elsewhere(self) -> PeerId | None:
-        """The host by whose word the others average without this one, which waits for the result."""
+        """The leader of an attempt without this host, which waits for its result; None if there is none."""
         return self.current.leader if self._me not in self.current.members else None
 
     def counts_otherwise(self, peer: PeerId, steps: int) -> bool:
-        """The peer contributes so many inner steps (0: as planned), and is in the current attempt with other ones."""
+        """Return whether the current attempt counts other inner steps of the member than it contributes (0: as planned)."""
         return peer in self.current.members and dict(self.current.partial_steps).get(peer, 0) != steps
 
     def is_worth_waiting(self, start: AttemptStart) -> bool:
-        """The members are more than half of those that remain: fewer decide nothing for a host that is not among them."""
+        """Return whether the members are more than half of the remaining hosts: fewer decide nothing for an outsider."""
         return 2 * len(start.members) > len(self._hosts.remaining)
 
     def is_called_for(self, leader: PeerId, now: float) -> bool:
-        """The current attempt, which runs, is given up for one of this leader: a member has reported a failure, or the report
-        may have been lost - but not again and again."""
+        """Return whether the running attempt is given up for one of this leader: a member has reported a failure, or its report
+        may have been lost, which counts only once per LONGEST_PAUSE_SECONDS."""
         if any(self._hosts[peer].failed_attempt == self.current.number for peer in self.current.members):
             return True
         if now - self._hosts[leader].uncalled_start_at < LONGEST_PAUSE_SECONDS:

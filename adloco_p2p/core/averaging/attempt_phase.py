@@ -1,4 +1,4 @@
-"""The attempts of one round as this host goes through them: begin one, give it up, lead the next one."""
+"""How this host goes through the attempts of one round: it begins one, gives it up, leads the next one."""
 
 from adloco_p2p.core.averaging.attempt import RESEND_SECONDS
 from adloco_p2p.core.averaging.phases import Phase
@@ -9,7 +9,7 @@ from adloco_p2p.core.model.scalars import PeerId
 
 
 class AttemptPhase:
-    """Between the inner steps and this host's vote. Methods return effects; `now` is in seconds."""
+    """The part of a round between the inner steps and this host's vote. Methods return effects; `now` is in seconds."""
 
     def __init__(self, state: RoundState) -> None:
         self._state = state
@@ -22,10 +22,11 @@ class AttemptPhase:
         return [*effects, average]
 
     def query_members(self, now: float) -> list[Effect]:
-        """The attempt takes its time. A member that has voted answers with its vote, which this host may have missed."""
+        """Query the members of an attempt that is still running: one that has voted answers with its vote, which this host may
+        have missed."""
         state = self._state
         due = state.attempts.current.next_query_at(now)
-        state.next_deadline = due if state.next_deadline is None else min(due, state.next_deadline)  # `lost_at`, by `end_lost`
+        state.next_deadline = due if state.next_deadline is None else min(due, state.next_deadline)  # perhaps set by `end_lost`
         start = state.attempts.message()
         return [Send(peer=peer, message=start) for peer in state.attempts.others]
 
@@ -41,9 +42,9 @@ class AttemptPhase:
         return self.give_up(reason, tuple(lost), now)
 
     def _may_still_succeed(self, now: float) -> bool:
-        """A member voted otherwise, and may have given all the same what it was to give: two of seven that vote for no average
-        as soon as they have one parted the others, of which some had it already. So votes of the attempt have a moment to come;
-        where one has, the rest of the attempt has its time."""
+        """Return whether the attempt may still succeed although a member voted otherwise, because that member may have sent its
+        parts: two of seven that voted void as soon as they had the average split the others, some of which had it already. So
+        votes of the attempt get a moment to arrive; once one has, the rest of the attempt gets its time."""
         state, attempt = self._state, self._state.attempts.current
         if state.attempts.is_made(state.votes):
             is_overdue = self.is_overdue(now)
@@ -61,14 +62,14 @@ class AttemptPhase:
         now: float,
         because: PeerId | None = None,
     ) -> list[Effect]:
-        """End the attempt under way here, and report that."""
+        """End the attempt under way for this host, and report that."""
         state = self._state
         number = state.attempts.current.number
         reports = state.end_here(suspects, because)
         return [state.failure_log(number, reason), *state.abandon(), *self.fail(now), *reports]
 
     def end_miscounted(self, peer: PeerId, now: float) -> list[Effect]:
-        """End the attempt under way if it counts other inner steps of this member than that one contributes."""
+        """End the attempt under way if it counts other inner steps of this member than the member contributes."""
         state = self._state
         steps = state.own_partial_steps if peer == state.me else state.hosts[peer].partial_steps
         if state.phase is not Phase.AVERAGING or steps is None or not state.attempts.counts_otherwise(peer, steps):
@@ -85,7 +86,7 @@ class AttemptPhase:
         return effects
 
     def lead_next(self, now: float) -> list[Effect]:
-        """With all that remain."""
+        """Start the next attempt, with all hosts that remain."""
         state = self._state
         state.attempts.begin_next()
         start = state.attempts.message()
@@ -97,29 +98,29 @@ class AttemptPhase:
         return [log, *state.send_all(start), *self.begin(now)]
 
     def ask_for_result(self, now: float) -> list[Effect]:
-        """Hosts that hold an average answer with their votes, those that do not contribute with their refusal; the message
-        also shows all of them that this one does not contribute."""
+        """Ask all hosts for the average: holders of one answer with their votes, hosts that do not contribute with a refusal.
+        The message also tells them that this host does not contribute."""
         state = self._state
         state.next_deadline = now + RESEND_SECONDS
         return state.report_failure(0, (state.me,) if state.me in state.contributors else (), is_question=True)
 
     def ask_for_votes(self) -> list[Effect]:
-        """Hosts that hold an average answer with their votes, those that wait for this host with their attempt."""
+        """Ask all hosts for votes: holders of an average answer with them, hosts that wait for this one with their attempt."""
         return self._state.report_failure(0, (), is_question=True)
 
     def answer(self, receiver: PeerId) -> list[Effect]:
-        """The answer to a host that asks whether this one waits for it."""
+        """Answer a host that asks whether this one waits for it."""
         state = self._state
         is_awaited = state.phase is Phase.AVERAGING and receiver in state.attempts.current.members
         return [Send(peer=receiver, message=state.attempts.message())] if is_awaited else []
 
     def wait_for_others(self, now: float) -> None:
-        """An attempt without this host runs. Its leader may be cut off, so the wait ends."""
+        """Wait for an attempt without this host, with a limit, because its leader may be cut off."""
         self._state.next_deadline = now + self._state.assignment.adaptive_timeout.timeout_seconds(expected_seconds=0.0)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the attempt under way has had its time since a majority, or all other members, have its average: as long
-        again as it took until then, for its rest costs less than a repair."""
+        """Return whether the attempt under way has had its time since a majority, or all other members, have its average: as
+        long again as it took until then, because the rest of it costs less than a repair."""
         state = self._state
         attempt = state.attempts.current
         if attempt.overdue_at is None:
@@ -128,7 +129,7 @@ class AttemptPhase:
         return now >= attempt.overdue_at
 
     def end_overdue(self, now: float) -> list[Effect]:
-        """All other members have the average and this host does not get it."""
+        """End the attempt under way if all other members have voted and this host still lacks the average."""
         state = self._state
         others = state.attempts.others
         if state.phase is not Phase.AVERAGING or not others or any(state.votes.vote_of(peer) is None for peer in others):

@@ -1,4 +1,4 @@
-"""From this host's vote to a committed average, or to a void round: the votes of the others, and which average to have."""
+"""The way from this host's vote to a committed average or a void round: the votes of the others, and the average to fetch."""
 
 from dataclasses import replace
 
@@ -14,32 +14,32 @@ from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 REPAIR_SECONDS = 60.0
-"""Shortest timeout of a repair, while the links are not known better."""
+"""The shortest timeout of a repair, for links that are not known better."""
 COMMIT_TIMEOUTS = 3
-"""A host that has voted waits as long as this many attempts of the others may take; then the round is void for it."""
+"""The number of attempt timeouts for which a host that has voted waits; then the round is void for it."""
 LATE_TIMEOUTS = 2 * COMMIT_TIMEOUTS
-"""A host without a part in the round waits as long as this many attempts may take: the others may be training still. In the
-last round no plan would end its wait for a member that lives and never votes."""
+"""The number of attempt timeouts for which a host without a part in the round waits, because the others may still be training.
+In the last round no plan would end its wait for a member that is alive and never votes."""
 
 LOST_SECONDS = 2 * RESEND_SECONDS
-"""A committed average that no host offers for this time is lost: this host has asked all others meanwhile."""
+"""The time after which a committed average that no host offers is lost: this host has asked all others meanwhile."""
 MAX_REPAIRS = 5
-"""A committed average that this many tries did not bring cannot be had: its holders cannot be reached, or lie."""
+"""The number of failed repairs after which a committed average is given up: its holders cannot be reached, or lie."""
 
 
 class CommitPhase:
-    """Methods return effects; `now` is in seconds."""
+    """The part of a round after this host's vote. Methods return effects; `now` is in seconds."""
 
     def __init__(self, state: RoundState, *, attempts: AttemptPhase) -> None:
         self._state = state
         self._attempts = attempts
         self._num_repairs_failed = 0
         self._lost_since: float | None = None
-        """Since when no host is known that holds the committed average. Seconds."""
+        """Since when no known host holds the committed average, in seconds."""
 
     def give_nothing(self, now: float) -> list[Effect]:
-        """There is no pseudo-gradient. The others make the average without this host, and it takes theirs, if there is one."""
-        return self.wait(now) if self._state.votes.have_own else self.vote_void(now)  # it voted before it was restarted
+        """Go on without a pseudo-gradient: the others average without this host, which takes their average if there is one."""
+        return self.wait(now) if self._state.votes.have_own else self.vote_void(now)  # a vote from before a restart stands
 
     def vote(self, now: float, *, attempt: int, contributors: tuple[PeerId, ...], digest: Digest) -> list[Effect]:
         state = self._state
@@ -49,11 +49,11 @@ class CommitPhase:
         return [*self._enter(now), *self._cast(made), *self.seek(now)]
 
     def vote_void(self, now: float) -> list[Effect]:
-        """This host can be in no average of a majority."""
+        """Cast a void vote: this host can be in no average of a majority."""
         return [*self._enter(now), *self._cast_void(), *self.seek(now)]
 
     def wait(self, now: float) -> list[Effect]:
-        """For the votes of the others, with a vote of this host or with an average that they made."""
+        """Wait for the votes of the others, after this host's own vote or with an average that they made."""
         return [*self._enter(now), *self.seek(now)]
 
     def _enter(self, now: float) -> list[Effect]:
@@ -62,14 +62,14 @@ class CommitPhase:
         return effects
 
     def _cast(self, vote: AverageDigest) -> list[Effect]:
-        """This host's one vote of the round, written down before it is sent."""
+        """Cast this host's one vote of the round, persisted before it is sent."""
         return [*self._state.votes.cast(vote), *self._state.send_all(self._state.votes.own)]
 
     def _cast_void(self) -> list[Effect]:
         return self._cast(AverageDigest.void(self._state.instance, self._state.round))
 
     def resend(self, now: float) -> list[Effect]:
-        """No commit yet: every donor may be asked again, and the others get this host's vote again."""
+        """Send this host's vote again, because there is no commit yet, and allow all donors to be asked again."""
         state = self._state
         state.hosts.rest_is_over()
         state.next_deadline = now + RESEND_SECONDS
@@ -84,32 +84,32 @@ class CommitPhase:
         effects: list[Effect] = [self._equivocation_log(peer) for peer in state.votes.received(sender, message)]
         for voter in state.votes.voters:
             state.hosts[voter].has_voted = True
-        if message.is_answer and message.is_void and not message.signature:  # unsigned: the sender only followed the void round
+        if message.is_answer and message.is_void and not message.signature:  # the sender only followed the void round
             state.hosts[sender].has_declined = True
         if not state.is_contributor and state.next_deadline is not None:
-            # the attempt that it awaits is over, votes may be lost
+            # the attempt for which it waits is over, and votes may have been lost
             state.next_deadline = min(state.next_deadline, now + RESEND_SECONDS)
         effects += [*self.stand_by(now), *self._attempts.end_lost(now), *self.seek(now), *self._relay_vote(sender)]
         if state.is_past and not message.is_answer:
-            effects += self.answer(sender)  # it may have missed this host's vote, which is not sent again by itself
+            effects += self.answer(sender)  # the sender may have missed this host's vote, which is no longer sent again
         return effects
 
     def stand_by(self, now: float) -> list[Effect]:
-        """This host voted before it was restarted, as its journal or others prove: it makes no other average."""
+        """Make no other average if this host voted before a restart, as its journal or the others prove."""
         state = self._state
         if not state.votes.have_own or not state.is_contributor or state.phase not in (Phase.AVERAGING, Phase.RETRYING):
             return []
         return [*state.abandon(), *self._enter(now)]
 
     def go_on(self, now: float) -> list[Effect]:
-        """This host begins a round in which it voted before it was restarted: its inner steps would be for nothing."""
+        """Begin a round in which this host voted before a restart, without inner steps, which would be wasted."""
         self._state.phase = Phase.RETRYING
         return [*self.stand_by(now), *self.resend(now)]
 
     def answer(self, receiver: PeerId) -> list[Effect]:
         state = self._state
         answer = state.votes.answer(state.votes.held if state.is_past and not state.is_void else None)
-        if answer is None:  # a void round that this host only followed: it will not vote, which others may wait for
+        if answer is None:  # in a void round that it only followed this host casts no vote, for which others may wait
             answer = replace(AverageDigest.void(state.instance, state.round), is_answer=True)
         return [Send(peer=receiver, message=answer)]
 
@@ -120,8 +120,8 @@ class CommitPhase:
         ]
 
     def seek(self, now: float) -> list[Effect]:
-        """Apply this host's average if a majority voted for it; fetch the one to have if it is another; end the round without
-        an outer step where no average can get a majority."""
+        """Apply this host's average if a majority voted for it, fetch the committed one if it is another, and end the round
+        without an outer step if no average can get a majority."""
         state = self._state
         if state.phase not in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING):
             return []
@@ -144,12 +144,12 @@ class CommitPhase:
         donors = tuple(peer for peer in state.votes.donors(choice) if peer not in resting)
         if donors:
             return self._repair(choice, donors, now)
-        if state.next_deadline is None or self._lost_since is None:  # else the others are asked first
+        if state.next_deadline is None or self._lost_since is None:  # otherwise the others are asked first
             state.next_deadline = now + max(RESEND_SECONDS, pause_seconds(self._num_repairs_failed))
         return []
 
     def _is_lost(self, choice: Choice, now: float) -> bool:
-        """No host has held the committed average for a while: all of them were killed before they had passed it on."""
+        """Return whether no host has held the committed average for a while: all were killed before they passed it on."""
         if not self._state.votes.is_lost(choice, self._state.hosts.absent):
             self._lost_since = None
         elif self._lost_since is None:
@@ -157,9 +157,9 @@ class CommitPhase:
         return self._lost_since is not None and now >= self._lost_since + LOST_SECONDS
 
     def _is_void_for_sure(self, tally: CommitTally, now: float) -> bool:
-        """No average can get a majority by the votes received here; or this host has waited for the others' votes long enough.
-        A host that only receives waits for the answers of all that live, which may hold more votes, unless no vote that it
-        lacks, of a host that has not declined to contribute, can change it."""
+        """Return whether no average can get a majority by the votes received here, or this host has waited for votes long
+        enough. A host that only receives also waits for the answers of all living hosts, which may hold more votes, unless no
+        missing vote of a host that has not declined can change the result."""
         state = self._state
         timeout = state.assignment.adaptive_timeout.timeout_seconds(expected_seconds=state.plan.expected_seconds)
         if not state.is_contributor:
@@ -178,7 +178,7 @@ class CommitPhase:
         ]
 
     def _carry_over(self, now: float) -> list[Effect]:
-        """The round is void. A host that has not voted reports that to those that ask."""
+        """End the round as void. A contributor that has not voted casts a void vote."""
         state = self._state
         effects: list[Effect] = list(state.abandon())
         state.is_void, state.next_deadline = True, None

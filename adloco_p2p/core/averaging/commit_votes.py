@@ -1,11 +1,11 @@
 """The commit votes of one instance's round: which averages the hosts made, and whether one of them has a majority.
 
-A vote is signed and binds the plan, round, instance, attempt, contributors and digest, so it may come by any way. It states
-what the voter itself took part in making; an average that was fetched gives no vote. The majority is of the planned voters,
-whether they live or not: there is at most one, unless a voter signs two votes, and then none of its votes counts.
+A vote is signed and binds the plan, round, instance, attempt, contributors and digest, so it may travel by any path. A host
+votes only for an average that it took part in making, not for one that it fetched. The majority is that of the planned voters,
+alive or not: there is at most one, unless a voter signs two votes, and then none of its votes counts.
 
-A vote outlives the process that cast it, the average does not. So a message with a vote also states whether its sender can give
-the average; an average that a majority voted for, and that none of its living voters holds any more, is lost.
+A vote outlives the process that cast it, the average does not. So a message with a vote also states whether its sender can
+serve the average; an average that a majority voted for is lost once none of its living voters holds it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,13 +27,13 @@ def choice_of(vote: AverageDigest) -> Choice:
 
 @dataclass(frozen=True, slots=True)
 class CommitTally:
-    """The commit votes that one host has."""
+    """The count of the commit votes that one host has."""
 
     votes: Mapping[PeerId, AverageDigest]
     num_voters: int
-    """Planned ones."""
+    """The number of planned voters."""
     num_open: int
-    """Planned voters whose votes have not arrived here, and still may."""
+    """The number of planned voters whose votes have not arrived here and still may."""
 
     @property
     def majority(self) -> Choice | None:
@@ -41,7 +41,7 @@ class CommitTally:
 
     @property
     def is_hopeless(self) -> bool:
-        """No average can get a majority any more."""
+        """Whether no average can get a majority any more."""
         most = max((len(self.holders(choice)) for choice in self._choices()), default=0)
         return not is_majority(most + self.num_open, self.num_voters)
 
@@ -54,19 +54,19 @@ class CommitTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """How one host votes in one round: in its own name, once in all its lives."""
+    """The means by which one host votes in one round: in its own name, and only once, whatever restarts there are."""
 
     sign: Sign
     verify: Verify
     keep: Callable[[AverageDigest], Sequence[Effect]]
-    """The effect that records its vote."""
+    """Returns the effects that persist a vote."""
     kept: AverageDigest | None
-    """The vote that it recorded earlier."""
+    """The vote that was persisted before a restart."""
 
 
 class CommitVotes:
-    """One vote per contributor, of each the first that came. Hosts in client mode cannot reach each other: a host that both
-    reach relays their votes."""
+    """The first vote that came of each contributor. Hosts in client mode cannot reach each other, so a host that both reach
+    relays their votes."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class CommitVotes:
         clients: Collection[PeerId],
         voter: Voter,
     ) -> None:
-        if set(hosts) == {me}:  # no vote of it counts for others: after a restart it makes its average again
+        if set(hosts) == {me}:  # nobody else counts its vote, so after a restart a lone host makes its average again
             voter = replace(voter, kept=None, keep=lambda _vote: ())
         self._me = me
         self._plan_digest = plan_digest
@@ -89,9 +89,9 @@ class CommitVotes:
         self._direct: dict[PeerId, None] = {}
         """Voters that sent their vote here themselves."""
         self.held: Choice | None = None
-        """The average that lies here."""
+        """The average that this host holds."""
         self._holders: dict[PeerId, Choice | None] = {}
-        """Hosts that sent a vote, and the average that they can give, by their own word."""
+        """The average that each host which sent a vote can serve, as it states."""
         self._equivocators: dict[PeerId, None] = {}
 
     @property
@@ -100,7 +100,7 @@ class CommitVotes:
 
     @property
     def own(self) -> AverageDigest:
-        """This host's vote; only after `cast`. It brings along the same votes of hosts in client mode."""
+        """This host's vote, with the equal votes of hosts in client mode as backers; only after `cast`."""
         own = self._votes[self._me]
         backers = self._backers(own, [peer for peer in self._clients if peer in self._direct])
         return replace(own, is_held=self._is_held(own), backers=backers)
@@ -109,9 +109,9 @@ class CommitVotes:
         return vote.is_void or choice_of(vote) == self.held
 
     def answer(self, applied: Choice | None) -> AverageDigest | None:
-        """For a host that asks: the votes for the average that was applied here, which prove that it is committed, whether this
-        host's own is among them or not. Where none was, its own vote, or else the void votes that are here: their authors may
-        be gone."""
+        """Return the answer to a host that asks: the votes for the average that was applied here, which prove that it is
+        committed, whether or not this host's own is among them. If none was applied, it is this host's own vote, or else the
+        void votes held here, whose authors may be gone."""
         own, votes = self._votes.get(self._me), self._countable.values()
         vote = next((vote for vote in votes if choice_of(vote) == applied), own) or next((v for v in votes if v.is_void), None)
         if vote is None:
@@ -121,7 +121,7 @@ class CommitVotes:
         return replace(vote, signature=signature, is_answer=True, is_held=self._is_held(vote), backers=backers)
 
     def passed_on(self, voter: PeerId) -> AverageDigest:
-        """The vote of this contributor, which is held here, for a host that may lack it: its signature proves it."""
+        """Return the held vote of this contributor for a host that may lack it; its signature proves it."""
         vote = self._votes[voter]
         return replace(vote, signature="", is_held=self._is_held(vote), backers=((voter, vote.signature),))
 
@@ -131,15 +131,15 @@ class CommitVotes:
         return tuple((peer, votes[peer].signature) for peer in same if choice_of(votes[peer]) == choice_of(own))
 
     def cast(self, vote: AverageDigest) -> list[Effect]:
-        """Sign it. Returns the effect that records it, which comes before it is sent."""
+        """Sign this host's vote, and return the effects that persist it, to be performed before the vote is sent."""
         assert not self.have_own, "one vote per round"
         signed = replace(vote, signature=self._voter.sign(vote.payload(self._plan_digest, self._me)))
         self._votes[self._me] = signed
         return list(self._voter.keep(signed))
 
     def received(self, sender: PeerId, vote: AverageDigest) -> list[PeerId]:
-        """Take the sender's vote, and those that it passes on up to the first that is not signed. Among them may be one that
-        this host cast before it was restarted. Returns the voters that turn out to have signed two."""
+        """Take the sender's vote, and those that it passes on up to the first with a wrong signature. Among them may be one
+        that this host cast before a restart. Return the voters that turn out to have signed two votes."""
         found: list[PeerId] = []
         if not vote.is_void:
             self._holders[sender] = choice_of(vote) if vote.is_held else None
@@ -166,30 +166,30 @@ class CommitVotes:
 
     @property
     def voters(self) -> tuple[PeerId, ...]:
-        """Those whose vote is held here."""
+        """The contributors whose votes are held here."""
         return tuple(peer for peer in self._contributors if peer in self._votes)
 
     def vote_of(self, peer: PeerId) -> AverageDigest | None:
         return self._votes.get(peer)
 
     def to_relay(self, voter: PeerId) -> frozenset[PeerId]:
-        """Hosts that this voter cannot reach: they are in client mode, as it is. Empty unless it voted as this host did."""
+        """Return the hosts that this voter cannot reach because both are in client mode; empty unless it voted as this host."""
         if voter not in self._clients or not self.have_own or voter not in dict(self.own.backers):
             return frozenset()
         return self._clients - {voter, self._me}
 
     def tally(self, absent: Collection[PeerId]) -> CommitTally:
-        """`absent`: contributors that will not vote any more."""
+        """Count the votes. `absent` are contributors that will no longer vote."""
         open_ones = [peer for peer in self._contributors if peer not in self._votes and peer not in absent]
         return CommitTally(votes=self._countable, num_voters=len(self._contributors), num_open=len(open_ones))
 
     def donors(self, choice: Choice) -> list[PeerId]:
-        """Other hosts that can give this one the average."""
+        """Return the other hosts that can serve the average."""
         return [peer for peer in sorted(self._holders) if self._holders[peer] == choice]
 
     def is_lost(self, choice: Choice, absent: Collection[PeerId]) -> bool:
-        """All that voted for the average and are there state that they do not hold it any more, one of them at least, and no
-        other host that is there offers it."""
+        """Return whether all present voters for the average, at least one, state that they no longer hold it, and no other
+        present host offers it."""
         holders = {**self._holders, self._me: self.held}
         there = [peer for peer, vote in self._votes.items() if choice_of(vote) == choice and peer not in absent]
         is_offered = any(held == choice for peer, held in holders.items() if peer not in absent)

@@ -1,20 +1,20 @@
-"""Which members keep making attempts fail, by what all members report.
+"""The members that keep making attempts fail, by the reports of all members.
 
-A member that ends an attempt ends it for all, so it names the members that it could not reach, or else the member whose report
-ended the attempt for it. A report that names neither, or names one live member after the other, could otherwise stop every
-attempt. Of a failed attempt these are the causes:
+A member that ends an attempt ends it for all, so its report names the members that it could not reach, or else the member whose
+report ended the attempt for it. A member that names neither, or names one living member after another, could otherwise stop
+every attempt. The causes of a failed attempt are:
 
 - the members that ended it by themselves, as they report;
-- where there is none, the reports lead from one member to the next. Where the last one names members that it could not reach,
-  and some of these report too, it is a cause. Where it names a member that reports nothing, both may be. Where the reports form
-  a circle, its members may be. Where the ways from several members end so, those count that are at the end of all.
+- if there is none, the reports lead from one member to the next. If the last one names members that it could not reach, and
+  some of these report too, it is a cause. If it names a member that reports nothing, both may be causes. If the reports form a
+  circle, all members of it may be. If the ways from several members end in this manner, those at the end of all ways count.
 
-One faulty member is among the causes of every attempt that it ends, beside others that change. A member that is a cause twice
-lately, and of an attempt of this round, is left out of the retries of this round, those with the most causes first. So it
-misses the average, and the plan gives it no work where it misses averages again and again (`core/planning/host_backoff.py`). A
-report that names the same live members again does not count twice: a member whose link to one other is broken is not at fault.
-A member that ends an attempt because it contributes other inner steps than the attempt counts is the cause, and tolerated more
-often.
+A faulty member is among the causes of every attempt that it ends, beside others that change. A member that was a cause twice
+lately, and of an attempt of this round, is left out of the retries of this round, the members with the most causes first. So it
+misses the average, and the plan gives it no work if it misses averages again and again (`core/planning/host_backoff.py`). A
+report that names the same living members again does not count twice: a member whose link to one other is broken is not at
+fault. A member that ends an attempt because it contributes other inner steps than the attempt counts is the cause, too, but is
+tolerated more often.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 KEPT_ROUNDS = 8
-"""Rounds over which causes count. A host that was backed off is tried again after 4 rounds at first."""
+"""The number of rounds for which causes count. A host that was backed off is tried again after 4 rounds at first."""
 TOLERATED = 1
-"""A member may be a cause this often in that time: by a fault of its machine, or by another one's lie."""
+"""The number of times that a member may be a cause in these rounds, by a fault of its machine or by another one's lie."""
 TOLERATED_PARTIAL = 3
-"""In this many rounds it may contribute fewer inner steps than planned besides, as after restarts; once in each."""
+"""The number of these rounds in which a member may besides, once in each, contribute fewer inner steps than planned, as after
+a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,21 +36,21 @@ class Ended:
     """A member's report that an attempt is over for it."""
 
     suspects: frozenset[PeerId] = frozenset()
-    """Members of the attempt that it could not reach."""
+    """The members of the attempt that it could not reach."""
     because: PeerId | None = None
-    """The member whose report ended it there."""
+    """The member whose report ended the attempt there."""
     is_partial: bool = False
-    """It contributes other inner steps than the attempt counts."""
+    """Whether it contributes other inner steps than the attempt counts."""
 
 
 class FailedAttempts:
-    """Those of the last rounds, of all instances, as one peer received the reports."""
+    """The failed attempts of the last rounds, of all instances, by the reports that one peer received."""
 
     def __init__(self) -> None:
         self._reports: dict[tuple[int, InstanceId, int], dict[PeerId, Ended]] = {}
 
     def note(self, round: int, instance: InstanceId, attempt: int, member: PeerId, ended: Ended) -> None:
-        """Of each member the first report of an attempt counts."""
+        """Note a member's report about an attempt; its first one counts."""
         key = round, instance, attempt
         if key not in self._reports:
             self._reports = {old: kept for old, kept in self._reports.items() if old[0] > round - KEPT_ROUNDS}
@@ -57,7 +58,7 @@ class FailedAttempts:
         self._reports[key].setdefault(member, ended)
 
     def repeated(self, round: int, instance: InstanceId) -> tuple[PeerId, ...]:
-        """Members to leave out of the retries of this round, those with the most causes first."""
+        """Return the members to leave out of the retries of this round, most frequent causes first."""
         counts: dict[PeerId, int] = {}
         named: dict[PeerId, frozenset[PeerId]] = {}
         of_this_round: set[PeerId] = set()
@@ -80,7 +81,7 @@ class FailedAttempts:
 
 
 def causes(reports: Mapping[PeerId, Ended]) -> dict[PeerId, frozenset[PeerId]]:
-    """The causes of the failure of one attempt, with the live members that each named in vain."""
+    """Return the causes of the failure of one attempt, each with the living members that it named as out of reach."""
     by_themselves = [member for member, ended in reports.items() if not ended.suspects and ended.because is None]
     if by_themselves:
         return dict.fromkeys(by_themselves, frozenset())
@@ -92,7 +93,7 @@ def causes(reports: Mapping[PeerId, Ended]) -> dict[PeerId, frozenset[PeerId]]:
 
 
 def _end_of_way(member: PeerId, reports: Mapping[PeerId, Ended]) -> dict[PeerId, frozenset[PeerId]]:
-    """The causes to which the reports lead from this member."""
+    """Return the causes to which the reports lead from this member."""
     way = [member]
     while True:
         ended = reports[way[-1]]

@@ -1,5 +1,5 @@
-"""Facts about the other hosts of one round, and the rules that follow from them: the members of a retry, its leader, the hosts
-whose commit votes are awaited, and the donors of an average."""
+"""The facts about the other hosts of one round, and the rules on them: the members of a retry, its leader, the hosts whose
+commit votes are awaited, and the donors of an average."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -11,48 +11,48 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 
 @dataclass(slots=True)
 class HostView:
-    """The facts that this host has about one host of the round."""
+    """The facts that this host knows about one host of the round, called the viewed host here."""
 
     failed_attempt: int = -1
-    """The newest attempt whose failure it reported; -1: none."""
+    """The newest attempt whose failure the viewed host reported; -1 if none."""
     decision: Digest | None = None
-    """Of the attempt that it can complete, by its newest report of a failure."""
+    """The decision that the viewed host can complete, by its newest report of a failure."""
     partial_steps: int | None = None
-    """The inner steps that it contributes, by its own report, where they are fewer than planned; 0: as many as planned;
-    None: it has stated nothing here, as where this host restarted since."""
+    """The inner steps that the viewed host states to contribute, if fewer than planned; 0 means as planned; None means that it
+    has stated nothing, at least since this host restarted."""
     has_declined: bool = False
-    """It has reported that it will not contribute, so its commit vote is not awaited."""
+    """Whether the viewed host reported that it will not contribute, so that its commit vote is not awaited."""
     is_suspect: bool = False
-    """An attempt failed because of it here, or its own report leaves it out."""
+    """Whether an attempt failed here because of the viewed host, or it must be left out by its own report."""
     has_failed_here: bool = False
-    """An attempt of this host failed because of it; this host joins no attempt with it again, under any leader."""
+    """Whether an attempt of this host failed because of the viewed one, so that it joins none with that host again."""
     was_silent_leader: bool = False
-    """It was its turn to lead a retry, and no start came."""
+    """Whether the viewed host did not start a retry when it was its turn to lead."""
     is_resting_donor: bool = False
-    """A repair from it failed since the last pause: it is not asked again before the next one."""
+    """Whether a repair from the viewed host has failed, so that it is not asked again before the next pause."""
     has_voted: bool = False
-    """It has cast its commit vote, so it joins no further attempt."""
+    """Whether the viewed host has cast its commit vote, so that it joins no further attempt."""
     accused: frozenset[PeerId] = frozenset()
-    """The other contributors that it has accused in this round, as far as its accusations count."""
+    """The contributors that the viewed host has accused in this round, as far as its accusations count."""
     accuses_this_host: bool = False
-    """An attempt of that host failed because of this one: it joins no attempt with this host again."""
+    """Whether an attempt of the viewed host failed because of this one, so that it joins none with this host again."""
     refused_in: int = -1
-    """The newest attempt of this host in which it refused a start of that unreliable one; -1: none."""
+    """The newest attempt of this host in which it refused a start of the viewed host as unreliable; -1 if none."""
     is_waiting: bool = False
-    """It waits in an attempt for this host, which trains."""
+    """Whether the viewed host waits in an attempt for this host, which trains."""
     uncalled_start_at: float = -math.inf
-    """When it last ended an attempt of which no member had reported a failure. Seconds."""
+    """When the viewed host last ended an attempt of which no member had reported a failure, in seconds."""
 
 
 class HostViews:
-    """One host's facts about all hosts of one instance's round."""
+    """The facts that one host knows about all hosts of one instance's round."""
 
     def __init__(self, assignment: Assignment) -> None:
         self.gone: Collection[PeerId] = ()
-        """Peers that the membership counts as gone at the moment: a table of the peer, which changes it. None counts before the
+        """The peers that the membership counts as gone now: a shared table that the peer updates. It is empty before the
         round's first event."""
         self.unreliable: Collection[PeerId] = ()
-        """Members that made attempts fail again and again; see `FailedAttempts.repeated`."""
+        """The members that made attempts fail again and again; see `FailedAttempts.repeated`."""
         self._me = assignment.me
         self._contributors = assignment.contributors
         self._clients = assignment.clients
@@ -68,7 +68,7 @@ class HostViews:
 
     @property
     def remaining(self) -> tuple[PeerId, ...]:
-        """Members of the next attempt. This host always counts itself."""
+        """The members of the next attempt, this host always included if it is a contributor."""
 
         def is_out(peer: PeerId) -> bool:
             view = self._views[peer]
@@ -80,25 +80,25 @@ class HostViews:
 
     @property
     def present(self) -> tuple[PeerId, ...]:
-        """Contributors with which an average could have been made, by the facts of this host."""
+        """The contributors with which an average could have been made, by the facts known here."""
         out = self.suspects.union(self.gone, self.declined)
         return tuple(peer for peer in self._contributors if peer not in out)
 
     @property
     def leader(self) -> PeerId:
-        """Starts the next attempt: of those that remain and were not silent as leaders the one with the smallest id, hosts that
-        all others can reach first."""
+        """The host that starts the next attempt: of the remaining hosts that were not silent as leaders the one with the
+        smallest id, hosts in client mode last."""
         candidates = [peer for peer in self.remaining if peer == self._me or not self._views[peer].was_silent_leader]
         return min(candidates, key=lambda peer: (peer in self._clients, peer))
 
     @property
     def absent(self) -> frozenset[PeerId]:
-        """Hosts whose commit votes are not awaited."""
+        """The hosts whose commit votes are not awaited."""
         return self.declined.union(self.gone)
 
     @property
     def declined(self) -> frozenset[PeerId]:
-        """Hosts that reported that they will not contribute."""
+        """The hosts that reported that they will not contribute."""
         return frozenset(peer for peer, view in self._views.items() if view.has_declined)
 
     @property
@@ -107,12 +107,12 @@ class HostViews:
 
     @property
     def newest_failure(self) -> int:
-        """The newest attempt that any host reported as failed; -1: none."""
+        """The newest attempt that any host reported as failed; -1 if none."""
         return max(view.failed_attempt for view in self._views.values())
 
     @property
     def suspects(self) -> frozenset[PeerId]:
-        """Hosts that retries leave out: an attempt failed because of them, here or as a member reports that is reliable."""
+        """The hosts that retries leave out: an attempt failed because of them, here or by the report of a reliable member."""
         seen = (peer for peer, view in self._views.items() if view.is_suspect)
         return self._accused.union(self.unreliable, seen) - {self._me}
 
@@ -121,11 +121,11 @@ class HostViews:
         return frozenset().union(*(view.accused for peer, view in self._views.items() if peer not in self.unreliable))
 
     def partial_steps(self, members: Iterable[PeerId]) -> tuple[tuple[PeerId, int], ...]:
-        """Of those members that contribute fewer inner steps than planned."""
+        """Return the inner steps of the members that contribute fewer than planned."""
         return tuple((peer, steps) for peer in members if (steps := self._views[peer].partial_steps))
 
     def failed_here(self, members: Sequence[PeerId]) -> tuple[PeerId, ...]:
-        """Those of the members with which this host joins no attempt again."""
+        """Return the members with which this host joins no attempt again."""
         return tuple(peer for peer in members if self._views[peer].has_failed_here)
 
     # --- facts -------------------------------------------------------------------------------------------------------
@@ -135,17 +135,17 @@ class HostViews:
             view.is_suspect = True
 
     def saw_failure(self, peers: Sequence[PeerId]) -> None:
-        """An attempt that this host took part in failed because of these."""
+        """Note that an attempt of this host failed because of these peers."""
         self.suspect(peers)
         for view in self._others(peers):
             view.has_failed_here = True
 
     def accuse(self, accuser: PeerId, peers: Sequence[PeerId]) -> None:
-        """An attempt of `accuser` failed because of these, by its own report. It has less than half of those that remain left
-        out at once, and all accusers together less than half of the contributors in the whole round: the others could still
-        make an average of a majority. Hosts that have voted are in no further attempt anyway and count for neither. The accuser
-        is left out itself if it names itself; and if it names this host, with which it joins no attempt again, as long as less
-        than half do: otherwise two leaders that each have such a member start attempts in turn for ever."""
+        """Note that an attempt of `accuser` failed because of these peers, by its report. One report leaves out less than half
+        of the remaining hosts, and all reports of the round together less than half of the contributors, so that the others can
+        still make an average of a majority. Hosts that have voted join no further attempt anyway and do not count here. The
+        accuser itself is left out if it names itself, or if it names this host, with which it joins no attempt again, as long
+        as less than half do: otherwise two leaders that each have such a member would start attempts in turn for ever."""
         voted = frozenset(peer for peer, view in self._views.items() if view.has_voted)
         accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser) - voted
         in_round = accused.union(self._accused) - voted
@@ -161,7 +161,7 @@ class HostViews:
             self.suspect([accuser])
 
     def skip_leader(self) -> None:
-        """The leader's turn has passed without a start."""
+        """Note that the leader's turn has passed without a start."""
         self._views[self.leader].was_silent_leader = True
 
     def repair_failed(self, donors: Iterable[PeerId]) -> None:
@@ -169,7 +169,7 @@ class HostViews:
             view.is_resting_donor = True
 
     def rest_is_over(self) -> None:
-        """Every donor may be asked again."""
+        """Allow all donors to be asked again."""
         for view in self._views.values():
             view.is_resting_donor = False
 

@@ -4,26 +4,25 @@ The rules that make an outer step safe:
 
 - Only a COMMITTED average is applied. An average is committed when a majority of the round's planned contributors sign a vote
   for it; each votes once, for an average that it took part in making.
-- Where no average can get a majority any more, the round is VOID: there is no outer step for anybody. Hosts keep their local
-  parameters, and the next pseudo-gradient spans both rounds. A host that can be in no average of a majority casts a void vote.
-- An attempt that fails is repeated by the hosts that remain, under a new key, so that two sets of members never meet. The
-  living contributor with the smallest id leads the retry: it names the members. If it stays silent, the next one leads.
-- A host joins no attempt with a host that failed one in its own sight, whoever leads, and reports that. Of two attempts
+- If no average can get a majority any more, the round is VOID: no host takes an outer step. Hosts keep their local parameters,
+  and the next pseudo-gradient spans both rounds. A host that can be in no average of a majority casts a void vote.
+- A failed attempt is repeated by the hosts that remain, under a new key, so that two sets of members never meet. The living
+  contributor with the smallest id leads the retry and names its members. If it stays silent, the next one leads.
+- A host joins no attempt with a host that failed one in its own sight, under any leader, and reports that. Of two attempts
   with one number the same one counts everywhere.
-- A host that was left out, or whose result was lost, fetches the committed average from one that holds it. A host that has
-  voted joins no attempt; so a host that waits in an attempt queries its members now and then for their votes.
-- A pseudo-gradient that is not in the committed average is dropped, never applied as if it had been.
-- A host whose link is slow contributes to every second or fourth average only. In the rounds between it receives the others'
-  average, which it does not vote on, and keeps its own pseudo-gradient, which becomes part of the next one.
+- A host that was left out, or whose result was lost, fetches the committed average from a holder. A host that has voted joins
+  no attempt; so a host that waits in an attempt queries its members now and then for their votes.
+- A pseudo-gradient that is not in the committed average is dropped, never applied as if it were.
+- A host with a slow link contributes to every second or fourth average only. In the rounds between it receives the others'
+  average, on which it does not vote, and keeps its own pseudo-gradient, which becomes part of the next one.
 - A host whose inner steps diverged has nothing to give: it casts a void vote at once, and takes the outer state again.
 - A host that began its inner steps so late that a majority waits for it ends them early, and contributes those that are done:
-  the attempt under way fails, and the retry counts them. With too few of them, or where it missed the average, it declines.
+  the attempt under way fails, and the retry counts them. With too few of them, or if it missed the average, it declines.
 - Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
 
-This file takes the events. `assignment.py` has what a round begins with, `round_state.py` what its parts share, and answers to
-questions, `phases.py` the table of phases; `attempt_phase.py` goes through attempts, `commit_phase.py` through votes and
-repairs. They ask `host_views.py` what is known about the others, `attempt.py` which attempt comes next, `commit_votes.py` which
-average to have.
+This file handles the events. `assignment.py` has the inputs of a round, `round_state.py` the state that its parts share,
+`phases.py` the table of phases; `attempt_phase.py` handles attempts, `commit_phase.py` votes and repairs. They consult
+`host_views.py` for facts about the others, `attempt.py` for the next attempt, and `commit_votes.py` for the committed average.
 """
 
 from adloco_p2p.core.averaging.assignment import Assignment
@@ -60,11 +59,11 @@ from adloco_p2p.core.model.scalars import PeerId, within_scalars
 
 MAX_FIRST_ATTEMPTS = 64
 ATTEMPTS_PER_SECOND = 16
-"""Of one average: honest hosts pause for longer between two."""
+"""The rate at which attempts of one average may be numbered; honest hosts pause for longer between two."""
 
 
 class OuterRound(RoundState):
-    """Methods return effects; `phase` is where it stands. `now` is in seconds."""
+    """The round of one instance on one host. Methods return effects; `now` is in seconds."""
 
     def __init__(self, assignment: Assignment) -> None:
         super().__init__(assignment)
@@ -72,16 +71,16 @@ class OuterRound(RoundState):
         self._commit = CommitPhase(self, attempts=self._attempt)
         self._is_evaluated = False
         self._ends_early = False
-        """The device was asked to end the inner steps."""
+        """Whether the device was asked to end the inner steps early."""
         self._waited_for: set[PeerId] = set()
-        """Leaders of attempts without this host that it has waited for: once for each, however often it begins anew."""
+        """The leaders for whose attempts without this host it has waited: once for each, however many attempts it starts."""
         self._began_at: float | None = None
 
     # --- inner steps -------------------------------------------------------------------------------------------------
 
     def start(self, now: float, *, progress_end: float, is_ahead: bool = False) -> list[Effect]:
-        """Begin: a contributor trains, a host without a share waits for the others' average. `is_ahead`: the round before is
-        still being averaged."""
+        """Begin the round: a host with a share trains, any other waits for the average. `is_ahead` means that the round before
+        is still being averaged."""
         self.is_ahead = is_ahead
         self.phase_since = self._began_at = now
         if self.is_contributor and self.has_voted and not is_ahead:
@@ -106,7 +105,8 @@ class OuterRound(RoundState):
         return [self.phase_log(), inner, *asked]
 
     def inner_finished(self, result: InnerResult, now: float, *, is_ahead: bool = False) -> list[Effect]:
-        """`is_ahead`: the outer step of the round before is still to come, and `hand_over` after it."""
+        """Take the result of the inner steps. `is_ahead` means that the outer step of the round before is still to come, and
+        `hand_over` after it."""
         assert self.phase is Phase.TRAINING
         self.result = result
         self.note_queue(result.seconds, now)
@@ -115,7 +115,7 @@ class OuterRound(RoundState):
         return self.enter(Phase.TRAINED, now) if is_ahead else self.hand_over(now)
 
     def hand_over(self, now: float) -> list[Effect]:
-        """Have the pseudo-gradient averaged; in a retry, if its leader has started one already."""
+        """Have the pseudo-gradient averaged, in a retry if a leader has started one already."""
         if self.keeps_own:
             return [*self.enter(Phase.RETRYING, now), *self._attempt.ask_for_result(now), *self._commit.seek(now)]
         if self.result is not None and self.result.has_diverged:
@@ -136,34 +136,34 @@ class OuterRound(RoundState):
     # --- attempts and repairs ----------------------------------------------------------------------------------------
 
     def average_finished(self, event: AverageFinished, now: float) -> list[Effect]:
-        """An attempt, or a repair, gave a complete average."""
+        """Take the complete average of an attempt or a repair."""
         if not self._is_awaited(event):
             return []
         self.average = event
         attempt = event.asked.attempt
         self.votes.held = (attempt, event.digest, event.contributors)
-        if self.is_hidden:  # the time of this attempt alone: time lost in failed ones is no measure of the links
+        if self.is_hidden:  # only the time of this attempt: time lost in failed ones is no measure of the links
             num_bytes = event.bytes_sent + event.bytes_received
             self.assignment.adaptive_timeout.observe(now - self.phase_since, num_bytes=num_bytes)
         if not event.is_repair:
             self.vector_bytes = self.vector_bytes or self.attempts.vector_bytes(event.bytes_sent)
-            # a failed attempt measured what went out before it was cut off, if anything; this one what arrived of all
+            # a failed attempt measured at most the bytes sent before it was cut off, this one a whole upload
             self.upload_bytes_per_second = event.upload_bytes_per_second or self.upload_bytes_per_second
         elif now > self.phase_since:
             self.download_bytes_per_second = event.bytes_received / (now - self.phase_since)
-        if event.is_repair:  # others made it: this host has nothing to vote for
+        if event.is_repair:  # others made this average, so this host does not vote for it
             return self._commit.wait(now)
         return self._commit.vote(now, attempt=attempt, contributors=event.contributors, digest=event.digest)
 
     def average_decided(self, event: AverageDecided) -> list[Effect]:
-        """The attempt under way has all contributions: a death costs it only what the dead host was to reduce."""
+        """Note that the attempt under way has all contributions, so that a lost host costs only the parts that it reduces."""
         is_current = self.phase is Phase.AVERAGING and event.asked.attempt == self.attempts.current.number
         if is_current and self.attempts.current.completes is None:
             self.attempts.decided(event.decision)
         return []
 
     def average_failed(self, event: AverageFailed, now: float) -> list[Effect]:
-        """An attempt, or a repair, gave nothing."""
+        """Handle the failure of an attempt or a repair."""
         if not self._is_awaited(event):
             return []
         log = self.failure_log(event.asked.attempt, event.reason)
@@ -174,7 +174,7 @@ class OuterRound(RoundState):
         suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
         if event.because is None:
             self.hosts.saw_failure(suspects)
-        else:  # a report, not an observation of this host
+        else:  # this host did not see the failure itself
             self.hosts.accuse(event.because, event.suspects)
             if event.suspects:
                 self.note_failure(event.because, event.suspects, None)
@@ -183,14 +183,14 @@ class OuterRound(RoundState):
         return [log, *self._attempt.fail(now), *reports, *self._commit.seek(now)]
 
     def _is_awaited(self, event: AverageFinished | AverageFailed) -> bool:
-        """Not the end of an attempt or a repair that was given up."""
+        """Return whether the event belongs to the attempt or repair under way, not to one that was given up."""
         attempt = event.asked.attempt
         if self.phase is Phase.AVERAGING:
             return attempt == self.attempts.current.number and not event.is_repair
         return self.phase is Phase.REPAIRING and attempt == self.repaired and event.is_repair
 
     def received(self, sender: PeerId, message: AveragingMessage, now: float) -> list[Effect]:
-        """A message from another host of this instance; others are ignored."""
+        """Handle a message from another host of this instance; messages of others are ignored."""
         if sender not in self.hosts or message.attempt > self._highest_attempt(now):
             return []
         match message:
@@ -202,8 +202,8 @@ class OuterRound(RoundState):
                 return self._start_received(sender, message, now)
 
     def _highest_attempt(self, now: float) -> int:
-        """More than honest hosts begin in this time. A limit above the attempt that is known here could be raised by each
-        message, until no attempt of an honest host were new to all."""
+        """Return the highest attempt number that counts, more than honest hosts reach in this time. A limit relative to the
+        attempt known here could be raised by each message, until no attempt of an honest host was new to all."""
         began_at = now if self._began_at is None else self._began_at
         return MAX_FIRST_ATTEMPTS + int(ATTEMPTS_PER_SECOND * (now - began_at))
 
@@ -217,12 +217,12 @@ class OuterRound(RoundState):
             return []
         view.decision = message.decision
         has_declined = sender in message.suspects
-        if message.is_question and not has_declined:  # of a host without a part in the attempt, or one that begins late
+        if message.is_question and not has_declined:  # the sender has no part in the attempt, or begins late
             return self._attempt.answer(sender)
         is_partial = self._contributes_otherwise(sender, message)
         view.failed_attempt = max(view.failed_attempt, message.attempt)
         self.hosts.accuse(sender, message.suspects)
-        if has_declined:  # no fault: it is a cause of no failure
+        if has_declined:  # to decline is no fault, so it counts as no cause of a failure
             return self._attempt.end_lost(now)
         if message.attempt < attempt.number or sender not in attempt.members:
             return []
@@ -233,12 +233,12 @@ class OuterRound(RoundState):
             return []
         if is_partial:
             return self._attempt.end_miscounted(sender, now)
-        # without the sender the attempt cannot succeed: join the retry instead of waiting for the timeout
+        # the attempt cannot succeed without the sender, so join the retry instead of waiting for the timeout
         return self._attempt.give_up(f"{sender} reported a failure", (), now, because=sender)
 
     def _contributes_otherwise(self, sender: PeerId, message: AttemptFailed) -> bool:
-        """Whether the sender ended its attempt because that counts other inner steps of it than it contributes. Its newest
-        statement counts, for it may have restarted."""
+        """Return whether the sender ended the attempt because it counts other inner steps than the sender contributes. The
+        newest statement of the sender counts, because it may have restarted."""
         view, steps = self.hosts[sender], message.partial_steps
         if sender not in self.contributors or message.attempt < view.failed_attempt:
             return False
@@ -270,7 +270,7 @@ class OuterRound(RoundState):
         if not is_running and self.phase is not Phase.RETRYING:
             return []
         effects = self.abandon()
-        if is_running:  # so that its other members count the leader as the cause
+        if is_running:  # so that the other members count the leader as the cause
             effects += self.end_here((), sender)
         self.attempts.follow(message, sender)
         if is_member and self.is_contributor:
@@ -286,10 +286,10 @@ class OuterRound(RoundState):
             self._attempt.wait_for_others(now)
 
     def _objection(self, sender: PeerId, start: AttemptStart, failed_here: tuple[PeerId, ...]) -> list[Effect]:
-        """Of a member: why it does not take part."""
-        if failed_here:  # the leader is one of them, has no report of the failure, or is not honest
+        """Return the messages by which this member objects to an attempt; none if it may take part."""
+        if failed_here:  # the leader itself failed, lacks the report of the failure, or is not honest
             return self._object(sender, start, failed_here)
-        if voters := self._voters_elsewhere(start):  # their votes have not reached the leader, or it lies
+        if voters := self._voters_elsewhere(start):  # the leader lacks these votes, or lies
             return [Send(peer=sender, message=self.votes.passed_on(voter)) for voter in voters]
         if start.completes is not None and start.completes != self.attempts.decision:
             return self._object(sender, start, (), because=sender)
@@ -298,19 +298,20 @@ class OuterRound(RoundState):
     def _object(
         self, leader: PeerId, start: AttemptStart, suspects: tuple[PeerId, ...], because: PeerId | None = None
     ) -> list[Effect]:
-        """A host that trains answers the leader alone: the others take a report for one of a host that waits (`_note_waiting`),
-        so after one leader's false starts each would count a majority as waiting."""
+        """Report a failure to all, or from a host that trains to the leader alone: the others take a report as the sign of a
+        host that waits (`_note_waiting`), so after one leader's false starts each would count a majority as waiting."""
         reports = self.report_failure(start.attempt, suspects, because)
         return _only_to(leader, reports) if self.phase is Phase.TRAINING else reports
 
     def _refuse_miscounted(self, sender: PeerId, start: AttemptStart) -> list[Effect]:
-        """The attempt counts other inner steps of this host than it contributes: the sender lacks the number, or lies."""
+        """Refuse an attempt that counts other inner steps than this host contributes: the sender lacks the number, or lies."""
         if dict(start.partial_steps).get(self.me, 0) == self.own_partial_steps:
             return []
         return _only_to(sender, self.report_failure(start.attempt, ()))
 
     def _refuse_unreliable(self, leader: PeerId, start: AttemptStart) -> list[Effect]:
-        """The leader may have caused no failure, so it does not have to wait for a stall. Once per attempt of this host."""
+        """Refuse the attempt of an unreliable leader, once per attempt of this host. The leader may have caused no failure, so
+        it should not have to wait for a timeout."""
         view, number = self.hosts[leader], self.attempts.current.number
         if self.me not in start.members or view.refused_in >= number:
             return []
@@ -318,22 +319,22 @@ class OuterRound(RoundState):
         return self._object(leader, start, (leader,))
 
     def _voters_elsewhere(self, start: AttemptStart) -> tuple[PeerId, ...]:
-        """Members without which the attempt would have to do. A member could start such attempts faster than the others make
-        one without it (adversary row `two liars of one mind`, seed 3)."""
+        """Return the members that have voted for another average and will not take part. A member could start attempts with
+        them faster than the others make one without it (adversary row `two liars of one mind`, seed 3)."""
         return tuple(peer for peer in start.members if peer != self.me and has_voted_otherwise(peer, self.votes, start))
 
     # --- declining the round -----------------------------------------------------------------------------------------
 
     @property
     def _may_decline(self) -> bool:
-        """It contributes, and inner steps of this round are all that it would lose."""
+        """Whether this host contributes, and would lose nothing but inner steps of this round by declining."""
         is_training = self.phase is Phase.TRAINING and self.is_contributor
         return is_training and not (self.is_ahead or self.is_carried or self.votes.have_own)
 
     def _note_waiting(self, sender: PeerId, now: float) -> list[Effect]:
-        """The sender has done its inner steps. Where more than half of the contributors have, and this host began so late that
-        they would wait for it, it ends its inner steps early or declines. Others may be late, too: each judges by those that
-        wait."""
+        """Note that the sender has done its inner steps. If more than half of the contributors have, and this host began so
+        late that they would wait for it, it ends its inner steps early or declines. Since others may be late, too, each host
+        judges by those that wait."""
         if not self._may_decline or sender not in self.contributors:
             return []
         self.hosts[sender].is_waiting = True
@@ -351,14 +352,14 @@ class OuterRound(RoundState):
         return self._decline(words_of_decline(late, worth, round=self.round), now) if late > worth else []
 
     def _end_early(self) -> list[Effect]:
-        """The others wait: contribute the inner steps that are done."""
+        """End the inner steps early and contribute those that are done, because the others wait."""
         if self._ends_early:
             return []
         self._ends_early = True
         return [EndInner(instance=self.instance, round=self.round, least_steps=self.instance_plan.least_steps)]
 
     def _decline_committed(self, now: float) -> list[Effect]:
-        """A majority voted for an average without this host, which still trains: its work of the round is lost."""
+        """Decline if a majority voted for an average without this host while it trains: its work of the round is lost."""
         choice = self.votes.tally(()).majority
         if not self._may_decline or choice is None or self.me in choice[2]:
             return []
@@ -375,11 +376,11 @@ class OuterRound(RoundState):
     # --- the others --------------------------------------------------------------------------------------------------
 
     def roster_changed(self, now: float) -> list[Effect]:
-        """A peer died or returned (`HostViews.gone`): the attempt may be lost, a commit possible."""
+        """React to a peer that is gone or back (`HostViews.gone`): the attempt may be lost, or a commit possible."""
         return [*self._attempt.end_lost(now), *self._commit.seek(now)]
 
     def tick(self, now: float) -> list[Effect]:
-        """`next_deadline` has passed."""
+        """Do what is due once `next_deadline` has passed."""
         if self.next_deadline is None or now < self.next_deadline:
             return []
         self.next_deadline = None
@@ -395,10 +396,10 @@ class OuterRound(RoundState):
         return []
 
     def _retry(self, now: float) -> list[Effect]:
-        """The pause after a failure is over: lead the next attempt, or skip a leader that was silent."""
+        """Lead the next attempt after a pause, or skip a leader that was silent."""
         if not self.is_contributor:
             return self._attempt.ask_for_result(now)
-        if self.attempts.leader_elsewhere is not None:  # no result of its attempt has come
+        if self.attempts.leader_elsewhere is not None:  # the result of its attempt has not come
             self.hosts.saw_failure((self.attempts.leader_elsewhere,))
         if not self.attempts.is_leader:
             self.hosts.skip_leader()
@@ -422,7 +423,7 @@ class OuterRound(RoundState):
         return self._evaluate(now)
 
     def _is_drawn(self, event: OuterApplied) -> bool:
-        """This host measures the step: it has the state before, too."""
+        """Return whether this host is drawn to measure the outer step; it needs the state before the step, too."""
         if self.is_void or event.is_refused or not self.instance_plan.measurers or not self.is_contributor:
             return False
         count = self.instance_plan.measurers
@@ -451,7 +452,7 @@ def _only_to(peer: PeerId, reports: list[Effect]) -> list[Effect]:
 
 
 def round_line(outer: OuterRound) -> telemetry.Round:
-    """One instance ended a round on this peer."""
+    """Return the telemetry event of a round of one instance that ended on this peer."""
     report, totals, plan = outer.report(), outer.totals(), outer.instance_plan
     return telemetry.Round(
         round=outer.round,

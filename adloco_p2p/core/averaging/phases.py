@@ -1,27 +1,27 @@
-"""Where a round of one instance stands on one host, and the steps from one phase to another."""
+"""The phases of one instance's round on one host, and the allowed steps between them."""
 
 from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """Where a round of one instance stands. The table below names every step from one phase to another."""
+    """A phase of one instance's round. `STEPS` has every allowed step from one phase to another."""
 
     TRAINING = "training"
     TRAINED = "trained"
-    """Only with delayed updates: the outer step of the round before is still to come."""
+    """The wait, with delayed updates only, for the outer step of the round before."""
     AVERAGING = "averaging"
     RETRYING = "retrying"
     COMMITTING = "committing"
     REPAIRING = "repairing"
     APPLYING = "applying"
     MEASURING = "measuring"
-    """Only on the hosts that are drawn to."""
+    """The measurement of the outer step, on the drawn hosts only."""
     EVALUATING = "evaluating"
     DONE = "done"
 
 
 WAITING = "waiting"
-"""No phase, but a part of those of the device: the time until it began, because other instances had it."""
+"""The key of the time for which device work of a phase waited for other instances; it is no phase."""
 
 STEPS: dict[Phase, frozenset[Phase]] = {
     Phase.TRAINING: frozenset({Phase.TRAINED, Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING}),

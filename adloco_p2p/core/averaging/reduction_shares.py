@@ -1,4 +1,4 @@
-"""How much of the vector each member of an all-reduce reduces, by its measured uplink."""
+"""The share of the vector that each member of an all-reduce reduces, by its measured uplink."""
 
 from collections.abc import Sequence
 from math import fsum
@@ -7,24 +7,24 @@ from statistics import median_low
 from adloco_p2p.core.model.averages import largest_share
 
 FASTEST_UPLINK = 4.0
-"""An uplink counts for at most this many times the median one: a false claim gives a member no more work than that."""
+"""The largest multiple of the median as which an uplink counts: a false claim gives a member no more work than that."""
 ROUNDING = 1e-9
-"""By how much equal fractions may seem to pass the largest one."""
+"""The rounding error by which equal fractions may seem to exceed the largest one."""
 
 
 def reduction_shares(uplinks: Sequence[float], reachable: Sequence[bool]) -> tuple[float, ...]:
-    """How much of a vector each member of an average reduces, as fractions of one, so that all uplinks are done together.
+    """Return the fraction of a vector that each member of an average reduces, so that all uplinks finish together.
 
     A member with fraction f sends 1 + (n - 2) f vectors: its own except for the part that it reduces, and the result of that
     part to all others. So with uplinks b and n members f = (T b - 1) / (n - 2) for the least T at which the fractions, none
-    negative, sum to one; a member whose uplink needs longer than T for its own vector alone reduces nothing. 0, and less than a
-    byte per second, means unknown, and counts as the median. An empty result means equal shares: all members reduce, and there
+    negative, sum to one; a member whose uplink needs longer than T for its own vector alone reduces nothing. An uplink below
+    one byte per second is unknown, and counts as the median. An empty result means equal shares: all members reduce, and there
     are fewer than three of them or no uplink is known.
 
-    Members send only to those that reduce. So a member that cannot be dialled reduces nothing, as long as any other can be: two
+    Members send only to those that reduce. So a member that cannot be dialled reduces nothing if any other can be dialled: two
     such members need no connection to each other.
 
-    Nobody reduces more than `largest_share`.
+    No member reduces more than `largest_share`.
     """
     reduces = reachable if any(reachable) else [True] * len(uplinks)
     known = sorted(uplink for uplink in uplinks if uplink >= 1)
@@ -41,7 +41,8 @@ def reduction_shares(uplinks: Sequence[float], reachable: Sequence[bool]) -> tup
 
 
 def _seconds(fastest_first: Sequence[float], spare: int, largest: float) -> float:
-    """T: the `full` fastest members reduce the largest fraction, the next ones, up to `taking`, what their uplink allows."""
+    """Return T: the `full` fastest members reduce the largest fraction, the next ones up to `taking` what their uplink allows,
+    the others nothing."""
     for full in range(len(fastest_first)):
         rest = spare * (1 - full * largest)
         for taking in range(len(fastest_first), full, -1):

@@ -1,7 +1,4 @@
-"""The state of one instance's round on one host, and what follows from it: questions, but no decisions.
-
-The parts of an `OuterRound` share it.
-"""
+"""The state of one instance's round on one host, which the parts of an `OuterRound` share: questions, but no decisions."""
 
 from collections.abc import Collection
 
@@ -20,11 +17,11 @@ from adloco_p2p.core.model.report_form import bits_of
 from adloco_p2p.core.model.scalars import PeerId, within_scalars
 
 LAST_VOTES_SECONDS = 2.0
-"""That a host has left may be known before its last vote is here, which shows whether it made an average."""
+"""The time for which the last vote of a gone host is still awaited, which shows whether it made an average."""
 
 
 class RoundState:
-    """Mutable. Instants are seconds of the peer's own clock."""
+    """The state of one instance's round on one host. Instants are seconds of the peer's own clock."""
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
@@ -38,37 +35,37 @@ class RoundState:
         assert self.contributors, "a plan gives every live instance work"
         self.is_trainer = self.share.samples > 0 and not assignment.is_late
         self.is_contributor = self.is_trainer and self.share.contributes(self.round)
-        """It trains for the average of this round; another host only receives that."""
+        """Whether this host trains for the average of this round, which other hosts only receive."""
         self.phase = Phase.TRAINING if self.is_trainer else Phase.RETRYING
         self.phase_since = 0.0
         self.result: InnerResult | None = None
         self.average: AverageFinished | None = None
         self.applied: OuterApplied | None = None
         self.step: StepLosses | None = None
-        """Where this host was drawn to measure it."""
+        """The losses before and after the outer step, if this host was drawn to measure them."""
         self.heldout_loss: float | None = None
         self.heldout_losses: tuple[float, ...] = ()
         self.is_void = False
-        """No average got a majority: there is no outer step."""
+        """Whether no average got a majority, so that there is no outer step."""
         self.is_carried = assignment.is_carried
         self.is_ahead = False
-        """Its inner steps began before the outer step of the round before."""
+        """Whether its inner steps began before the outer step of the round before."""
         self.is_looked_at = False
-        """Once it is done: the look at a contribution to its average, if there is one, was begun."""
+        """Whether, once it is done, the look at a contribution to its average, if there is one, was begun."""
         self.seconds: dict[str, float] = {}
-        """By phase."""
+        """The duration of each phase."""
         self.next_deadline: float | None = None
-        """When `tick` is due, in seconds."""
+        """When `tick` is due."""
         self.vector_bytes = 0
-        """Of the own pseudo-gradient as it travelled; 0 where the uplink was not measured."""
+        """The size of the own pseudo-gradient on the wire; 0 if the uplink was not measured."""
         self.upload_bytes_per_second = 0.0
-        """Measured in an attempt; else 0."""
+        """The uplink as measured in an attempt; 0 if it was not."""
         self.download_bytes_per_second = 0.0
-        """Measured where this host fetched the average; else 0."""
+        """The downlink as measured in a repair; 0 if there was none."""
         self.given_up_at: float | None = None
-        """This host only waits for an average of hosts that are gone, and waits no longer then. Seconds."""
+        """When this host stops waiting for an average of hosts that are gone; None while it does not only wait for such."""
         self.repaired = 0
-        """The attempt whose average is being fetched, or was last."""
+        """The attempt whose average is being fetched, or was fetched last."""
         self.votes = CommitVotes(
             me=self.me,
             plan_digest=assignment.plan_digest,
@@ -92,7 +89,7 @@ class RoundState:
 
     @property
     def is_waiting(self) -> bool:
-        """Nothing happens here unless others do something."""
+        """Whether nothing happens here unless others do something."""
         return self.phase in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING)
 
     @property
@@ -101,16 +98,16 @@ class RoundState:
 
     @property
     def is_hidden(self) -> bool:
-        """Others are averaging with this host, so that the device has nothing to do for this round."""
+        """Whether others are averaging with this host, so that the device has nothing to do for this round."""
         return self.phase is Phase.AVERAGING and len(self.attempts.current.members) > 1
 
     @property
     def is_deserted(self) -> bool:
-        """This host only waits for the average that others make without it."""
+        """Whether this host only waits for the average that others make without it."""
         return not self.is_contributor and self.is_waiting
 
     def is_given_up(self, now: float, *, is_deserted: bool) -> bool:
-        """The hosts that were to make the average have been gone for long enough."""
+        """Return whether the hosts that were to make the average have been gone for long enough."""
         if not is_deserted:
             self.given_up_at = None
         elif self.given_up_at is None:
@@ -119,46 +116,46 @@ class RoundState:
 
     @property
     def is_applying(self) -> bool:
-        """The device takes the outer step, or has taken it and is measuring: the state is on its way to the next boundary."""
+        """Whether the device takes the outer step, or measures after it: the state is on its way to the next boundary."""
         return self.phase in (Phase.APPLYING, Phase.MEASURING, Phase.EVALUATING)
 
     @property
     def own_partial_steps(self) -> int:
-        """The inner steps that this host contributes, where they are fewer than planned; else 0."""
+        """The inner steps that this host contributes if they are fewer than planned, else 0."""
         return self.hosts[self.me].partial_steps or 0
 
     @property
     def has_diverged(self) -> bool:
-        """The round led nowhere: this host had no finite pseudo-gradient, or the outer step with the average was refused."""
+        """Whether this host had no finite pseudo-gradient, or its outer step with the average was refused."""
         is_own = self.result is not None and self.result.has_diverged
         return is_own or (self.applied is not None and self.applied.is_refused)
 
     @property
     def keeps_own(self) -> bool:
-        """This host trained for a later average than that of this round: its pseudo-gradient waits."""
+        """Whether this host trained for a later average than that of this round, so that its pseudo-gradient waits."""
         return self.is_trainer and not self.is_contributor
 
     @property
     def is_carrying(self) -> bool:
-        """Once it is done: inner steps of this host wait for the next average. One that was restarted in a void round has
-        none."""
+        """Whether, once the round is done, inner steps of this host wait for the next average. A host that was restarted in a
+        void round has none."""
         has_steps = self.result is not None or self.is_carried
         return has_steps and (self.is_void or self.keeps_own) and not self.has_diverged
 
     @property
     def is_agreed(self) -> bool:
-        """No host can have ended the round with another state: an average was committed, or none can be, whatever the votes
-        are that did not come here."""
+        """Whether no host can have ended the round with another state: an average was committed, or none can be, whatever the
+        missing votes are."""
         return not self.is_void or self.votes.tally(()).is_hopeless
 
     @property
     def is_averaged(self) -> bool:
-        """This host's own pseudo-gradient is in the committed average."""
+        """Whether this host's own pseudo-gradient is in the committed average."""
         return self.me in self.averaged_hosts
 
     @property
     def averaged_hosts(self) -> tuple[PeerId, ...]:
-        """Hosts whose pseudo-gradients are in this host's average."""
+        """The hosts whose pseudo-gradients are in this host's average."""
         if self.average is None:
             return ()
         return tuple(peer for peer in self.average.contributors if peer not in self.average.left_out)
@@ -166,7 +163,7 @@ class RoundState:
     # --- when it is done ---------------------------------------------------------------------------------------------
 
     def report(self) -> InstanceReport:
-        """This host's statement about the round, once it is done. Work that is not in the average does not count."""
+        """Return this host's report on the round, once it is done. Work that is not in the average does not count."""
         assert self.is_done and self.applied is not None
         counts = (self.is_averaged or self.is_void or self.keeps_own) and not self.has_diverged
         result = self.result if counts else None
@@ -199,11 +196,11 @@ class RoundState:
 
     @property
     def _present(self) -> tuple[PeerId, ...]:
-        """Of a void round: the hosts that were there. A late one was not, though it is a contributor by the plan."""
+        """The hosts that were present in a void round. A late host was not, although the plan has it as a contributor."""
         return tuple(peer for peer in self.hosts.present if peer != self.me or self.is_contributor)
 
     def totals(self) -> Totals:
-        """The round's addition to the peer's totals, once it is done."""
+        """Return the round's addition to the peer's totals, once it is done."""
         report, average = self.report(), self.average
         return Totals(
             samples=report.samples,
@@ -221,15 +218,16 @@ class RoundState:
         return [self.phase_log()]
 
     def note_queue(self, seconds: float | None, now: float) -> None:
-        """The device took so long for what this phase is for; before that it was busy with another instance, or round."""
+        """Count the time of the phase before the last `seconds` as waiting: the device needed only these for the phase, and was
+        busy with another instance or round before."""
         if seconds is not None:
             begun = max(self.phase_since, now - seconds)
             self.seconds[WAITING] = self.seconds.get(WAITING, 0.0) + begun - self.phase_since
             self.phase_since = begun
 
     def abandon(self) -> list[Effect]:
-        """Stop the attempt or the repair under way, if there is one: for another one, for a result of others, or because the
-        swarm is rounds ahead."""
+        """Stop the attempt or the repair under way, if any: for another one, for a result of others, or because the swarm is
+        rounds ahead."""
         if self.phase not in (Phase.AVERAGING, Phase.REPAIRING):
             return []
         attempt = self.attempts.current.number if self.phase is Phase.AVERAGING else self.repaired
@@ -241,8 +239,8 @@ class RoundState:
     def note_failure(
         self, member: PeerId, suspects: Collection[PeerId], because: PeerId | None, *, is_partial: bool = False
     ) -> None:
-        """A member of the current attempt, or this host, reports that it is over. The report may be about a later attempt, of
-        which this host did not receive the start: it ends this one here. A majority of the contributors stays."""
+        """Note the report of a member, or of this host, that the current attempt is over. The report may be about a later
+        attempt whose start did not come here; then it ends this one. A majority of the contributors always stays reliable."""
         ended = Ended(
             suspects=frozenset(suspects).intersection(self.attempts.current.members) - {member},
             because=because if because in self.contributors else None,
@@ -253,7 +251,7 @@ class RoundState:
         self.hosts.unreliable = repeated[: (len(self.contributors) - 1) // 2]
 
     def end_here(self, suspects: tuple[PeerId, ...], because: PeerId | None, *, is_partial: bool = False) -> list[Effect]:
-        """The current attempt is over for this host."""
+        """End the current attempt for this host, and return its report of that."""
         self.note_failure(self.me, suspects, because, is_partial=is_partial)
         return self.report_failure(self.attempts.current.number, suspects, because)
 

@@ -1,1 +1,1 @@
-"""The chain of final plans: validity of an entry, choice between two chains, and the proofs that a chain gives."""
+"""The chain of final plans: the validity of an entry, the choice between two chains, and the proofs that a chain gives."""

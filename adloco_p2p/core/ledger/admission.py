@@ -1,12 +1,13 @@
-"""Which peers may take a seat: invitations, the seats they gave, signers' statements, and evidence. Pure.
+"""Which peers may take a seat, by invitations, the seats that they gave, signers' statements, and evidence.
 
-In a run that admits by tickets a newcomer shows an invitation of a signer, made out to its own name. Anybody can check it, now
-and later, with nothing but the entries before. A peer that once had a seat comes back without a ticket and uses no second seat:
-it is in the ledger already. So revoking an invitation ends no seat that it gave; a ban does.
+In a run that admits by tickets a newcomer shows a signer's invitation, made out to its own name. Anybody can check it, now and
+later, by the earlier entries alone. A peer that once had a seat comes back without a ticket and uses no second seat, because it
+is in the ledger already. So revoking an invitation ends no seat that it gave; a ban does.
 
-In a run that anybody may join names cost nothing, so a plan seats few that have shown nothing yet: `core/model/first_seats.py`.
-The same holds where a seat costs computing, since nobody can tell by it how many persons there are. There a peer comes back
-without paying once it has reported in a seat, unless it was banned since. A name that never reports pays for each turn.
+In a run that anybody may join names cost nothing, so a plan seats few peers that have shown nothing yet
+(`core/model/first_seats.py`). The same holds if a seat costs computing, which does not show how many persons there are. In such
+a run a peer comes back without paying once it has reported in a seat, unless it was banned since. A name that never reports
+pays for each turn.
 """
 
 from collections import Counter
@@ -35,27 +36,27 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """A statement, or evidence, in the ledger."""
+    """A statement or evidence in the ledger."""
 
     statement: Decree
     position: int
-    """Of the plan that carries it."""
+    """The position of the plan that carries it."""
 
 
 class Admissions:
-    """Of one ledger, up to its end. A position is that of a plan in the ledger."""
+    """The invitations, seats and rulings of one ledger, up to its end. A position is that of a plan in the ledger."""
 
     def __init__(self, founders: Iterable[PeerId] = ()) -> None:
         self._seats: dict[PeerId, tuple[Invitation, int]] = {}
-        """Peers that an invitation let in -> the invitation, and the position."""
+        """The invitation that let each invited peer in, and the position of its seat."""
         self._reported: dict[PeerId, list[int]] = {peer: [0] for peer in founders}
-        """Where seats cost computing: peers that lost seats in which they had reported -> the position of each loss. Founders
-        count as if they had lost such a seat before the first plan."""
+        """If seats cost computing: the positions at which each peer lost a seat in which it had reported. Founders count as if
+        they had lost such a seat before the first plan."""
         self._rulings: dict[Digest, Ruling] = {}
-        """By the digest of the statement, in the order of the ledger."""
+        """The rulings by the digest of their statement, in the order of the ledger."""
 
     def note(self, value: Value, *, position: int, members: Container[PeerId]) -> None:
-        """The value is final. `members` had seats before."""
+        """Note a final value. `members` are the peers that had seats before."""
         for request in value.joined:
             if isinstance(request.ticket, Ticket) and request.peer not in members:
                 self._seats.setdefault(request.peer, (request.ticket.invitation, position))
@@ -63,13 +64,13 @@ class Admissions:
             self._rulings[canonical.digest_once(statement)] = Ruling(statement=statement, position=position)
 
     def note_ended(self, seats: Iterable[RosterEntry], *, position: int) -> None:
-        """The plan at this position takes these seats."""
+        """Note the seats that the plan at this position takes away."""
         for seat in seats:
             if seat.last_report is not None:
                 self._reported.setdefault(seat.peer, []).append(position)
 
     def truncated(self, length: int) -> "Admissions":
-        """Of the first `length` positions."""
+        """Return a copy of the first `length` positions."""
         copy = Admissions()
         reported = {peer: [loss for loss in losses if loss < length] for peer, losses in self._reported.items()}
         copy._reported = {peer: losses for peer, losses in reported.items() if losses}
@@ -79,40 +80,40 @@ class Admissions:
 
     @property
     def rulings(self) -> Sequence[Ruling]:
-        """Of all statements and all evidence, oldest first."""
+        """All statements and all evidence in the ledger, oldest first."""
         return tuple(self._rulings.values())
 
     def has(self, statement: Decree) -> bool:
         return canonical.digest_once(statement) in self._rulings
 
     def seats_taken(self) -> Counter[PeerId]:
-        """Peers that each invitation let in, by its key."""
+        """Return the number of peers that each invitation let in, by its key."""
         return Counter(invitation.key for invitation, _ in self._seats.values())
 
     def invitations(self) -> Mapping[PeerId, Invitation]:
-        """Those that let a peer in, by their keys."""
+        """Return the invitations that let a peer in, by their keys."""
         return {invitation.key: invitation for invitation, _ in self._seats.values()}
 
     def invited_by(self, peer: PeerId) -> PeerId | None:
-        """The key of the invitation that let the peer in."""
+        """Return the key of the invitation that let the peer in."""
         seat = self._seats.get(peer)
         return None if seat is None else seat[0].key
 
     def has_reported(self, peer: PeerId) -> bool:
-        """Whether the peer reported in a seat that it lost, and was not banned and let in again since."""
+        """Return whether the peer reported in a seat that it lost, and had no ban lifted since."""
         losses, lifted = self._reported.get(peer), self.lifted().get(peer)
         return losses is not None and (lifted is None or lifted.position < losses[-1])
 
     def bans(self) -> Mapping[PeerId, Ruling]:
-        """Peers that are banned, and by which statement or evidence."""
+        """Return the banned peers, with the ruling that banned each."""
         return _in_force(self._rulings.values(), begins="ban", ends="unban")
 
     def lifted(self) -> Mapping[PeerId, Ruling]:
-        """Peers and the last statement that let each in again: for what it did before nobody is banned once more."""
+        """Return the last ruling that lifted a ban of each peer, which is not banned again for what it did before."""
         return _in_force(self._rulings.values(), begins="unban", ends=None)
 
     def revoked(self) -> Mapping[PeerId, Ruling]:
-        """Keys of invitations that let nobody in any more."""
+        """Return the revocations by the keys of their invitations, which let nobody in any more."""
         return _in_force(self._rulings.values(), begins="revoke", ends=None)
 
 
@@ -130,12 +131,12 @@ def _in_force(rulings: Iterable[Ruling], *, begins: str, ends: str | None) -> di
 
 
 def in_order(statements: Iterable[Decree]) -> list[Decree]:
-    """As a value lists them."""
+    """Return the statements in the order in which a value lists them."""
     return sorted(statements, key=lambda statement: (statement.serial, canonical.digest_once(statement)))
 
 
 def newly_banned(statements: Iterable[Decree], parent: RoundPlan) -> tuple[PeerId, ...]:
-    """Members that lose their seats by these statements, which are in order."""
+    """Return the members that lose their seats by these statements, which must be in order."""
     bans: dict[PeerId, None] = {}
     for statement in statements:
         if statement.action == "ban":
@@ -158,10 +159,10 @@ def seated_first(
     lot: str,
     problem: Callable[[JoinRequest], str],
 ) -> tuple[JoinRequest, ...]:
-    """Those of the requests that the plan after `parent`, without `gone`, seats, sorted by peer: at most `room`, none with a
+    """Return the requests that the plan after `parent`, without `gone`, seats, sorted by peer: at most `room`, none with a
     `problem`, and no more newcomers than there are first seats. Former members that served their probation go first, then
-    `members`, then newcomers; among equals a lot decides, since a name can be chosen. No more are judged than that takes: a
-    stranger can ask under as many names as are remembered, and a judgement may verify two signatures."""
+    `members`, then newcomers; among equals a lot decides, since names can be chosen. No more requests are judged than needed: a
+    stranger can ask under as many names as are remembered, and one judgement may verify two signatures."""
     served, first_seats = served_before(parent), free_first_seats(parent, gone)
 
     def place(request: JoinRequest) -> tuple[bool, bool, bytes]:
@@ -179,15 +180,16 @@ def seated_first(
 
 
 def crowding(joined: Iterable[PeerId], parent: RoundPlan, gone: Collection[PeerId]) -> str:
-    """Why the plan after `parent`, without `gone`, cannot seat all of them; empty where it can."""
+    """Return why the plan after `parent`, without `gone`, cannot seat all of `joined`; empty if it can."""
     newcomers, free = len(frozenset(joined) - served_before(parent)), free_first_seats(parent, gone)
     return f"{newcomers} newcomers, and there are {free} first seats" if newcomers > free else ""
 
 
 class Door:
-    """Lets join requests through, one after another, as the next plan would. `admissions`, `members`, all that ever had a seat,
-    and `digests` of all plans are of the ledger that ends with `parent`; `statements` take effect with the same plan.
-    `may_check`: whether a proof of work that was not seen before may be checked now, which takes 10 ms."""
+    """The judge of join requests, one after another, as the next plan admits them. `admissions`, `members`, which are all peers
+    that ever had a seat, and the `digests` of all plans belong to the ledger that ends with `parent`; `statements` take effect
+    with the next plan. `may_check` returns whether a proof of work that was not seen before may be checked now, which takes
+    10 ms."""
 
     def __init__(
         self,
@@ -212,7 +214,7 @@ class Door:
         self._signers = signers_after(parent.signers, statements)
 
     def problem(self, request: JoinRequest) -> str:
-        """Why the peer is not let in; empty where it is. Takes the seat of the invitation."""
+        """Return why the peer is not let in; empty if it is, in which case it takes a seat of its invitation."""
         if request.peer in self._banned:
             return f"{request.peer} is banned from this run"
         if self._parent.round > request.round + JOIN_ROUNDS:
@@ -235,8 +237,8 @@ class Door:
 
     @property
     def protocol_needed(self) -> int:
-        """The least that a peer must be able to follow: that of the next plan, unless an elector withdraws the upgrade. During
-        the notice nobody is kept out: a member that was away for a round can come back, and has its say."""
+        """The oldest protocol that a peer must be able to follow: that of the next plan, unless an elector withdraws the
+        upgrade. During the notice nobody is kept out: a member that was away for a round can come back and have its say."""
         return self._parent.protocol + (self._parent.upgrade_round == self._parent.round + 1)
 
     def _problem_of(self, peer: PeerId, ticket: Ticket) -> str:
@@ -258,12 +260,12 @@ class Door:
     # --- proofs of work ---
 
     def must_pay(self, peer: PeerId) -> bool:
-        """Whether the peer, which has no seat, gets one for a proof of work only."""
+        """Return whether the peer, which has no seat, gets one only for a proof of work."""
         return self._parent.price > 0 and peer not in self._signers and not self._admissions.has_reported(peer)
 
     def puzzle(self, peer: PeerId, *, round: int) -> Puzzle | None:
-        """What the peer has to solve for a seat in the next plan, by the plan of this round; None where that counts no more, or
-        not yet. What was solved before a ban ended does not count after it."""
+        """Return what the peer has to solve for a seat in the next plan, by the plan of this round; None if that plan is too
+        old or still to come. A solution from before a ban was lifted does not count after it."""
         parent, lifted = self._parent, self._admissions.lifted().get(peer)
         position = len(self._digests) - 1 - (parent.round - round)
         oldest = 0 if lifted is None else lifted.position

@@ -1,11 +1,11 @@
-"""Which claims about the state of a losing branch are credible.
+"""The check of claims about the states of a losing branch.
 
-A claim counts where reports show a certificate of its side: votes by which electors of the last common plan made the first
-value of the branch final. How many of them did bounds what its states weigh (`core/planning/branch_merge.py`). A vote counts
-only of an elector that was apart, as this history shows: a plan since the fork took it off the roster, and it did not report
-the first plan after the fork. (Its vote for that plan would show the same, but of the votes that made a plan final each peer
-keeps those that it saw.) A peer that was cut off alone has no vote but its own, so one that pretends to have been cut off has
-to give up its seat. The state itself is a claim: no votes name it.
+A claim counts if reports show a certificate of its side: votes by which electors of the last common plan made the first value
+of the branch final. Their number limits the weight of its states (`core/planning/branch_merge.py`). A vote counts only if its
+elector was apart, as this history shows: a plan since the fork took it off the roster, and it did not report the first plan
+after the fork. (A vote for that plan would tell as much as a report, but each peer keeps only the votes that it saw.) A peer
+that was cut off alone has no vote but its own, so one that pretends to have been cut off has to give up its seat. The state
+itself is only a claim, which no votes name.
 """
 
 from collections import Counter
@@ -23,11 +23,12 @@ from adloco_p2p.core.model.run_progress import given_after, merged_into, trained
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, InstanceId, PeerId
 
 MAX_ROUNDS_APART = 256
-"""Branches that parted longer ago are not taken in: so many entries are looked through for every claim."""
+"""The number of rounds after which a branch that parted is not taken in, because every claim is checked against all entries
+since."""
 
 
 class History(Protocol):
-    """A ledger, as far as claims are checked against it."""
+    """The part of a ledger against which claims are checked."""
 
     position: dict[Digest, int]
     plans: list[RoundPlan]
@@ -41,8 +42,8 @@ class History(Protocol):
 
 
 def accepted_claims(history: History, reports: Sequence[Report], verify: Verify) -> tuple[PendingBranch, ...]:
-    """Branch states that these reports name and no plan of the history named before. The history ends with the plan whose
-    successor is made from the reports."""
+    """Return the credible branch states that these reports name and no plan of the history names yet. The history ends with the
+    plan whose successor is made from the reports."""
     parent = history.plans[-1]
     pending = {item.branch_state.key for item in parent.branches}
     proofs = _Proofs(history, reports, verify)
@@ -68,8 +69,8 @@ class _Proofs:
         self._backing: dict[tuple[Digest, Digest], float] = {}
 
     def backing(self, branch_state: BranchState) -> float:
-        """The largest part of the electors of the fork that one of the certificates shows behind the branch; 0 for none. The
-        fork is a plan of the history."""
+        """Return the largest part of the fork's electors that one of the certificates shows behind the branch, or 0. The fork
+        is a plan of the history."""
         about = (branch_state.branch, branch_state.fork)
         if about not in self._backing:
             fork = self._history.plan(self._history.position[branch_state.fork])
@@ -83,7 +84,8 @@ class _Proofs:
         return self._backing[about]
 
     def _apart_since(self, fork: Digest) -> frozenset[PeerId]:
-        """Those that had no seat for a while and did not report the plan after the fork; none as long as they still may."""
+        """Return the members that lost their seats since the fork and did not report the plan after it; none while they still
+        may report."""
         first, end = self._history.position[fork] + 1, len(self._history.position)
         if first + REPORT_LAG > end:
             return frozenset()
@@ -98,8 +100,8 @@ class _Proofs:
 
 
 def _of_one_branch(history: History, report: Report, pending: Collection[InstanceId], proofs: _Proofs) -> list[BranchState]:
-    """The credible new claims of a report: of the branch of the first one only. A peer was on one side of a fork, and a liar
-    could name as many branches as a report holds."""
+    """Return the credible new claims of a report, for the branch of the first one only: a peer was on one side of a fork, and a
+    liar could name as many branches as a report holds."""
     branches = sorted(report.branches, key=lambda branch_state: branch_state.key)
     credible: list[BranchState] = []
     for branch_state in branches:
@@ -112,7 +114,7 @@ def _of_one_branch(history: History, report: Report, pending: Collection[Instanc
 
 
 def _is_credible(history: History, claimant: PeerId, branch_state: BranchState) -> bool:
-    """Whether it left this history where the claimant was there, and has something that is not in it yet."""
+    """Return whether the branch left this history at a plan in which the claimant had a seat, and has work that is new here."""
     position = history.position.get(branch_state.fork)
     if position is None or len(history.position) - position > MAX_ROUNDS_APART:
         return False
@@ -122,19 +124,20 @@ def _is_credible(history: History, claimant: PeerId, branch_state: BranchState) 
         return False
     for entry in history.between(position + 1, len(history.position)):
         if entry.value.parent == branch_state.fork and canonical.digest_once(entry.value) == branch_state.branch:
-            return False  # it is this history
+            return False  # the branch is this history itself
         for item in entry.plan.branches:
             if item.branch_state.key == branch_state.key or (
                 claimant in item.claimants and item.branch_state.branch != branch_state.branch
             ):
                 return False
         if any(item.state_digest == branch_state.state for signed in entry.reports for item in signed.report.instances):
-            return False  # it was not trained apart
+            return False  # the state was not trained apart
     return True
 
 
 def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]], proofs: _Proofs) -> PendingBranch:
-    """The state that most claim, of those the newest. A single liar thus cannot displace what several hold."""
+    """Return the state that most peers claim, the newest one in a tie, so that a single liar cannot displace what several
+    hold."""
     votes = Counter((branch_state.round, branch_state.state) for _, branch_state in claims)
     round, state = max(votes, key=lambda named: (votes[named], named))
     same = [(peer, branch_state) for peer, branch_state in claims if (branch_state.round, branch_state.state) == (round, state)]
@@ -157,7 +160,7 @@ def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]], proo
 
 
 def _given_before(branch_state: BranchState, fork: RoundPlan, entries: Sequence[LedgerEntry]) -> tuple[GivenWeight, ...]:
-    """The weights that the entries, which follow the fork, gave to states of its branch, and of its fork."""
+    """Return the weights that the entries after the fork gave to states of the same branch, and of the same fork."""
     given, plan = tuple[GivenWeight, ...](), fork
     for entry in entries:
         states = [item.branch_state for item in plan.branches]
@@ -167,7 +170,8 @@ def _given_before(branch_state: BranchState, fork: RoundPlan, entries: Sequence[
 
 
 def _successor_instance(instance: InstanceId, entries: Sequence[LedgerEntry], parent: RoundPlan) -> InstanceId:
-    """The instance that it was merged into since the fork. One that never was here goes into the first that lives."""
+    """Return the instance into which this one was merged since the fork, if any. An instance unknown here goes into the first
+    living one."""
     for entry in entries:
         instance = merged_into(instance, entry.plan.merges)
     living = [item.instance for item in parent.instances]

@@ -1,4 +1,4 @@
-"""Whether votes make a value final, and how many electors of a plan stand behind a value that another one overtook."""
+"""The check that votes make a value final, and the part of a plan's electors behind a value that lost to another one."""
 
 from collections.abc import Collection
 
@@ -18,9 +18,8 @@ def check_certificate(
     verify: Verify,
     returning_members: Collection[PeerId] = (),
 ) -> str:
-    """Empty where the votes make the value final; otherwise what is missing. Where no peer of the roster is left, the vote of
-    one of the `returning_members`, which made the value, is enough: of the peers that join with it, the ones that had a seat
-    before."""
+    """Return why the votes do not make the value final; empty if they do. If no peer of the roster is left, the vote of the one
+    peer that made the value is enough, if it is among `returning_members`: the peers that join by it and had a seat before."""
     counted = electors(electorate(parent), roster_of(parent), certificate.absent)
     if not counted and certificate.ballot.peer in returning_members:
         counted = [certificate.ballot.peer]
@@ -40,11 +39,11 @@ def check_certificate(
 
 
 def backing(proof: BranchProof, *, fork: RoundPlan, fork_digest: Digest, apart: Collection[PeerId], verify: Verify) -> float:
-    """The part of the electors of `fork` whose votes made another value than ours its successor; 0 where the proof is none.
-    Only the votes of those that were `apart` count.
+    """Return the part of the electors of `fork` whose votes made another value than ours its successor; 0 if the proof is not
+    valid. Only the votes of electors that were `apart` count.
 
-    A side of a partition counts the others as absent, and one elector can do so alone. The certificate of a side alone is
-    therefore weak evidence; the number of electors that signed it shows how much of the run went that way.
+    A side of a partition counts the others as absent, and one elector can do so alone. So the mere existence of a certificate
+    is weak evidence; the number of electors that signed it shows how much of the run went that way.
     """
     if check_certificate(proof.certificate, value=proof.branch, parent=fork, parent_digest=fork_digest, verify=verify):
         return 0.0

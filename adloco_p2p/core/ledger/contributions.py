@@ -1,7 +1,7 @@
-"""How much each peer contributed, by the signed reports in the ledger. Pure.
+"""The contribution of each peer, by the signed reports in the ledger.
 
-Every holder of the ledger computes the same numbers: entries carry the reports that their plan was made from, each signed
-by its peer. A claim counts up to what the plan gave that peer to do, once, as in `proven_samples` of
+Every holder of the ledger computes the same numbers: entries carry the reports from which their plan was made, each signed by
+its peer. A claim counts once, up to the work that the plan gave its peer, as in `proven_samples` of
 `core/model/run_progress.py`: the rows add up to the samples that the ledger's head proves. A plan is made from the reports of
 two rounds before, so the last two rounds have no credited samples yet; the last round of a run, and reports that came too late
 for their plan, never get any.
@@ -18,7 +18,7 @@ from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditedSamples:
-    """One peer's report about one instance in one round, and how many of its samples count."""
+    """One peer's report about one instance in one round, with the number of its samples that count."""
 
     peer: PeerId
     round: int
@@ -33,15 +33,16 @@ class Contribution:
     peer: PeerId
     samples: int
     tokens: int
-    """Samples times the sequence length."""
+    """The samples times the sequence length."""
     num_rounds: int
-    """Rounds in which samples of the peer count."""
+    """The number of rounds in which samples of the peer count."""
     last_round: int
-    """The newest round with a receipt."""
+    """The newest round in which samples of the peer count."""
 
 
 def credited(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> list[CreditedSamples]:
-    """Every reported instance, by round, then in the order of the entry. `entries` are a checked ledger."""
+    """Return the credited samples of every reported instance, by round, then in the order of the entry. `entries` are a checked
+    ledger."""
     plans = [genesis, *(entry.plan for entry in entries)]
     return [
         credit
@@ -51,7 +52,7 @@ def credited(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> list[Credite
 
 
 def credited_in(reported: RoundPlan, entry: LedgerEntry) -> list[CreditedSamples]:
-    """The credited samples that one entry's reports prove for the plan two rounds before it."""
+    """Return the samples that one entry's reports prove for `reported`, the plan two rounds before it."""
     given = {(plan.instance, share.peer): share.samples for plan in reported.instances for share in plan.hosts}
     found: dict[tuple[InstanceId, PeerId], CreditedSamples] = {}
     for signed in entry.reports:
@@ -64,7 +65,7 @@ def credited_in(reported: RoundPlan, entry: LedgerEntry) -> list[CreditedSamples
 
 
 def leaderboard(all_credited: Sequence[CreditedSamples], *, sequence_length: int) -> list[Contribution]:
-    """One row per peer that ever contributed, the largest first."""
+    """Return one row per peer that ever contributed, the largest contribution first."""
     by_peer: dict[PeerId, list[CreditedSamples]] = {}
     for credit in all_credited:
         if credit.samples > 0:

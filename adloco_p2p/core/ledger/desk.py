@@ -1,4 +1,4 @@
-"""Which statements and which evidence a plan may carry: judged one after another, as they take effect. Pure."""
+"""The check of the statements and evidence that a plan may carry, one after another, as they take effect."""
 
 from adloco_p2p.core.ledger.evidence import evidence_problem
 from adloco_p2p.core.ledger.ledger import Ledger
@@ -8,8 +8,8 @@ from adloco_p2p.core.model.ledger_entry import Decree, Evidence, Statement, Veri
 
 
 class Desk:
-    """Lets statements and evidence through, one after another, as the value after the end of `ledger` would carry them.
-    `verify`: None where the signatures were checked before."""
+    """The judge of statements and evidence, one after another, for the value after the end of `ledger`. `verify` is None if the
+    signatures were checked before."""
 
     def __init__(self, ledger: Ledger, *, verify: Verify | None) -> None:
         parent = ledger.plans[-1]
@@ -19,11 +19,11 @@ class Desk:
         self._signers = parent.signers
         self._num_changes = len(parent.course.changes)
         self._banned = set(ledger.admissions.bans())
-        """With what was let through before."""
+        """The banned peers, those included that the decrees accepted here ban."""
         self._has_wrong_sum = False
 
     def problem(self, decree: Decree) -> str:
-        """Why the statement cannot stand in the value; empty where it can. The next one is judged after it."""
+        """Return why the decree cannot stand in the value; empty if it can, and then it counts for the next ones."""
         if isinstance(decree, Evidence):
             return self._problem_of_evidence(decree)
         about = f" about {decree.subject}" if decree.subject else ""

@@ -1,9 +1,8 @@
-"""Whether evidence bans: a pure function of the ledger and of the evidence itself, so every peer finds the same.
+"""Whether evidence bans a peer: a pure function of the ledger and the evidence, so that every peer comes to the same result.
 
-No peer's claim counts, and nothing that is only probable: two signatures of the accused exclude each other, or one signs a sum
-that is wrong by the contributions that it names, or there is no ban.
-Only a peer that had a seat in one of the newest plans can be accused, and once: made-up identities cannot fill the ledger with
-evidence against themselves.
+No claim of a peer counts, and nothing that is only probable: there is a ban only if two signatures of the accused exclude each
+other, or if one is under a sum that is wrong by the contributions that it names. Only a peer that had a seat in one of the
+newest plans can be accused, and only once, so made-up identities cannot fill the ledger with evidence against themselves.
 """
 
 import base64
@@ -25,11 +24,11 @@ from adloco_p2p.core.model.ledger_entry import (
 from adloco_p2p.core.model.plan import roster_of
 
 EVIDENCE_ROUNDS = ENTRIES_KEPT // 2
-"""Evidence is about one of the newest plans, this many, which every peer has in memory."""
+"""The number of newest plans about which evidence counts; every peer has them in memory."""
 
 
 def evidence_problem(evidence: Evidence, ledger: Ledger, verify: Verify | None) -> str:
-    """Why the evidence cannot stand in the value after the end of the ledger; empty where it can. `verify`: None where the
+    """Return why the evidence cannot stand in the value after the end of the ledger; empty if it can. `verify` is None if the
     pledges were checked before."""
     wrong = standing_problem(evidence, ledger)
     if wrong or verify is None:
@@ -40,7 +39,7 @@ def evidence_problem(evidence: Evidence, ledger: Ledger, verify: Verify | None) 
 
 
 def standing_problem(evidence: Evidence, ledger: Ledger) -> str:
-    """Why evidence, however sound, does not ban by the next plan; empty where it may."""
+    """Return why the evidence, even if it is sound, does not ban by the next plan; empty if it may."""
     about, what = evidence.about, f"the evidence about {evidence.subject}"
     if evidence.subject in ledger.admissions.bans():
         return f"{what} bans nobody: the peer is banned already"
@@ -59,7 +58,8 @@ def standing_problem(evidence: Evidence, ledger: Ledger) -> str:
 
 
 def _equivocation_problem(evidence: Equivocation, verify: Verify) -> str:
-    """The two pledges are about one thing, differ, and are signed by the accused."""
+    """Return why the two pledges, which must be about one thing, differ, and be signed by the accused, prove nothing; empty if
+    they do."""
     first, second = evidence.first, evidence.second
     what = f"the evidence about {evidence.subject}"
     about = [(pledge.kind, pledge.peer, pledge.plan, pledge.round, pledge.key) for pledge in (first, second)]
@@ -73,7 +73,8 @@ def _equivocation_problem(evidence: Equivocation, verify: Verify) -> str:
 
 
 def _sum_problem(evidence: WrongSum, verify: Verify) -> str:
-    """The accused signed the receipt, which is of these inputs and this result; all are proven, and the sum is another one."""
+    """Return why the evidence does not prove a wrong sum; empty if it does: the accused signed the receipt, which names these
+    proven inputs and this proven result, and the inputs have another sum."""
     what, receipt = f"the evidence about {evidence.subject}", evidence.receipt
     if canonical.size_once(evidence) > MAX_EVIDENCE_BYTES:
         return f"{what} has more than {MAX_EVIDENCE_BYTES} bytes"
@@ -103,8 +104,8 @@ def _sum_problem(evidence: WrongSum, verify: Verify) -> str:
 
 
 def is_wrong_sum(evidence: WrongSum, inputs: list[bytes], result: bytes) -> bool:
-    """Whether no honest reducer makes this result of these inputs. An honest one checks all inputs of its shard, and takes none
-    that cannot be decoded."""
+    """Return whether no honest reducer makes this result from these inputs. An honest one checks all inputs of its shard, and
+    takes none that cannot be decoded."""
     if evidence.sent_codec not in slice_sums.CODES or evidence.mean_codec not in slice_sums.MEAN_CODES:
         return False
     try:
@@ -125,6 +126,6 @@ def is_wrong_sum(evidence: WrongSum, inputs: list[bytes], result: bytes) -> bool
 
 
 def _shown(item: ProvenSlice, first: int) -> tuple[bytes, bytes]:
-    """The slice, and the root of its shard. Raises ValueError."""
+    """Return the bytes of the slice and the root of its shard. Raises ValueError for a malformed proof."""
     data = base64.b64decode(item.data, validate=True)
     return data, climb(leaf_hash(first, data), base64.b64decode(item.to_shard, validate=True))

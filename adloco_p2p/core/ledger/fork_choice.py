@@ -1,8 +1,7 @@
-"""Two histories that met: the other one is collected, entry by checked entry, until it outranks our own.
+"""The choice between two histories that met; the other one is collected, entry by checked entry, until it outranks our own.
 
-Which of two histories counts is decided where they part, by the electors of the last plan that both have: they were there
-before any of the two sides could invent members, reports or samples. Only where that is a tie do the samples count that each
-history proves.
+The electors of the last common plan decide, because they were there before either side could invent members, reports or
+samples. Only in a tie do the samples count that each history proves.
 """
 
 from collections.abc import Sequence
@@ -18,15 +17,15 @@ from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 MAX_COLLECTED_BYTES = 256 << 20
-"""Of another history, as encoded; it lies in memory until it outranks our own. A longer one is dropped."""
+"""The most encoded bytes of another history, which stays in memory until it outranks our own. A longer one is dropped."""
 
 
 class CandidateChain:
-    """At most one is collected at a time. Another one takes its place only where the electors prefer that: nothing else that a
-    peer sends costs an entry of it."""
+    """The other history while it is collected, at most one at a time. Another one takes its place only if the electors prefer
+    that: no other message of a peer makes it lose an entry."""
 
     def __init__(self, decide: Decide, verify: Verify, *, newest: int = NEWEST) -> None:
-        """`newest`: the protocol whose rule `decide` knows."""
+        """`newest` is the newest protocol whose rule `decide` knows."""
         self._decide = decide
         self._newest = newest
         self._verify = verify
@@ -35,20 +34,20 @@ class CandidateChain:
 
     @property
     def tip(self) -> Sequence[Digest]:
-        """The end of the collected chain, if there is one."""
+        """The digest of the end of the collected chain, if there is one."""
         return self._ledger.digests[-1:] if self._ledger is not None else ()
 
     @property
     def ledger(self) -> Ledger | None:
-        """The collected entries, from the first plan on."""
+        """The collected chain from the first plan on, if there is one."""
         return self._ledger
 
     def forget(self) -> None:
         self._ledger = None
 
     def follow(self, own: Ledger, entry: LedgerEntry) -> Ledger | None:
-        """Take the entry if it is valid and continues what is collected, or leaves our own ledger somewhere. The ledger it
-        then ends, or is in already; none where it was of no use."""
+        """Take an entry if it is valid and continues the collected chain, or leaves our own ledger somewhere. Return the chain
+        that it then ends, or already is in; None if it was of no use."""
         collected, parent = self._ledger, entry.value.parent
         if collected is not None and entry.value.plan in collected.position:
             return collected
@@ -68,19 +67,19 @@ class CandidateChain:
         return ledger
 
     def is_wrong(self, ledger: Ledger, entry: LedgerEntry, *, is_old: bool = False) -> bool:
-        """Whether the entry is no valid next one; `is_old` as for `check_entry`."""
+        """Return whether the entry is not a valid next one; `is_old` as for `check_entry`."""
         decide, verify, newest = self._decide, self._verify, self._newest
         return bool(check_entry(entry, ledger=ledger, decide=decide, verify=verify, is_old=is_old, newest=newest))
 
 
 def _last_common(own: Ledger, other: Ledger) -> int:
-    """The position of the last plan that both have."""
+    """Return the position of the last plan that both ledgers have."""
     return sum(ours == theirs for ours, theirs in zip(own.digests, other.digests, strict=False)) - 1
 
 
 def verdict(own: Ledger, other: Ledger) -> Literal["own", "other", "tie"]:
-    """Which history the electors of the last common plan prefer; a tie where one history continues the other. No entry that is
-    added later changes this."""
+    """Return which history the electors of the last common plan prefer; a tie if one history continues the other. No later
+    entry changes this."""
     common = _last_common(own, other)
     if common + 1 >= min(len(own.digests), len(other.digests)):
         return "tie"
@@ -93,7 +92,8 @@ def verdict(own: Ledger, other: Ledger) -> Literal["own", "other", "tie"]:
 
 
 def outranks(other: Ledger, own: Ledger) -> bool:
-    """The electors prefer it, or are undecided and it proves more samples, then has more rounds, then the larger digest."""
+    """Return whether the electors prefer `other`, or are undecided and it proves more samples, then has more rounds, then the
+    larger digest."""
     decided = verdict(own, other)
     return decided == "other" or (decided == "tie" and other.head.rank > own.head.rank)
 
@@ -103,11 +103,11 @@ def _voters(entry: LedgerEntry) -> frozenset[PeerId]:
 
 
 def _proven_electors(entry: LedgerEntry, parent: RoundPlan, *, without: frozenset[PeerId]) -> tuple[bool, int]:
-    """How many electors of the parent stand behind an entry, and first whether they are a majority of all of them.
+    """Return whether the electors behind an entry are a majority of all electors of the parent, and their number.
 
-    Those that were not absent in it, as far as the votes prove that they were asked: a certificate has the votes of more than
-    half of them. Peers of one side may hold different votes for one entry, so the votes alone would let two sides of equal size
-    each prefer its own history for ever. `without`: they voted for both entries and count for neither.
+    Electors count that were not absent, as far as the votes prove that they were asked: a certificate has the votes of more
+    than half of them. Peers of one side may hold different votes for one entry, so the votes alone would let two sides of equal
+    size each prefer their own history for ever. `without` are electors that voted for both entries and count for neither.
     """
     full = electorate(parent)
     left_out = {*entry.certificate.absent, *entry.value.departed, *without}
@@ -117,7 +117,7 @@ def _proven_electors(entry: LedgerEntry, parent: RoundPlan, *, without: frozense
 
 
 def switch_between(own: Ledger, other: Ledger) -> Reorg:
-    """The reorg from one chain to the other: what it drops and adds."""
+    """Return the reorg from one chain to the other, with the entries that it drops and adds."""
     common = _last_common(own, other)
     return Reorg(
         fork=own.plan(common),
@@ -127,7 +127,7 @@ def switch_between(own: Ledger, other: Ledger) -> Reorg:
 
 
 def is_backed(switched: Reorg) -> bool:
-    """Whether a voter for the first entry that is won did not vote for the first that is lost, too. An honest peer votes for
-    one value of a slot, so where there is no such voter only liars certified what is won. False where nothing is lost: the
-    votes show nothing then."""
+    """Return whether some voter for the first won entry did not also vote for the first lost one. An honest peer votes for one
+    value of a slot, so without such a voter only liars certified the won entry. False if nothing is lost, since the votes show
+    nothing then."""
     return bool(switched.lost) and not _voters(switched.won[0]) <= _voters(switched.lost[0])

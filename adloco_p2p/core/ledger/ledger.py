@@ -1,5 +1,5 @@
-"""The chain of final plans: in memory, and as a journal holds it. `validation.py` has what makes an entry a valid next one,
-`fork_choice.py` the choice between two chains."""
+"""The chain of final plans: in memory, and as a journal holds it. `validation.py` checks whether an entry is a valid next one,
+`fork_choice.py` chooses between two chains."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,14 +11,14 @@ from adloco_p2p.core.model.run_progress import proven_samples
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 Recall = Callable[[Digest], LedgerEntry]
-"""Digest of a plan -> its entry, which was persisted."""
+"""Returns the persisted entry of a plan by the plan's digest."""
 ENTRIES_KEPT = 32
-"""The newest entries stay in memory, for peers that are a little behind."""
+"""The number of newest entries that stay in memory at least, for peers that are a little behind."""
 
 
 def chain(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
-    """The ledger that a journal ends with. An entry whose parent is not the end of the chain cuts it back to that parent:
-    that is how a switch to another history is written down, and it may have been cut short by a crash."""
+    """Return the ledger with which a journal ends. An entry whose parent is not the end of the chain cuts it back to that
+    parent: in this form a reorg is written down, possibly cut short by a crash."""
     entries: list[LedgerEntry] = []
     position = {canonical.digest_once(genesis): 0}
     for record in records:
@@ -32,7 +32,7 @@ def chain(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
 
 
 def unconnected(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
-    """Entries of a journal that follow no plan written down before them: `chain` leaves them out, an honest peer has none."""
+    """Return the entries of a journal that follow no earlier plan of it: `chain` leaves them out, an honest peer has none."""
     known = {canonical.digest_once(genesis): None}
     loose: list[LedgerEntry] = []
     for record in records:
@@ -45,8 +45,8 @@ def unconnected(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEnt
 
 
 class Ledger:
-    """Genesis and what follows. In memory are the digests and the running count of proven samples of all of it, and the newest
-    `plans` and `entries`; an older entry is asked of `recall`, which reads what was persisted."""
+    """The genesis and the entries after it. In memory are the digests and running counts of proven samples of all plans, and
+    the newest `plans` and `entries`; `recall` reads an older entry from the journal."""
 
     def __init__(self, genesis: RoundPlan, *, recall: Recall) -> None:
         self.plans: list[RoundPlan] = [genesis]
@@ -55,9 +55,9 @@ class Ledger:
         self.samples: list[int] = [0]
         self.position: dict[Digest, int] = {self.digests[0]: 0}
         self._members: dict[PeerId, int] = dict.fromkeys(roster_of(genesis), 0)
-        """Every peer that ever was on a roster -> the position of the first one."""
+        """The position of the first roster on which each peer ever was."""
         self.admissions = Admissions(roster_of(genesis))
-        """Invitations and bans by the entries."""
+        """The invitations, seats and bans by the entries."""
         self._genesis = genesis
         self._recall = recall
 
@@ -86,12 +86,12 @@ class Ledger:
             self._members.setdefault(peer, len(self.digests) - 1)
 
     def forget_old(self) -> None:
-        """Keep the newest entries only. To be called when everything that was appended is persisted."""
-        if len(self.entries) >= 2 * ENTRIES_KEPT:  # not one by one: a list is cut at its front
+        """Keep only the newest entries in memory. To be called only when all appended entries are persisted."""
+        if len(self.entries) >= 2 * ENTRIES_KEPT:  # not one by one, because cutting a list at its front copies the rest
             del self.entries[:-ENTRIES_KEPT], self.plans[:-ENTRIES_KEPT]
 
     def entry(self, position: int) -> LedgerEntry:
-        """The one that made the plan at this position, from 1 on."""
+        """Return the entry that made the plan at this position, from 1 on."""
         from_end = len(self.digests) - position
         return self.entries[-from_end] if from_end <= len(self.entries) else self._recall(self.digests[position])
 
@@ -99,7 +99,7 @@ class Ledger:
         return self.entry(position).plan if position else self._genesis
 
     def between(self, first: int, end: int) -> Iterator[LedgerEntry]:
-        """The entries at positions `first` to `end - 1`."""
+        """Return the entries at positions `first` to `end - 1`."""
         return (self.entry(position) for position in range(first, min(end, len(self.digests))))
 
     def after(self, digest: Digest, limit: int) -> tuple[LedgerEntry, ...]:
@@ -107,11 +107,11 @@ class Ledger:
         return tuple(self.between(first, first + limit))
 
     def since(self, round: int) -> Iterator[LedgerEntry]:
-        """The entries of the plans of this round and later ones."""
+        """Return the entries of the plans from this round on."""
         return self.between(max(1, round - self._genesis.round), len(self.digests))
 
     def truncated(self, digest: Digest) -> "Ledger":
-        """A copy that ends with this plan."""
+        """Return a copy that ends with this plan."""
         length = self.position[digest] + 1
         copy = Ledger(self._genesis, recall=self._recall)
         copy.digests, copy.samples = self.digests[:length], self.samples[:length]
@@ -124,11 +124,11 @@ class Ledger:
         return copy
 
     def members(self) -> frozenset[PeerId]:
-        """Every peer that ever was on a roster."""
+        """Return every peer that ever was on a roster."""
         return frozenset(self._members)
 
     def locator(self) -> tuple[Digest, ...]:
-        """Digests from the head backwards, ever farther apart, ending with the first plan."""
+        """Return the block locator: digests from the head backwards, ever farther apart, ending with the first plan."""
         steps, position = [], len(self.digests) - 1
         stride = 1
         while position > 0:

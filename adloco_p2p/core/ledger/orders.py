@@ -1,6 +1,6 @@
 """How the orders of signers change the course of a run.
 
-An order takes effect with the round that it names, or as soon as it can where that round is over.
+An order takes effect with the round that it names, or as soon as possible if that round is over.
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from adloco_p2p.core.model.scalars import LARGEST_COUNT
 
 
 def course_after(course: Course, statements: Iterable[Decree], *, round: int) -> Course:
-    """With these statements, in order, which the plan of `round` carries. A pause begins after that round and a run ends after
-    it, at the earliest: a round is planned as the last one before it begins."""
+    """Return the course after these statements, which are in order, and which the plan of `round` carries. A pause begins, and
+    a run ends, after that round at the earliest, because a round is planned as the last one before it begins."""
     for statement in statements:
         if isinstance(statement, Statement):
             course = _with(course, statement, round)
@@ -36,8 +36,8 @@ def _with(course: Course, statement: Statement, round: int) -> Course:
 
 
 def _not_over(settings: Settings, round: int) -> Settings:
-    """The round from which the settings hold is trained. The number stays within what others read: no node starts again from a
-    ledger with a plan that none can decode."""
+    """Return the settings with `rounds` so large that the round from which they hold is still trained. The number stays within
+    the readable range, because no node could start again from a ledger with a plan that it cannot decode."""
     rounds = settings.rounds
     return settings if rounds is None else replace(settings, rounds=max(rounds, min(round + 1, LARGEST_COUNT)))
 

@@ -1,7 +1,7 @@
-"""The signers of a run: at first its author, then whom signers add and remove by statements in the ledger. Pure.
+"""The signers of a run: at first its author; signers add and remove others by statements in the ledger.
 
-An invitation counts as long as its signer is one, since a key that was lost may have been stolen; the seats that it gave stay,
-and so do the bans. A run always has a signer.
+An invitation counts only while its signer still is one, since a lost key may have been stolen; the seats that it gave stay, and
+so do the bans. A run always has a signer.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -12,7 +12,7 @@ from adloco_p2p.core.model.scalars import PeerId
 
 
 def signers_after(signers: Sequence[PeerId], statements: Iterable[Decree]) -> tuple[PeerId, ...]:
-    """Sorted, with these statements, which are in order."""
+    """Return the signers after these statements, which are in order; sorted."""
     known = dict.fromkeys(signers)
     for statement in statements:
         if statement.action == "add_signer":
@@ -23,7 +23,7 @@ def signers_after(signers: Sequence[PeerId], statements: Iterable[Decree]) -> tu
 
 
 def change_problem(statement: Statement, *, signers: Sequence[PeerId], banned: Collection[PeerId]) -> str:
-    """The reason why the signers cannot be changed like this; empty where they can, and for other statements."""
+    """Return why the signers cannot be changed by this statement; empty if they can, and for other statements."""
     if statement.action == "add_signer":
         if statement.subject in signers:
             return "is about a signer already"

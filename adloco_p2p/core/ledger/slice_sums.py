@@ -1,8 +1,8 @@
-"""The values of short slices, made again by plain arithmetic, by which evidence about a reducer is judged.
+"""The values of short slices, computed again by plain arithmetic, by which evidence about a reducer is judged.
 
-The second implementation of `numerics/codecs.py` and `numerics/reduction.py`, slow and without a library, so that any holder of
-a ledger can check its bans. Every product, quotient and sum of float32 numbers is formed in double precision and rounded to
-float32 once, which is what float32 arithmetic gives.
+This is the second implementation of `numerics/codecs.py` and `numerics/reduction.py`, slow and without a library, so that any
+holder of a ledger can check its bans. Every product, quotient and sum of float32 numbers is formed in double precision and
+rounded to float32 once, which gives the result of float32 arithmetic.
 """
 
 import math
@@ -14,24 +14,24 @@ from adloco_p2p.core.model.median import upper_weighted_median
 
 _FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SIGN_INT4, _TOPK2, _SPARSE_MEAN = 1, 2, 3, 4, 5, 7, 8, 9, 10
 CODES = frozenset((_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SIGN_INT4, _TOPK2, _SPARSE_MEAN))
-"""Of the codecs that this module has."""
+"""The codes of the codecs that this module has."""
 MEAN_CODES = frozenset((_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SPARSE_MEAN))
-"""Of those by which means are returned."""
+"""The codes of the codecs by which means are returned."""
 _GROUP = 4096
-_KEPT, _KEPT_REST_BITS, _KEPT_UNARY_BYTES = 64, 5, 24  # of `topk2`
-_LEVELS = 8  # of a sparse mean
-_BOUND = 2.0  # of the middle host's largest magnitude, where a mean is formed per place
+_KEPT, _KEPT_REST_BITS, _KEPT_UNARY_BYTES = 64, 5, 24  # the form of a chunk of `topk2`
+_LEVELS = 8  # the number of magnitudes of a sparse mean
+_BOUND = 2.0  # the multiple of the middle host's largest magnitude to which a mean per place cuts values
 _SIZE = struct.Struct("<I")
 _LEAST_SCALE = struct.unpack("<f", struct.pack("<f", 1e-30))[0]
 
 
 def rounded(values: Sequence[float]) -> list[float]:
-    """To float32. Raises OverflowError where one is too large."""
+    """Return the values rounded to float32. Raises OverflowError if one is too large."""
     return list(struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}f", *values)))
 
 
 def decoded(code: int, data: bytes) -> list[float]:
-    """The values of an encoded slice. Raises ValueError for bytes that no honest peer sends."""
+    """Return the values of an encoded slice. Raises ValueError for bytes that no honest peer sends."""
     try:
         if code in (_FLOAT32, _FLOAT16, _BFLOAT16):
             values = _cast(code, data)
@@ -52,9 +52,9 @@ def decoded(code: int, data: bytes) -> list[float]:
 
 
 def combined(vectors: Sequence[Sequence[float]], coefficients: Sequence[float], divisors: Sequence[float] = ()) -> list[float]:
-    """sum_i c_i v_i as every reducer forms it; at least one vector. With divisors no value is larger than twice the middle one
-    of the vectors' largest ones, and every sum is divided by the divisors of the vectors that are not 0 there. Raises
-    OverflowError, and ValueError where no divisor is positive."""
+    """Return sum_i c_i v_i as every reducer forms it, of at least one vector. With divisors, values are cut to twice the
+    weighted median of the vectors' largest magnitudes, and every sum is divided by the divisors of the vectors that are not 0
+    there. Raises OverflowError, and ValueError if no divisor is positive."""
     factors = rounded(coefficients)
     if divisors:
         limit = _BOUND * upper_weighted_median([max(map(abs, vector), default=0.0) for vector in vectors], divisors)
@@ -75,7 +75,7 @@ def combined(vectors: Sequence[Sequence[float]], coefficients: Sequence[float], 
 
 
 def returned(code: int, values: Sequence[float]) -> list[float]:
-    """A mean as members decode it. Raises OverflowError."""
+    """Return a mean as members decode it. Raises OverflowError."""
     if code == _FLOAT32:
         return list(values)
     if code == _FLOAT16:
@@ -95,7 +95,7 @@ def returned(code: int, values: Sequence[float]) -> list[float]:
 
 
 def are_equal(code: int, wanted: Sequence[float], have: Sequence[float]) -> bool:
-    """Whether these are the values of one mean; of a sign mean the last bits of the scale do not count."""
+    """Return whether these are the values of one mean; the last bits of the scale of a sign mean do not count."""
     if code != _SIGN:
         return list(wanted) == list(have)
     pairs = zip(wanted, have, strict=True)
@@ -190,13 +190,14 @@ def _sparse_mean(data: bytes) -> list[float]:
 
 
 def _rest_bits_for(count: int) -> int:
-    """The first k for which so many Rice codes of gaps in a chunk take the fewest bits in the worst case."""
+    """Return the first k for which `count` Rice codes of gaps in a chunk take the fewest bits in the worst case."""
     worst = [count * (1 + bits) + (_GROUP - count) // 2**bits for bits in range(_GROUP.bit_length())]
     return worst.index(min(worst))
 
 
 def _places(packed: bytes, count: int, *, rest_bits: int, unary_bytes: int, size: int) -> list[int]:
-    """Ascending. Of each gap its quotient by 2**rest_bits, in unary up to a one, then the rests of all gaps."""
+    """Return the places in ascending order. Their gaps are Rice-coded: the quotients by 2**rest_bits come first, in unary up to
+    a one, then the remainders of all gaps."""
     unary = [byte >> bit & 1 for byte in packed[:unary_bytes] for bit in range(8)]
     rests = [byte >> bit & 1 for byte in packed[unary_bytes:] for bit in range(8)]
     places, place, quotient = list[int](), -1, 0

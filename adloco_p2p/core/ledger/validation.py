@@ -1,7 +1,7 @@
-"""Whether a ledger entry is valid, and the check of a whole ledger, which anybody can repeat. Pure functions of values.
+"""The check of one ledger entry, and of a whole ledger, which anybody can repeat: pure functions of values.
 
-An entry is valid after its parent when its reports and join requests are signed by their authors and belong to the right round,
-the rule makes exactly this plan of them, and more than half of those who counted voted for it.
+An entry is valid after its parent if its reports and join requests are signed by their authors and belong to the right round,
+the rule makes exactly this plan of them, and more than half of the members that counted voted for it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -26,17 +26,17 @@ from adloco_p2p.core.model.scalars import MAX_ROSTER, Digest, PeerId
 
 
 def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:
-    """Entries of a ledger with the votes of less than a majority of the full electorate."""
+    """Return the number of emergency entries: those with votes of less than a majority of the full electorate."""
     parents = [genesis, *(entry.plan for entry in entries)]
     return sum(is_emergency(entry.certificate, parent) for entry, parent in zip(entries, parents, strict=False))
 
 
 def may_have_ended(genesis: RoundPlan, entries: Iterable[LedgerEntry], lone: Collection[Digest], *, is_alone: bool) -> bool:
-    """Whether members may have gone on with the run without this peer, and ended it: an emergency entry took the seats of so
-    many electors that they could, and as many never had one again. More than half of them where this peer is alone at the end.
-    `lone`: plans of emergency entries that a peer followed without having agreed with these members in the same life; for those
-    half of them are enough, and others that came back with this peer change nothing. Any other member does: it was
-    not away, and ends the run."""
+    """Return whether members may have gone on with the run without this peer, and ended it: an emergency entry took the seats
+    of so many electors that they could, and as many never had one again. These must be more than half if this peer is alone at
+    the end. `lone` has the plans of emergency entries that the peer followed without having agreed with these members since its
+    start; for those half of the electors are enough, and other electors that came back with this peer change nothing. Any other
+    member does: it was not away, and ends the run."""
     parent = genesis
     losses: list[tuple[frozenset[PeerId], int, frozenset[PeerId]]] = []
     roster = frozenset(roster_of(genesis))
@@ -54,7 +54,7 @@ def may_have_ended(genesis: RoundPlan, entries: Iterable[LedgerEntry], lone: Col
 
 
 def change_of(value: Value, reports: Sequence[Report], ledger: Ledger, verify: Verify) -> RosterChange:
-    """The rule's input beside the reports; the ledger ends with the value's parent."""
+    """Return the rule's input beside the reports. The ledger ends with the value's parent."""
     joined = tuple((join.peer, join.capacity) for join in value.joined)
     parent = ledger.plans[-1]
     departed = sorted({*value.departed, *newly_banned(value.statements, parent)})
@@ -70,7 +70,7 @@ def change_of(value: Value, reports: Sequence[Report], ledger: Ledger, verify: V
 def door_of(
     ledger: Ledger, verify: Verify, *, statements: Sequence[Decree] = (), may_check: Callable[[], bool] = lambda: True
 ) -> Door:
-    """Of the plan after the end of the ledger."""
+    """Return the judge of join requests for the plan after the end of the ledger."""
     return Door(
         parent=ledger.plans[-1],
         admissions=ledger.admissions,
@@ -92,9 +92,9 @@ def check_value(
     are_verified: bool = False,
     shown: RoundPlan | None = None,
 ) -> RoundPlan | str:
-    """The plan that the value stands for, or what is wrong with it. The ledger ends with the value's parent. Signatures of
-    `reports` are checked here unless they were before, their digests by the caller. `shown`: the plan that came with the value,
-    whose digest is known already."""
+    """Return the plan of the value, or what is wrong with it. The ledger ends with the value's parent. The signatures of
+    `reports` are checked here unless `are_verified`; their digests the caller checks. `shown` is the plan that came with the
+    value, whose digest is known already."""
     parent = ledger.plans[-1]
     wrong = _check_reports(value, reports, ledger, None if are_verified else verify)
     wrong = wrong or _check_statements(value, ledger, verify) or _check_change(value, ledger, verify)
@@ -140,7 +140,7 @@ def _check_statements(value: Value, ledger: Ledger, verify: Verify) -> str:
 
 
 def is_trained_after(parent: RoundPlan, gone: Collection[PeerId], joined: Iterable[Capacity]) -> bool:
-    """Whether a member is left that is no keeper. A run without one waits for the next newcomer."""
+    """Return whether a member is left that is no keeper. A run without one waits for the next newcomer."""
     stays = any(entry.peer not in gone and not entry.capacity.is_keeper for entry in parent.roster)
     return stays or any(not capacity.is_keeper for capacity in joined)
 
@@ -168,11 +168,11 @@ def _check_change(value: Value, ledger: Ledger, verify: Verify) -> str:
 def check_entry(
     entry: LedgerEntry, *, ledger: Ledger, decide: Decide, verify: Verify, is_old: bool = False, newest: int = NEWEST
 ) -> str:
-    """Empty where the entry is a valid next one of the ledger; otherwise what is wrong. `newest`: the protocol whose rule
+    """Return why the entry is not a valid next one of the ledger; empty if it is. `newest` is the newest protocol whose rule
     `decide` knows.
 
-    Of one that `is_old` the signatures of reports are not checked where more than half of all electors voted for it: the honest
-    ones checked them before, and the votes bind every byte of the reports, signatures included. All else is checked."""
+    If the entry `is_old` and more than half of all electors voted for it, the signatures of its reports are not checked: the
+    honest ones checked them before, and the votes bind every byte of the reports, signatures included. All else is checked."""
     parent = ledger.plans[-1]
     if entry.value.parent != ledger.digests[-1] or entry.value.round != parent.round + 1 or parent.is_last:
         return "it does not follow its parent"
@@ -189,7 +189,7 @@ def check_entry(
         verify=verify,
         returning_members=[join.peer for join in entry.value.joined if join.peer in members],
     )
-    if unproven and parent.price:  # anybody can make up an entry, and its proofs of work are more to check than its signatures
+    if unproven and parent.price:  # anybody can make up an entry, and its proofs of work cost more than its signatures to check
         return unproven
     plan = check_value(
         entry.value,
@@ -208,8 +208,8 @@ def check_entry(
 def verify_ledger(
     genesis: RoundPlan, entries: Sequence[LedgerEntry], decide: Decide, verify: Verify, *, newest: int = NEWEST
 ) -> list[str]:
-    """Recompute every decision and check every signature; the problems found, none for a sound ledger. What follows the first
-    plan of a protocol beyond the `newest` cannot be checked: that is one problem."""
+    """Recompute every decision, check every signature, and return the problems, none for a sound ledger. Entries after the
+    first plan of a protocol beyond the `newest` cannot be checked, which counts as one problem."""
     problems: list[str] = []
     known = {entry.value.plan: entry for entry in entries}
     ledger = Ledger(genesis, recall=known.__getitem__)
@@ -218,6 +218,6 @@ def verify_ledger(
         if wrong:
             problems.append(f"round {entry.plan.round}: {wrong}")
         if ledger.plans[-1].protocol > newest or entry.value.parent != ledger.digests[-1]:
-            break  # the others have nothing to be checked against
+            break  # the next entries cannot be checked without this one
         ledger.append(entry)
     return problems
