@@ -74,7 +74,10 @@ BYTES = {
 STEPS_OF_OTHERS = {
     "AdamW": Way(),
     "AdamW, second moments averaged": Way(moments=("exp_avg_sq",), beside="AdamW"),
+    "AdamW, first moments averaged": Way(moments=("exp_avg",), beside="AdamW"),
     "AdamW, both moments averaged": Way(moments=("exp_avg", "exp_avg_sq"), beside="AdamW"),
+    "AdamW, both moments averaged, a third as often": Way(averages=11, moments=("exp_avg", "exp_avg_sq"), beside="AdamW"),
+    "AdamW, averaged a third as often": Way(averages=11, beside="AdamW"),
     **{
         f"AdaGrad-Norm, learning rate {rate}": Way(settings=(f"inner.learning_rate={rate}",), is_adagrad=True, beside="AdamW")
         for rate in (1.0, 3.0, 10.0, 30.0)

@@ -69,7 +69,7 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
         columns = dataset.column_names or list(
             next(iter(dataset), {})
         )  # a stream may learn its columns from its first row only
-    except (OSError, ValueError, StopIteration, datasets.exceptions.DatasetsError, *client_errors()) as error:
+    except (OSError, ValueError, StopIteration, RecursionError, datasets.exceptions.DatasetsError, *client_errors()) as error:
         raise ConfigError(_unreadable(data, split, error), code="E207") from error
     wanted = list(columns_of(data))
     if columns and (missing := [column for column in wanted if column not in columns]):

@@ -26,6 +26,7 @@ from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
 from adloco_p2p.swarm.transfer.download import Download
+from adloco_p2p.swarm.transfer.json_depth import json_problem
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 
 PROTOCOL = "files"
@@ -116,16 +117,19 @@ def text_files(paths: Sequence[Sequence[str]], *, suffix: str) -> NamedFiles:
     for _, path in found:
         if not path.stat().st_size:
             raise ConfigError(f"data.share: {path} is empty; leave it out", code="E207")
-        if is_compressed(path):
-            raise ConfigError(f"data.share: {path} is compressed, and peers take only plain text; unpack it", code="E207")
+        if problem := text_problem(path, is_json=suffix == "json"):
+            raise ConfigError(f"data.share: {path} {problem}; give plain text, or leave data.share out", code="E207")
     return found
 
 
-def is_compressed(path: Path) -> bool:
-    """Whether `datasets` would take the file for an archive. Of others such a file could be of any size once it is unpacked."""
+def text_problem(path: Path, *, is_json: bool) -> str:
+    """Return why no peer takes the file from another, or "". An archive, which `datasets` would unpack, could be of any size;
+    JSON could be nested so deep that reading it ends the process."""
     with path.open("rb") as file:
         begin = file.read(_TAR_PLACE + len(_TAR_MAGIC))
-    return begin.startswith(_COMPRESSED) or begin[_TAR_PLACE:] == _TAR_MAGIC
+    if begin.startswith(_COMPRESSED) or begin[_TAR_PLACE:] == _TAR_MAGIC:
+        return "is an archive"
+    return json_problem(path) if is_json else ""
 
 
 def _chunks(files: NamedFiles) -> list[memoryview]:
@@ -217,8 +221,8 @@ def _unpack(kind: FileKind, chunks: Sequence[memoryview], directory: Path) -> No
                 file.write(next(content))
         if (aside / name).stat().st_size != size:
             raise RemoteProtocolError(f"{name}: chunks that do not end with the file")
-        if is_compressed(aside / name):
-            raise RemoteProtocolError(f"{name}: an archive, which no file of a {kind.noun} is")
+        if kind is TEXT and (problem := text_problem(aside / name, is_json=name.endswith(".json"))):
+            raise RemoteProtocolError(f"{name} {problem}")
     aside.rename(directory)
 
 

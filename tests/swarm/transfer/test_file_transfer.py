@@ -19,10 +19,12 @@ from typing import Any
 import pytest
 from datasets.utils.extract import Extractor
 
+from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.core.model.scalars import Digest
+from adloco_p2p.data.source import load_split
 from adloco_p2p.errors import ConfigError, RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_index, chunk_digest
-from adloco_p2p.swarm.transfer import file_transfer
+from adloco_p2p.swarm.transfer import file_transfer, json_depth
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob
 from adloco_p2p.swarm.transfer.file_transfer import (
@@ -37,6 +39,7 @@ from adloco_p2p.swarm.transfer.file_transfer import (
     model_files,
     text_files,
 )
+from adloco_p2p.swarm.transfer.json_depth import json_problem
 
 CONTENT = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * 20000, "tokenizer.json": b"[1]"}
 
@@ -186,11 +189,54 @@ def test_an_archive_is_neither_shared_nor_taken(form: str, tmp_path: Path) -> No
     """Unpacked it could fill any disk."""
     (tmp_path / "rows.txt").write_bytes(archives()[form])
     assert Extractor.infer_extractor_format(str(tmp_path / "rows.txt")), "this is what `datasets` would unpack"
-    with pytest.raises(ConfigError, match="is compressed"):
+    with pytest.raises(ConfigError, match="is an archive"):
         text_files([[str(tmp_path / "rows.txt")]], suffix="txt")
-    with pytest.raises(RemoteProtocolError, match="an archive"):
+    with pytest.raises(RemoteProtocolError, match="is an archive"):
         _unpack(TEXT, list(_blob(TEXT, [("0000-00000.txt", tmp_path / "rows.txt")]).chunks), tmp_path / "text")
     assert not (tmp_path / "text").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b'{"text": "' + b"[" * 1000 + b'"}\n', ""),
+        (b'{"text": "a \\" ' + b"[" * 1000 + b'", "b": "\\\\"}\n', ""),
+        (b"[\n" + b'  {"a": [1, {"b": 2}]},\n' * 1000 + b"]\n", ""),
+        (b"[" * 64 + b"]" * 64, ""),
+        (b"not JSON at all", ""),
+        (b"[" * 65 + b"]" * 65, "deep"),
+        (b'{"a":' * 65, "deep"),
+        (b'{"b": "\\\\"' + b"[" * 100 + b"}", "deep"),
+        (b"]\n" * 100 + b"[" * 100, "never opened"),
+        (b'"\n' + b"[" * 100, "within a string"),
+        (b"\\" * (3 << 20), "backslashes"),
+    ],
+)
+def test_the_nesting_of_json_is_counted_outside_of_strings(content: bytes, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_bytes(content)
+    found = json_problem(tmp_path / "rows.json")
+    assert problem in found and bool(found) == bool(problem)
+
+
+@pytest.mark.parametrize("block_bytes", [5, 6, 7, 64])
+def test_the_nesting_of_json_does_not_depend_on_where_blocks_end(
+    block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_depth, "_BLOCK_BYTES", block_bytes)
+    (tmp_path / "rows.json").write_bytes(b'{"a": "[\\\\\\"[", "b": ' + b"[" * 60 + b'"\\\\"' + b"]" * 60 + b"}\n")
+    assert json_problem(tmp_path / "rows.json") == ""
+    (tmp_path / "rows.json").write_bytes(b'{"a": "\\\\", "b": ' + b"[" * 70 + b"]" * 70 + b"}\n")
+    assert "deep" in json_problem(tmp_path / "rows.json")
+
+
+def test_deep_json_is_neither_shared_nor_taken_and_is_an_error_as_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_bytes(b'{"text":' + b"[" * 1000 + b"]" * 1000 + b"}\n")
+    with pytest.raises(ConfigError, match="is nested more than 64 deep"):
+        text_files([[str(tmp_path / "rows.json")]], suffix="json")
+    with pytest.raises(RemoteProtocolError, match="is nested more than 64 deep"):
+        _unpack(TEXT, list(_blob(TEXT, [("0000-00000.json", tmp_path / "rows.json")]).chunks), tmp_path / "text")
+    with pytest.raises(ConfigError, match="cannot be read as json"):
+        load_split(DataConfig(source="json", path=str(tmp_path / "rows.json")), split="train", cache_dir=tmp_path / "cache")
 
 
 def test_empty_and_too_many_files_are_not_shared(tmp_path: Path) -> None:
