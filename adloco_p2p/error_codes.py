@@ -33,50 +33,51 @@ ERROR_CODES = {
     "E101": ErrorCode(
         "a fault of the program",
         "Something happened that the program does not expect. The state on the disk is that of the last checkpoint.",
-        "Start again with the same command. Report it together with the support bundle that the message names;"
+        "Start again with the same command. Report the fault together with the support bundle that the message names;"
         " `adloco-peer bundle --workdir DIR` writes a new one.",
     ),
     "E102": ErrorCode(
         "a GPU failed",
-        "The GPU's driver reports an error, after which a process cannot use what it had there. The state on the disk is that"
-        " of the last checkpoint.",
-        "Start again with the same command. Where it comes back, `sudo dmesg | grep Xid` names the fault: heat, power, memory"
-        " or the driver; other programs on the card may take its memory (`nvidia-smi`).",
+        "The GPU's driver reports an error. A process cannot use what it had on the GPU after such an error. The state on the"
+        " disk is that of the last checkpoint.",
+        "Start again with the same command. If the error comes back, `sudo dmesg | grep Xid` names the fault: heat, power,"
+        " memory or the driver. Other programs on the card may take its memory (`nvidia-smi`).",
     ),
     "E103": ErrorCode(
         "a process that holds a part of the model ended",
-        "With `shards` each device has a process. One was killed, most often because main memory ran out, failed, or did not"
-        " answer; the node ends with it, because nobody else has its part. The last checkpoint is intact.",
-        "The same command goes on from there. The message names the process and its last words; `journalctl -k` shows whether"
-        " the system killed it.",
+        "With `shards` each device has a process. One of them was killed (most often because main memory ran out), failed, or"
+        " did not answer. The node ends with it, because no other process has its part. The last checkpoint is intact.",
+        "The same command continues from the last checkpoint. The message names the process and its last words; `journalctl"
+        " -k` shows whether the system killed it.",
     ),
     # --- 2: the user's -----------------------------------------------------------------------------------------------
     "E200": ErrorCode(
         "the command line is not understood",
-        "An unknown verb or option, a missing one, or a value that the option does not take.",
+        "A verb or an option is unknown or missing, or an option does not take the given value.",
         "`adloco-peer --help` lists the verbs, `adloco-peer VERB --help` the options of one.",
     ),
     "E201": ErrorCode(
         "a setting is not accepted",
-        "A setting has an unknown name or a value out of range, or two settings contradict each other. All are listed.",
+        "A setting has an unknown name or a value out of range, or two settings contradict each other. The message lists all"
+        " of them.",
         "`adloco-peer config show CONFIG` prints every setting with its value, origin and meaning; correct the file or"
         " `--set KEY=VALUE`.",
     ),
     "E202": ErrorCode(
         "a configuration file cannot be read",
-        "It is missing, unreadable, not YAML or TOML, or too long. Shipped configurations are named without a path.",
+        "The file is missing, unreadable, not YAML or TOML, or too long. Shipped configurations are named without a path.",
         "Check the path: `adloco-peer config show default` shows what a configuration holds.",
     ),
     "E203": ErrorCode(
         "the working directory belongs to another run",
         "A working directory is bound to one run, because its state means nothing in another one.",
-        "`adloco-peer start --workdir DIR` without CONFIG goes on with the run of the directory, whose length and learning rate"
-        " `adloco-peer command set` changes. Another run takes a new `--workdir`.",
+        "`adloco-peer start --workdir DIR` without CONFIG continues the run of the directory; `adloco-peer command set`"
+        " changes its length and learning rate. For another run take a new `--workdir`.",
     ),
     "E204": ErrorCode(
         "no run, or no checkpoint yet, in the working directory",
         "The path is wrong, or the run has not finished its first round.",
-        "`adloco-peer start CONFIG --workdir DIR` makes a run; wait for its first round otherwise.",
+        "`adloco-peer start CONFIG --workdir DIR` makes a run. If there is one, wait for its first round.",
     ),
     "E205": ErrorCode(
         "more than one run matches",
@@ -99,13 +100,13 @@ ERROR_CODES = {
     "E208": ErrorCode(
         "the tokenizer cannot be used",
         "It cannot be loaded from the hub or the directory, has no end-of-text token, or belongs to another model.",
-        "Correct `tokenizer.source`: with `model.pretrained` leave it out, the model's own is used; for a model that is trained"
-        " from the beginning `--set tokenizer.source=bytes tokenizer.revision=null` needs no download.",
+        "Correct `tokenizer.source`: with `model.pretrained` leave it out, and the model's own tokenizer is used. For a model"
+        " that is trained from the beginning `--set tokenizer.source=bytes tokenizer.revision=null` needs no download.",
     ),
     "E209": ErrorCode(
         "the model cannot be built",
-        "The architecture or its sizes are not known to `transformers`, do not fit each other, the tokenizer, the data or the"
-        " given weights.",
+        "`transformers` does not know the architecture or its sizes, or they do not fit each other, the tokenizer, the data or"
+        " the given weights.",
         "Correct `model.*`, or name other weights; `adloco-peer plan CONFIG --samples 1000` builds the model without training"
         " it.",
     ),
@@ -127,108 +128,108 @@ ERROR_CODES = {
     ),
     "E213": ErrorCode(
         "a run is trained either offline or on the network",
-        "Training with `--offline` is in no ledger, so others could not verify it; and a ledger must not miss rounds.",
-        "Continue the run as it was begun, or take a new directory: `adloco-peer start CONFIG --workdir DIR-2`."
-        " On the network a run continues without others, too.",
+        "Training with `--offline` is in no ledger, so others could not verify it, and a ledger must not miss rounds.",
+        "Continue the run as it began, or take a new directory: `adloco-peer start CONFIG --workdir DIR-2`. A run on the"
+        " network continues without others, too.",
     ),
     "E214": ErrorCode(
         "a run of others asks for files of this machine",
-        "Its configuration names files, or a directory that lies here, as text, model or tokenizer. The content"
+        "The configuration of the run names files, or a directory that exists here, as text, model or tokenizer. The content"
         " of these files would reach the other peers through the model.",
         "Look at the paths in the message. If these files are meant to be in the run:"
         " `--peer-set allow_local_files=true` with the same command.",
     ),
     "E215": ErrorCode(
         "a run of others does not pin what it downloads",
-        "A data set, model or tokenizer of the hub is named without a commit, so its owner could change what every peer reads"
-        " at any time, and two peers could train on two texts.",
-        "The author has to start the run anew with `data.revision`, `model.revision` and `tokenizer.revision` set to commit"
+        "A data set, model or tokenizer of the hub is named without a commit. Its owner could change at any time what every"
+        " peer reads, and two peers could train on different texts.",
+        "The author must start the run anew with `data.revision`, `model.revision` and `tokenizer.revision` set to commit"
         " hashes of 40 digits; the hub shows them under `History`.",
     ),
     "E216": ErrorCode(
         "a data set names files that are not its own",
         "The card of a hub data set names an absolute path, an address or another repository. Files of this machine or of"
         " its network would end up in the training data.",
-        "Do not use this data set; an author who needs several repositories copies their files into one.",
+        "Do not use this data set. An author who needs several repositories copies their files into one.",
     ),
     "E217": ErrorCode(
         "the model is too large for this machine",
-        "To train it takes 20 bytes per parameter, or to load a pretrained one 2 or 4, which is more than this machine and its"
-        " GPUs have; or it has so many layers that building it would exhaust the memory.",
-        "Join with a larger machine, which `adloco-peer doctor` describes; as the author, lower the sizes in"
+        "Training takes 20 bytes per parameter, and loading a pretrained model takes 2 or 4. This is more than this machine"
+        " and its GPUs have. Or the model has so many layers that building it would exhaust the memory.",
+        "Join with a larger machine, which `adloco-peer doctor` describes. As the author, lower the sizes in"
         " `model.architecture`, or name a smaller model in `model.pretrained`.",
     ),
     "E220": ErrorCode(
         "the control API is not for the network",
         "Any process that reaches the address of the control API could stop the node, so it listens on this machine only.",
-        "`--peer-set control_address=auto` listens on a socket in the working directory; from another machine use ssh:"
-        " `ssh HOST adloco-peer status --workdir DIR`.",
+        "`--peer-set control_address=auto` listens on a socket in the working directory. From another machine use ssh: `ssh"
+        " HOST adloco-peer status --workdir DIR`.",
     ),
     "E221": ErrorCode(
         "the run does not let this peer in",
-        "Seats of this run cost an invitation: the link holds none, or its seats are taken, its last round is over, it was"
-        " revoked, or this peer is banned. The message names which.",
-        "Ask a signer of the run for another link, which `adloco-peer invite --workdir DIR` prints on the machine of the"
-        " signer, and join with it: `adloco-peer join --initial-peers LINK --workdir DIR`. A ban ends with the signer's"
-        " `adloco-peer unban`.",
+        "A seat of this run costs an invitation. The link holds none, its seats are taken, its last round is over, it was"
+        " revoked, or this peer is banned. The message names the reason.",
+        "Ask a signer of the run for another link, which `adloco-peer invite --workdir DIR` prints on the signer's machine,"
+        " and join with it: `adloco-peer join --initial-peers LINK --workdir DIR`. A ban ends with the signer's `adloco-peer"
+        " unban`.",
     ),
     "E222": ErrorCode(
         "only a signer of the run can do this",
-        "Invitations, bans and orders carry the signature of a signer: the author who started the run, and those whom a signer"
+        "Invitations, bans and orders carry the signature of a signer: the author who started the run, or a peer that a signer"
         " has added.",
-        "Use the working directory of a signer, such as the one in which the run was started; `adloco-peer signers --workdir"
+        "Use the working directory of a signer, such as the one in which the run was started. `adloco-peer signers --workdir"
         " DIR` lists the signers, and `adloco-peer signers --add PEER` in such a directory adds this peer.",
     ),
     "E223": ErrorCode(
         "a task cannot be evaluated",
-        "lm-eval has no task of that name, the file is not one of its tasks, or its data cannot be loaded: without a network"
+        "lm-eval has no task of that name, the file is not one of its tasks, or its data cannot be loaded. Without a network,"
         " data of the hub must have been downloaded before.",
-        "`lm-eval ls tasks` lists the names; a YAML file of your own with local data needs no network: `adloco-peer evaluate"
+        "`lm-eval ls tasks` lists the names. A YAML file of your own with local data needs no network: `adloco-peer evaluate"
         " --workdir DIR --tasks FILE.yaml`.",
     ),
     "E224": ErrorCode(
         "the hub does not let you write there",
-        "There is no token on this machine, it may only read, or the repository belongs to somebody else.",
-        "`hf auth login` with a token that may write; or set HF_TOKEN. An export that was written already is uploaded by"
-        " `hf upload OWNER/NAME DIR`.",
+        "There is no token on this machine, the token may only read, or the repository belongs to somebody else.",
+        "`hf auth login` with a token that may write, or set HF_TOKEN. `hf upload OWNER/NAME DIR` uploads an export that was"
+        " written already.",
     ),
     "E218": ErrorCode(
         "the model, the tokenizer or the data are not those of the run",
-        "Files of this machine, or of the hub, have another content than those that the run was started with. Both digests are"
-        " in the message.",
-        "Get the same files as the author of the run. As the author, who has changed them on purpose: start a new run in a new"
-        " directory, `adloco-peer start CONFIG --workdir DIR-2`.",
+        "Files of this machine, or of the hub, have another content than the files with which the run was started. The message"
+        " has both digests.",
+        "Get the same files as the author of the run. If you are the author and have changed them on purpose, start a new run"
+        " in a new directory: `adloco-peer start CONFIG --workdir DIR-2`.",
     ),
     "E225": ErrorCode(
         "no node runs in this directory",
-        "A verb such as `adloco-peer status` asks the node that runs in the working directory, and none does: it was never"
+        "A verb such as `adloco-peer status` asks the node that runs in the working directory, and there is none. It was never"
         " started there, has ended, or is still starting, which `adloco-peer status` shows.",
-        "Check `--workdir`; start the node with `adloco-peer start` or `adloco-peer join`. Where it is starting, wait for it:"
-        " `adloco-peer watch` does.",
+        "Check `--workdir`; start the node with `adloco-peer start` or `adloco-peer join`. If it is starting, `adloco-peer"
+        " watch` waits for it.",
     ),
     "E230": ErrorCode(
         "the model belongs to a program",
-        "The run is trained by a program of its author's around `adloco_p2p.Swarm`, which holds the model. A program"
-        " with a model of other shapes, or another name for it, cannot take part either.",
-        "Run the same program as the author, with the join link; docs/library.md describes it. Its runs are read like all"
-        " others: `adloco-peer status --workdir DIR`, `adloco-peer report --workdir DIR --output DIR-2`.",
+        "A program of the run's author trains the run around `adloco_p2p.Swarm`, which holds the model. A program with a model"
+        " of other shapes, or with another name for it, cannot take part either.",
+        "Run the same program as the author, with the join link; docs/library.md describes it. Read its runs like all others:"
+        " `adloco-peer status --workdir DIR`, `adloco-peer report --workdir DIR --output DIR-2`.",
     ),
     "E231": ErrorCode(
         "a tracker's package is missing",
-        "The machine's settings name TensorBoard or W&B in `trackers`; their packages are extras of adloco-peer.",
+        "The machine's settings name TensorBoard or W&B in `trackers`. Their packages are extras of adloco-peer.",
         "In the checkout: `pip install -c constraints.txt '.[tensorboard]'`, or `'.[wandb]'`; or leave `trackers` out.",
     ),
     "E232": ErrorCode(
         "a plugin of the run is missing, of another version, or does not work",
         "The run names entry points of a package (model, data or loss), which every peer must have in the version of"
         " `packages`. Code never comes from the network.",
-        "`pip install` with the package and version in the message, into the environment of adloco-peer, after a look at"
-        " where it comes from; docs/plugins.md describes what a plugin must give.",
+        "Check the origin of the package, then `pip install` it in the version of the message, into the environment of"
+        " adloco-peer. docs/plugins.md describes what a plugin must give.",
     ),
     "E233": ErrorCode(
         "a call of the library is not accepted",
-        "A program gave `adloco_p2p.Swarm` or its `step` other arguments than they take, called them in another order, or"
-        " changed the shapes or types of its parameters inside the block.",
+        "A program gave `adloco_p2p.Swarm` or its `step` unexpected arguments, called them in another order, or changed the"
+        " shapes or types of its parameters inside the block.",
         "The message names what is accepted; docs/library.md has an example that runs.",
     ),
     "E234": ErrorCode(
@@ -245,10 +246,10 @@ ERROR_CODES = {
     ),
     "E302": ErrorCode(
         "none of the known peers can be used",
-        "All addresses that were given or remembered are dead, blocked by a firewall, or have changed, or the run is over and"
-        " its peers have left. Each is listed with its reason.",
-        "Ask for a current join link, or name beside yours the address that `adloco-peer status` prints at any member:"
-        " `--initial-peers LINK ADDRESS`; on the other machine, open the port that it listens on.",
+        "All given or remembered addresses are dead, blocked by a firewall, or have changed, or the run is over and its peers"
+        " have left. The message lists each with its reason.",
+        "Ask for a current join link, or add to yours the address that `adloco-peer status` prints at any member:"
+        " `--initial-peers LINK ADDRESS`. On the other machine, open the port that it listens on.",
     ),
     "E303": ErrorCode(
         "the run is not known there",
@@ -257,8 +258,8 @@ ERROR_CODES = {
     ),
     "E304": ErrorCode(
         "no peer could give the run's configuration",
-        "No peer that has the run could be reached: its first peer is not up yet, or the run is over and all have left; or what"
-        " they gave is not signed by its author.",
+        "No peer that has the run could be reached: its first peer is not up yet, or the run is over and all have left. Or the"
+        " author did not sign the configuration that they gave.",
         "Try again in a minute; if it persists, ask the author whether the run is over and whether the join link is right.",
     ),
     "E305": ErrorCode(
@@ -268,17 +269,17 @@ ERROR_CODES = {
     ),
     "E306": ErrorCode(
         "the p2p daemon ended",
-        "The network part (p2pd) was killed, often by the kernel because memory ran out, or crashed.",
+        "The network part (p2pd) crashed or was killed, often by the kernel because memory ran out.",
         "Start again with the same command: the checkpoint is intact. `sudo dmesg | tail` shows whether memory ran out.",
     ),
     "E307": ErrorCode(
         "cannot listen there",
         "Another program uses the port, or the address is not one of this machine.",
-        "`--host-maddrs /ip4/0.0.0.0/tcp/0` takes a free port; `ss -ltnp` shows which program has the other one.",
+        "`--host-maddrs /ip4/0.0.0.0/tcp/0` takes a free port; `ss -ltnp` shows which program has the given one.",
     ),
     "E308": ErrorCode(
         "the clock is off",
-        "This machine's clock differs too much from that of the other peers, so address records look expired.",
+        "The clock of this machine differs too much from the clocks of the other peers, so address records look expired.",
         "`sudo timedatectl set-ntp true`, then start again.",
     ),
     "E309": ErrorCode(
@@ -290,11 +291,11 @@ ERROR_CODES = {
     "E310": ErrorCode(
         "averaging failed",
         "A peer of the round left, or was too slow. The attempt is repeated with the others.",
-        "Nothing to do; the message names the peers that it waited for.",
+        "There is nothing to do; the message names the peers that the attempt waited for.",
     ),
     "E311": ErrorCode(
         "the state could not be fetched",
-        "No peer could serve the requested state: donors left, or the state is older than what they keep.",
+        "No peer could serve the requested state: donors left, or the state is older than the states that they keep.",
         "Start again with the same command.",
     ),
     "E312": ErrorCode(
@@ -309,28 +310,30 @@ ERROR_CODES = {
     ),
     "E314": ErrorCode(
         "this peer does not have the run's model",
-        "The run is over. No peer brought its final state, or nothing here shows that the state here is that of the run: most"
-        " peers had left before this one came to the end, or it came back when none of them was there, and trained the rest"
+        "The run is over. No peer brought its final state, or nothing here shows that the state here is that of the run. Most"
+        " peers had left before this one came to the end, or this peer came back when no other was there, and trained the rest"
         " alone.",
         "Ask a peer that ended the run for its export. `adloco-peer export` writes the model of this peer's last checkpoint.",
     ),
     "E315": ErrorCode(
         "nobody is there to let this peer in",
-        "This peer has no seat yet, and for five minutes nothing came from any peer of the run, not even from a paused one: all"
-        " have left or fell silent, or this machine was cut off.",
-        "Check the connection first: `adloco-peer doctor --initial-peers LINK`. Then ask the author whether the run is over, or"
-        " paused with all of its peers off. If it is not over, start again with the same command once one of them runs.",
+        "This peer has no seat yet, and for five minutes nothing came from any peer of the run, not even from a paused one."
+        " All have left or fell silent, or this machine was cut off.",
+        "Check the connection first: `adloco-peer doctor --initial-peers LINK`. Then ask the author whether the run is over,"
+        " or paused with all of its peers off. If it is not over, start again with the same command when a peer of the run is"
+        " up.",
     ),
     "E316": ErrorCode(
         "the run follows a newer protocol",
-        "All that decide in the run have upgraded, and it went over to a protocol that the installed version does not know.",
+        "All members that decide in the run have upgraded, and the run switched to a protocol that the installed version does"
+        " not know.",
         "In the checkout: `git pull`, then `pip install -c constraints.txt .`; or take the newer image. Then start again with"
         " the same command and directory.",
     ),
     "E351": ErrorCode(
         "the node does not answer",
-        "It runs but is suspended, or the machine is so busy that it has not answered for ten seconds.",
-        "`ps -o pid,stat,cmd -p $(cat DIR/lock)` shows a T where it is stopped; `kill -CONT $(cat DIR/lock)` resumes it.",
+        "The node runs but is suspended, or the machine is so busy that the node has not answered for ten seconds.",
+        "`ps -o pid,stat,cmd -p $(cat DIR/lock)` shows a T if the node is stopped; `kill -CONT $(cat DIR/lock)` resumes it.",
     ),
     "E352": ErrorCode(
         "this user may not control the node",
@@ -339,14 +342,14 @@ ERROR_CODES = {
     ),
     "E353": ErrorCode(
         "the control API cannot listen",
-        "The address that `control_address` names is taken by another program.",
+        "Another program has taken the address that `control_address` names.",
         "Choose another port with `--peer-set control_address=127.0.0.1:PORT`, 0 for any free one, or `auto` for a socket in"
         " the working directory.",
     ),
     "E354": ErrorCode(
         "the node uses another version of the control API",
-        "The node was started by another version of adloco-peer than this one.",
-        "Use the adloco-peer that started the node, or start the node again with this one.",
+        "Another version of adloco-peer than this one started the node.",
+        "Use the adloco-peer that started the node, or restart the node with this one.",
     ),
     "E355": ErrorCode(
         "the node refuses",
@@ -361,13 +364,14 @@ ERROR_CODES = {
     ),
     "E321": ErrorCode(
         "this machine's clock is off",
-        "It differs by more than a minute from the clocks of other peers. The run is not affected; times in logs are wrong.",
+        "This machine's clock differs by more than a minute from the clocks of other peers. The run is not affected; times in"
+        " logs are wrong.",
         "`sudo timedatectl set-ntp true`.",
     ),
     "E322": ErrorCode(
         "others cannot connect to this machine",
-        "A NAT or a firewall lets in answers only. The node takes part all the same, through connections that it"
-        " opens itself and, to others behind a NAT, by hole punching or relays, which takes up to some minutes.",
+        "A NAT or a firewall lets in answers only. The node still takes part, through connections that it opens itself. It"
+        " reaches others behind a NAT by hole punching or relays, which takes up to some minutes.",
         "Forward a TCP port of the router to this machine and pass it on:"
         " `adloco-peer join ... --host-maddrs /ip4/0.0.0.0/tcp/31337 --announce-maddrs /ip4/PUBLIC-IP/tcp/31337`.",
     ),
@@ -379,24 +383,24 @@ ERROR_CODES = {
     "E324": ErrorCode(
         "another version of the protocol",
         "A peer that was reached takes part in a run of a protocol that the installed version does not know.",
-        "Where that run is newer, in the checkout: `git pull`, then `pip install -c constraints.txt .`; or take the newer"
-        " image. A run of an older protocol takes an older adloco-peer.",
+        "If that run is newer, in the checkout: `git pull`, then `pip install -c constraints.txt .`; or take the newer image."
+        " A run of an older protocol needs an older adloco-peer.",
     ),
     "E330": ErrorCode(
         "the hub does not take the model",
         "The hub cannot be reached, HF_HUB_OFFLINE is set, or the upload broke off.",
-        "Check the connection. An export that was written already is uploaded by `hf upload OWNER/NAME DIR`.",
+        "Check the connection. `hf upload OWNER/NAME DIR` uploads an export that was written already.",
     ),
     # --- 4: the disk's -----------------------------------------------------------------------------------------------
     "E401": ErrorCode(
         "reading or writing failed",
-        "The operating system refused it for the reason in the message.",
+        "The operating system refused the access for the reason in the message.",
         "Correct what the message names, then start again with the same command; nothing was overwritten.",
     ),
     "E402": ErrorCode(
         "the disk is full",
         "No space or quota is left.",
-        "`df -h DIR` shows it; free some space and start again with the same command, nothing was overwritten.",
+        "`df -h DIR` shows the free space. Free some, then start again with the same command; nothing was overwritten.",
     ),
     "E403": ErrorCode(
         "not permitted",
@@ -416,7 +420,7 @@ ERROR_CODES = {
     "E406": ErrorCode(
         "the identity cannot be used",
         "`identity.key` is damaged, or others on this machine may read it.",
-        "`chmod 600 DIR/identity.key`; restore a damaged one from a copy, or remove it to become a new peer.",
+        "`chmod 600 DIR/identity.key`; restore a damaged key from a copy, or remove it to become a new peer.",
     ),
     "E407": ErrorCode(
         "there is no ledger",
@@ -425,8 +429,8 @@ ERROR_CODES = {
     ),
     "E420": ErrorCode(
         "little space on the disk",
-        "Checkpoints, the data and the model need a few times the size of the model; writing fails when the disk is full.",
-        "`df -h DIR` shows it; free some space, or choose another `--workdir`.",
+        "Checkpoints, the data and the model need a few times the size of the model. Writing fails when the disk is full.",
+        "`df -h DIR` shows the free space. Free some, or choose another `--workdir`.",
     ),
     # --- 5: this machine's -------------------------------------------------------------------------------------------
     "E501": ErrorCode(
@@ -444,32 +448,32 @@ ERROR_CODES = {
     "E503": ErrorCode(
         "training has diverged",
         "Four rounds in a row led to a loss or parameters that are not finite. The last checkpoint is intact.",
-        "The author has to lower the learning rate and start a new run: `inner.learning_rate`, or in a program around"
-        " `adloco_p2p.Swarm` that of its own optimizer. With faulty memory or an overclocked GPU it happens on one machine"
-        " only.",
+        "The author must lower the learning rate and start a new run: `inner.learning_rate`, or in a program around"
+        " `adloco_p2p.Swarm` the rate of its own optimizer. If it happens on one machine only, suspect faulty memory or an"
+        " overclocked GPU.",
     ),
     "E520": ErrorCode(
         "this Python is too old",
-        "Python 3.11 is the first one that is supported.",
+        "The first supported version is Python 3.11.",
         "`sudo apt install python3.11 python3.11-venv`, then a new environment: `python3.11 -m venv .venv`.",
     ),
     "E521": ErrorCode(
         "a package is missing or of another version",
         "Something was installed or upgraded beside the node, the installation was interrupted, or the run needs an extra.",
-        "In the checkout: `pip install -c constraints.txt .`; with an extra that the message names, such as `'.[finetune]'` for"
-        " adapters, in place of `.`.",
+        "In the checkout: `pip install -c constraints.txt .`; with an extra that the message names, replace `.`, for example"
+        " by `'.[finetune]'` for adapters.",
     ),
     "E522": ErrorCode(
         "there is a GPU, but torch cannot use it",
         "The driver is too old for the installed torch, the CPU build of torch is installed, the container got no GPU, or the"
-        " card is older than those that this torch was built for.",
-        "`nvidia-smi` must work, and shows the newest CUDA that the driver serves: where that of `torch.version.cuda` has"
-        " a larger first number, update the driver, or install a torch for an older CUDA. With the CPU build:"
-        " `pip install --force-reinstall torch`. In a container: start it with `--gpus all`.",
+        " card is older than the cards that this torch was built for.",
+        "`nvidia-smi` must work. It shows the newest CUDA that the driver serves: if `torch.version.cuda` has a larger first"
+        " number, update the driver, or install a torch for an older CUDA. With the CPU build: `pip install --force-reinstall"
+        " torch`. In a container: start it with `--gpus all`.",
     ),
     "E523": ErrorCode(
         "little memory",
-        "The default model needs about 1 GB beside the system; larger ones 20 bytes per parameter and instance.",
+        "The default model needs about 1 GB in addition to the system; larger models need 20 bytes per parameter and instance.",
         "Close other programs; `--max-instances 1` keeps the need small.",
     ),
     "E524": ErrorCode(
@@ -477,9 +481,9 @@ ERROR_CODES = {
         "The run prescribes bfloat16, and a device has no instructions for it: a processor with neither AMX nor AVX512-BF16, or"
         " a GPU before NVIDIA's Ampere generation. An inner step takes several times as long as in float32, so the plan gives"
         " this peer few rows.",
-        "The settings are those of the run, so its author decides before it starts: `model.precision=auto` lets each machine"
-        " take what it has; `model.lora.base_precision=float32` costs every peer twice the memory of the base, and suits a run"
-        " whose peers are mostly such. A peer that joins cannot change them: it takes part, slowly.",
+        "The author of the run decides before it starts. `model.precision=auto` lets each machine take what it has."
+        " `model.lora.base_precision=float32` costs every peer twice the memory of the base, and suits a run in which most"
+        " peers emulate bfloat16. A peer that joins cannot change these settings: it takes part, slowly.",
     ),
 }
 

@@ -690,7 +690,7 @@ def test_an_open_run_prints_its_link_to_every_peer_and_another_only_to_a_signer(
     assert said.out.startswith("adloco://") and said.out.count("\n") == 1 and "no invitation" in said.err
     assert main(["invite", "--workdir", str(tmp_path / "closed")]) == 2
     refused = capsys.readouterr().err
-    assert "E222" in refused and "those whom a signer has added" in refused and "adloco-peer signers --add" in refused
+    assert "E222" in refused and "a peer that a signer has added" in refused and "adloco-peer signers --add" in refused
 
 
 def test_a_run_whose_link_is_printed_can_be_asked_for_its_members_before_its_first_plan(

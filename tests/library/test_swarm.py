@@ -114,7 +114,7 @@ def test_settings_in_the_directory_of_a_run_that_was_joined_name_the_link(tmp_pa
 
 
 def test_the_remedy_of_a_run_that_diverged_is_one_that_a_program_has() -> None:
-    assert "in a program around `adloco_p2p.Swarm` that of its own optimizer" in ERROR_CODES["E503"].remedy
+    assert "in a program around `adloco_p2p.Swarm` the rate of its own optimizer" in ERROR_CODES["E503"].remedy
 
 
 def test_a_program_loads_no_libraries_of_models() -> None:
