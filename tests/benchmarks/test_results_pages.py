@@ -210,11 +210,11 @@ def test_the_first_page_counts_the_rounds_of_the_records() -> None:
     for words in (
         f"It trades: {times_fewer(rows.SAME_START, rows.ONE):.2f} times fewer rounds",
         f"It trades: {times_fewer(rows.LONG_START, 'long: AdLoCo, eta 2.5, at most 24'):.1f} times fewer rounds",
-        f"It trades: {test} rounds for {of_tuned(tuned.START)}",
-        f"Higher, in {test} rounds for {of_tuned(tuned.LONG_H)}",
-        f"No difference shown: {test} rounds for {of_tuned(tuned.FIXED)}",
-        f"both take some {both} rounds for {start}",
-        f"ends as low in {constant} rounds for {counted[small_vocabulary.TEST]}",
+        f"It trades: {test} rounds instead of {of_tuned(tuned.START)}",
+        f"Higher, in {test} rounds instead of {of_tuned(tuned.LONG_H)}",
+        f"No difference shown: {test} rounds instead of {of_tuned(tuned.FIXED)}",
+        f"both take some {both} rounds instead of {start}",
+        f"ends as low in {constant} rounds instead of {counted[small_vocabulary.TEST]}",
     ):
         assert words in page
 
