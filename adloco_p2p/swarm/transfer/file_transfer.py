@@ -1,8 +1,8 @@
 """The files of a pretrained model as a blob, so that peers without them get them from others.
 
-The first chunk lists the files, by names of a fixed list; the others are their content, none spans two files. Nothing of it is
-code: weights are safetensors, everything else is text. A download lies in one file beside the directory and goes on after a
-restart; the directory appears when all of it is there.
+The first chunk lists the files, whose names must be of known forms; the other chunks are their content, and none spans two
+files. No file is code: weights are safetensors, everything else is text. A download lies in one file beside the directory and
+continues after a restart; the directory appears when all files are there.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from adloco_p2p.swarm.transport.endpoint import Endpoint
 KIND = "files"
 HEAD = b"files 2"
 MAX_CHUNKS = 1 << 16
-"""256 GiB in whole chunks."""
+"""The most chunks of a model; whole ones hold 256 GiB."""
 MAX_FILES = 256
 MAX_LIST_BYTES = 64 << 10
 DISK_FRACTION = 0.5
-"""Of the free disk, at most, for what others send."""
+"""The fraction of the free disk that files from others may take."""
 FETCH_SECONDS = 24 * 3600.0
 _NAME = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt"
@@ -45,13 +45,13 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """Names and sizes in bytes, sorted by name: the first chunk."""
+    """The content of the first chunk: names and sizes in bytes, sorted by name."""
 
     files: Annotated[tuple[tuple[Annotated[str, MaxLen(80)], PositiveCount], ...], MaxLen(MAX_FILES)]
 
 
 def shared_files(directory: Path) -> list[Path]:
-    """The files of a model that others may have, sorted. Raises ConfigError where there are no weights."""
+    """Return the files of a model that may be shared, sorted. Raises ConfigError where there are no weights."""
     found = sorted(
         path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_file() and path.stat().st_size
     )
@@ -61,7 +61,7 @@ def shared_files(directory: Path) -> list[Path]:
 
 
 def _chunks(files: Sequence[Path]) -> list[memoryview]:
-    """Of the blob; the files are mapped, not read."""
+    """Return the chunks of the blob; the files are mapped into memory, not read."""
     listing = _Listing(files=tuple((path.name, path.stat().st_size) for path in files))
     chunks = [memoryview(canonical.encode(listing))]
     for path in files:
@@ -77,18 +77,18 @@ def _blob(directory: Path) -> Blob:
 
 
 def files_root(directory: Path) -> Digest:
-    """The digest by which a run names the files. Reads them all. Raises ConfigError."""
+    """Return the root by which a run names the files. Reads all of them. Raises ConfigError."""
     return blob_root(_blob(directory).index)
 
 
 def file_server(endpoint: Endpoint, root: Digest, directory: Path) -> ChunkServer:
-    """Serves the files of the directory, as long as they are those of the root. They are read when they are first asked for."""
+    """Return a server of the directory's files, as long as these have the root. They are hashed at the first request."""
     blob, reading = cache(lambda: _blob(directory)), asyncio.Lock()
 
     async def find(asked: Digest) -> Blob | None:
         if asked != root:
             return None
-        async with reading:  # else each that asks before the first has its answer has them read
+        async with reading:  # requests that come meanwhile wait, instead of reading the files again
             held = await asyncio.to_thread(blob)
         return held if blob_root(held.index) == root else None
 
@@ -96,7 +96,7 @@ def file_server(endpoint: Endpoint, root: Digest, directory: Path) -> ChunkServe
 
 
 class _Room:
-    """Where a download lands: one file, that stays as it is when the download breaks off."""
+    """The file that a download is written to, which stays if the download breaks off."""
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self._path, self._say = path, say
@@ -104,7 +104,8 @@ class _Room:
         self.too_large = ""
 
     def make(self, index: ChunkIndex) -> Sequence[memoryview]:
-        """Raises RemoteProtocolError for another kind of blob, and for one that is too large for this disk."""
+        """Return the memory for the chunks. Raises RemoteProtocolError for another kind of blob, or one too large for this
+        disk."""
         if index.head != HEAD or not 2 <= len(index.chunks) <= MAX_CHUNKS:
             raise RemoteProtocolError("offers something else than the files of a model")
         held = self._path.stat().st_size if self._path.exists() else 0
@@ -123,7 +124,7 @@ class _Room:
 
 
 def _listed(chunks: Sequence[memoryview]) -> list[tuple[str, int]]:
-    """Names and sizes. The run names the digest of the list, but its author may have written anything there. Raises
+    """Return the listed names and sizes. The root covers the list, but its author may have written anything into it. Raises
     RemoteProtocolError."""
     try:
         listing = list(decode(_Listing, bytes(chunks[0][: MAX_LIST_BYTES + 1]), max_bytes=MAX_LIST_BYTES).files)
@@ -155,10 +156,10 @@ def _unpack(chunks: Sequence[memoryview], directory: Path) -> None:
 async def fetch_files(
     endpoint: Endpoint, root: Digest, directory: Path, donors: Sequence[PeerId], *, say: Callable[[str], None]
 ) -> None:
-    """Make `directory`, with the files of the root. After a failure, call again: what has come is kept.
+    """Fetch the files of the root to a new `directory`. After a failure it may be called again; chunks that have come are kept.
 
-    Raises ConfigError where they are too large for the disk, RemoteProtocolError where the root is not that of the files of a
-    model, and StateTransferFailed where no donor is left.
+    Raises ConfigError if the files are too large for the disk, RemoteProtocolError if the root is not that of a model's files,
+    and StateTransferFailed if no donor is left.
     """
     part = directory.with_name(f"{directory.name}.part")
     room = _Room(part, say)
