@@ -1,4 +1,4 @@
-"""The pretrained model of a run that lets peers share it: got before anything is built, served while the node runs."""
+"""The pretrained model of a run whose peers share it: fetched before anything is built, and served while the node runs."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from adloco_p2p.swarm.transport.traffic import Traffic
 async def get_base(
     swarm_node: SwarmNode, discovery: Discovery, run: RunConfig, embedding: Embedding, *, digest: Digest
 ) -> None:
-    """Fetch it into the working directory, where this machine has to and has not yet. `digest`: of the run."""
+    """Fetch the pretrained model into the working directory, if this machine needs it and lacks it. `digest` is the run's."""
     machine, directory = embedding.config, embedding.workdir.path / SHARED_BASE
     if not needs_shared_base(run, machine) or directory.is_dir():
         return
@@ -33,7 +33,7 @@ async def get_base(
 
 
 def base_servers(endpoint: Endpoint, run: RunConfig, workdir: Path) -> list[ChunkServer]:
-    """Serves it to others; none where the run does not share it."""
+    """Return the server of the pretrained model; none if the run does not share it."""
     if not run.model.share:
         return []
     directory = Path(with_shared_base(run, workdir).model.pretrained or "")
