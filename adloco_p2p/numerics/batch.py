@@ -1,4 +1,4 @@
-"""What training reads from the data: batches of token ids, and the streams and feeds that supply them."""
+"""The input of training: batches of token ids, and the interfaces of the streams and feeds that supply them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -28,7 +28,7 @@ class NetworkJournal:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._places: dict[tuple[type, Digest | None], int] = {}
-        """By kind and subject: the place of the last such record."""
+        """The place of the last record, by kind and subject."""
         self._commit_votes: dict[tuple[Digest, InstanceId], tuple[int, int]] = {}
         """By plan and instance: the round of this peer's commit vote, and its place."""
         self._compact_at = LEAST_BYTES

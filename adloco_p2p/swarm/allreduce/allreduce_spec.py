@@ -139,7 +139,7 @@ class AllReduceSpec:
     @property
     def needs_gram(self) -> bool:
         """Whether reduction waits for the inner products of all contributions. The rule may decide by them, or only they may
-        give the statistics of the norm test, because what comes back is not the mean."""
+        give the statistics of the norm test, because the returned average is not the mean."""
         return self.completes is None and (self.rule.needs_gram or not self.codec.returns_mean)
 
     @cached_property

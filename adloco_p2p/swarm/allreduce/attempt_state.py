@@ -195,7 +195,7 @@ class AttemptState:
         self.watch.adopt(stream, member, on_lost=lost)
 
     def settled(self, own: list[memoryview]) -> Settled:
-        """Return what is kept of the ended attempt to make its parts again; `own` are the own parts, if they are kept."""
+        """Return the ended attempt in the form in which its parts can be made again; `own` are the own parts, if kept."""
         assert self.barrier.decision is not None
         spec = self.spec
         gone = [member for member in spec.contributors if member not in self.left]

@@ -127,7 +127,7 @@ class Butterfly:
         return result
 
     def let_go(self) -> None:
-        """Give up completing this failed attempt: what came is kept for another retry."""
+        """Give up completing this failed attempt; the parts that came are kept for another retry."""
         state = self._state
         state.context.held.keep(self.spec, self._reducer.uploads.kept())
         if state.earlier is None:

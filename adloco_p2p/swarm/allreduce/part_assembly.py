@@ -25,7 +25,7 @@ class PartAssembly:
         """`own` is this member's contribution, None for a receiver. `encoded`, uint8 [most bytes of all parts], gets filled."""
         self.encoded = encoded
         self.averaged = values_in(spec.mean_codec, encoded, spec.size)
-        """float32 [P]."""
+        """The averaged vector, float32 [P]."""
         self.digests: list[bytes] = [b""] * spec.num_parts
         """The SHA-256 of every encoded part."""
         self.roots: list[bytes] = [b""] * spec.num_parts

@@ -59,7 +59,7 @@ class EncodedResult:
     parts: tuple[tuple[int, bytes], ...]
     """Length in bytes and SHA-256 of every part, in order."""
     binding: bytes = b""
-    """See `GramBarrier.binding`."""
+    """The `GramBarrier.binding` of the average."""
     receipts: tuple[Pledge, ...] = ()
     """The receipts of its reducers; empty for a fetched result."""
     _offsets: tuple[int, ...] = field(init=False)

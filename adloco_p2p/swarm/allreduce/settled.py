@@ -41,13 +41,13 @@ class ShownPart:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Settled:
-    """What a member needs of an ended average to make any part again and to prove a wrong one."""
+    """The data that a member keeps of an ended average, to make any part again and to prove a wrong one."""
 
     spec: AllReduceSpec
     me: int
     coefficients: tuple[float, ...]
     divisors: tuple[float, ...] = ()
-    """See `Decision`."""
+    """The divisors of the rule's `Decision`."""
     roots: tuple[Digest, ...]
     """The roots of the contributions, in the order of the contributors."""
     receipts: Mapping[int, Pledge]

@@ -146,7 +146,7 @@ class ShownContributions:
             async with asyncio.timeout(2 * _PART_SECONDS):  # the subject waits for two events, up to this limit each
                 roots = _checked_roots(settled, subject, await stream.receive(FrameKind.PROOF))
             ending = asyncio.ensure_future(stream.receive(FrameKind.NOTE))  # no note comes: this raises when the stream ends
-            ending.add_done_callback(lambda done: done.cancelled() or done.exception())  # avoids a warning if nobody awaits it
+            ending.add_done_callback(lambda done: done.cancelled() or done.exception())  # avoids a warning if not awaited
             for turn, part in enumerate(parts):
                 if not self._rechecks.holds(settled):
                     raise TimeoutError("it was not here before the next average ended")

@@ -141,7 +141,7 @@ class Attempt(Protocol):
         """Begin the retry that completes this attempt, which has failed."""
 
     def let_go(self) -> None:
-        """Give up completing this failed attempt: what came is kept for another retry."""
+        """Give up completing this failed attempt; the parts that came are kept for another retry."""
 
     async def run(self) -> AttemptResult:
         """Run until the whole result is here. Raises AveragingError, with suspects; the caller then calls `closed`, if there is
