@@ -20,7 +20,7 @@ from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, InstanceId, PeerId
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.tensor_codec import TensorCodec
 
-_SHARE_UNIT = 1 << 20  # the largest share is rounded to this number, so that every peer cuts with whole numbers
+_SHARE_UNIT = 1 << 20  # shares are scaled so that the largest is this, and rounded, so that every peer cuts alike
 _STREAMS_PER_PEER = 64  # roughly what a peer opens for one average; more only where there are more members
 _SMALLEST_PART_BYTES = 1 << 17
 _PARTS_PER_SHARD = 16  # the fewest parts of a shard, unless they would be too small
@@ -36,8 +36,8 @@ MAX_PARTS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the vector: the values `first` to `first + size`. Its encoded mean has the bytes `offset` to
-    `offset + num_bytes` of the result's buffer."""
+    """A piece of the vector: the values `first` to `first + size`. The result's buffer has room for its encoded mean at
+    `offset` to `offset + num_bytes`."""
 
     index: int
     first: int
@@ -45,7 +45,7 @@ class Part:
     offset: int
     num_bytes: int
     num_sent_bytes: int
-    """The most bytes of the part in the codec of the contributions."""
+    """The bytes of the part in the codec of the contributions."""
 
 
 @dataclass(frozen=True, kw_only=True)
