@@ -76,6 +76,8 @@ STEPS_OF_OTHERS = {
     "AdamW, second moments averaged": Way(moments=("exp_avg_sq",), beside="AdamW"),
     "AdamW, first moments averaged": Way(moments=("exp_avg",), beside="AdamW"),
     "AdamW, both moments averaged": Way(moments=("exp_avg", "exp_avg_sq"), beside="AdamW"),
+    "AdamW, first moments averaged, half as often": Way(averages=16, moments=("exp_avg",), beside="AdamW"),
+    "AdamW, averaged half as often": Way(averages=16, beside="AdamW"),
     "AdamW, both moments averaged, a third as often": Way(averages=11, moments=("exp_avg", "exp_avg_sq"), beside="AdamW"),
     "AdamW, averaged a third as often": Way(averages=11, beside="AdamW"),
     **{

@@ -1,1 +1,1 @@
-"""Pure functions over tensors: flat buffers, gradient statistics, outer optimizer, merging, digests."""
+"""Pure functions over tensors: flat buffers, gradient statistics, the outer optimizer, merging, codecs and digests."""

@@ -1,6 +1,6 @@
-"""One average of whole vectors in one process: what reducers do together, with the same functions, part by part.
+"""One average of whole vectors in one process, computed part by part with the functions that reducers use.
 
-For peers in one process, for simulated swarms and for benchmarks: they get what a network would give, up to the rounding of
+Peers in one process, simulated swarms and benchmarks use it. The result is that of a networked average, up to the rounding of
 sums over parts that are cut differently.
 """
 
@@ -17,7 +17,7 @@ from adloco_p2p.numerics.reduction import combined, decoded_parts, part_statisti
 from adloco_p2p.numerics.tensor_codec import TensorCodec
 
 _PART = 1 << 20
-"""Values: whole groups of every codec."""
+"""Values in one part: a multiple of every codec's group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class Aggregate:
     """float32 [P], as every host decodes it."""
     decision: Decision
     statistics: tuple[PseudoGradientStatistics | None, ...]
-    """[n]; none for a contribution that was left out."""
+    """[n], one for each contribution; None where the contribution was left out."""
     residuals: tuple[torch.Tensor | None, ...]
-    """[n] of float32 [P]: the part of each contribution that was lost on its way; none where the codec's loss is negligible."""
+    """[n] of float32 [P]: what each contribution lost on its way into the average; None if the codec's loss is negligible."""
 
 
 def aggregate(
@@ -41,8 +41,10 @@ def aggregate(
     rule: AggregationRule,
     codec: TensorCodec,
 ) -> Aggregate:
-    """The average of `vectors`, [n] of float32 [P], with positive weights and planned inner steps [n]. Raises BadPart for a
-    contribution that is not finite or beyond what the codec holds."""
+    """Return the average of `vectors`, [n] of float32 [P], with positive weights [n] and planned inner steps [n].
+
+    Raises BadPart for a contribution that is not finite or exceeds the range of the codec.
+    """
     num_hosts, size = len(vectors), vectors[0].numel()
     parts = [slice(first, min(first + _PART, size)) for first in range(0, size, _PART)]
     encoded = [[(host, codec.encode(vector[part])) for host, vector in enumerate(vectors)] for part in parts]

@@ -1,6 +1,7 @@
-"""Whether a contribution was trained on given rows: by how much further it lowers the loss there than on rows that no host saw.
+"""The score that shows whether a contribution was trained on given rows: how much further it lowers the loss there than on rows
+that no host saw.
 
-docs/results/robustness.md ("Contributions looked at") has what this score is for honest and for idle hosts.
+docs/results/robustness.md ("Contributions looked at") gives the scores of honest and of idle hosts.
 """
 
 import numpy as np
@@ -10,15 +11,16 @@ import torch
 Floats = npt.NDArray[np.float64]
 Marks = npt.NDArray[np.bool_]
 LEAST_ROWS = 4
-"""Rows that a regression on three variables needs, to have an error."""
+"""The fewest rows for which a regression on three variables leaves a residual to estimate its error from."""
 
 
 def assessment_score(drops: Floats, common: Floats, is_given: Marks) -> float:
-    """By how many standard errors the fall of the loss, `drops` [rows], is larger on the rows given, beyond what `common`, the
-    fall by the mean contribution of the other hosts, explains: a row that is easy to improve is so for every contribution.
-    Student's t of `is_given` in a linear regression; 0 where nothing can be told.
+    """Return by how many standard errors the loss falls further on the given rows than on the others.
 
-    `drops` that are not finite are of parameters that no training leads to: 0. Where `common` is not, it explains nothing.
+    This is Student's t of `is_given` in a linear regression of `drops` [rows], the fall of the loss. A second regressor is
+    `common` [rows], the fall by the mean contribution of the other hosts: a row that is easy to improve is so for all of them.
+    The score is 0 where nothing can be told, and for `drops` that are not finite, because no training leads there. A `common`
+    that is not finite is ignored.
     """
     if len(drops) < LEAST_ROWS or not np.isfinite(drops).all():
         return 0.0
@@ -29,7 +31,7 @@ def assessment_score(drops: Floats, common: Floats, is_given: Marks) -> float:
     rest -= explained @ np.linalg.lstsq(explained, rest, rcond=None)[0]
     drop, given = rest.T
     spread = float(given @ given)
-    if spread <= np.finfo(np.float64).eps * len(given):  # rows of one kind, or `common` marks them
+    if spread <= np.finfo(np.float64).eps * len(given):  # all rows are of one kind, or `common` already separates them
         return 0.0
     slope = float(drop @ given) / spread
     variance = float(((drop - slope * given) ** 2).sum()) / (len(drops) - 3) / spread
@@ -39,9 +41,11 @@ def assessment_score(drops: Floats, common: Floats, is_given: Marks) -> float:
 def mean_of_others(
     averaged: torch.Tensor, contribution: torch.Tensor, *, coefficient: float, total: float, is_scratch: bool = False
 ) -> torch.Tensor:
-    """The average [P] without one contribution [P], which is in it with `coefficient` of `total`, the sum of all; a new vector,
-    or in the memory of the average where that `is_scratch`, float32. Where the average loses values on its way (`sign`), this
-    does, too."""
+    """Return the average [P] without one contribution [P], which has `coefficient` of `total` in it, as float32.
+
+    The result overwrites `averaged` where that `is_scratch`. What a lossy codec (`sign`) took from the average is missing here,
+    too.
+    """
     assert 0 <= coefficient < total, (coefficient, total)
     others = averaged if is_scratch else averaged.to(torch.float32, copy=True)
     if coefficient:

@@ -1,4 +1,4 @@
-"""The input of the device room from the data room: rows of token ids, and where they come from."""
+"""The input of training: batches of token ids, and the interfaces of the streams and feeds that supply them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,23 +9,23 @@ import torch
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 IGNORED_LABEL = -100
-"""Label of padding, and of every token that is read and not learned."""
+"""The label of padding and of every token that the model reads without learning to predict it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """`n` rows of `L` tokens, int64: on the CPU where they are read, on the device for an inner step.
+    """`n` rows of `L` tokens, int64: on the CPU when read, on the device during an inner step.
 
-    `labels` are the input ids with `IGNORED_LABEL` at padding, NOT shifted: the computation of the loss shifts, exactly once.
-    Padding stands at the end of a row, so that under causal attention no token reads it.
+    `labels` are the input ids with `IGNORED_LABEL` at padding, NOT shifted: the computation of the loss shifts them, exactly
+    once. Padding stands at the end of a row, so that under causal attention no token reads it.
     """
 
     input_ids: torch.Tensor  # [n, L]
     labels: torch.Tensor  # [n, L]
     positions: torch.Tensor | None = None  # [n, L]
-    """Places in the document, from 0 on, where a row holds several: attention stays inside of each. None: one text a row."""
+    """The position of each token in its document, from 0; attention stays within a document. None: each row is one text."""
     documents: tuple[int, ...] = ()  # [n]
-    """How many each row holds, where there are positions; counted on the CPU, so that nobody waits for a device to know it."""
+    """The number of documents in each row, where there are positions; counted on the CPU, to avoid waiting for a device."""
 
     def __post_init__(self) -> None:
         assert self.input_ids.shape == self.labels.shape and self.input_ids.ndim == 2, (self.input_ids.shape, self.labels.shape)
@@ -38,12 +38,12 @@ class Batch:
 
     @property
     def num_predicted_tokens(self) -> int:
-        """Labels that some token predicts: all but a row's first and its padding."""
+        """The number of labels that some token predicts: all but the first of each row and the ignored ones."""
         return int((self.labels[:, 1:] != IGNORED_LABEL).sum())
 
     @property
     def has_several_documents(self) -> bool:
-        """In one of its rows."""
+        """Whether any row holds more than one document."""
         return any(count > 1 for count in self.documents)
 
     def rows(self, start: int, stop: int) -> "Batch":
@@ -56,8 +56,11 @@ class Batch:
         return self._each(torch.Tensor.pin_memory)
 
     def to(self, device: torch.device) -> "Batch":
-        """On a device: without waiting for the copy where the rows are pinned, without any where they are there already. Only
-        CUDA's allocator keeps rows that their reader has let go until they are copied."""
+        """Return the batch on a device.
+
+        From pinned memory to CUDA the copy is asynchronous; rows that are there already are not copied. On other devices the
+        call waits, because only CUDA's allocator keeps pinned rows alive until the copy is done.
+        """
         return self._each(lambda rows: rows.to(device, non_blocking=device.type == "cuda"))
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
@@ -68,7 +71,7 @@ class Batch:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """The rows of all of them, in order, on the CPU."""
+    """Return the rows of all batches, in order, on the CPU."""
     positions = [batch.positions for batch in batches if batch.positions is not None]
     assert len(positions) in (0, len(batches)), "rows of one feed are all packed, or none is"
     return Batch(
@@ -83,34 +86,34 @@ class SampleStream(Protocol):
     """One instance's samples on one host in one round, in order."""
 
     def take(self, num_samples: int) -> Batch:
-        """The next `num_samples` rows; never fewer. May block on reading."""
+        """Return the next `num_samples` rows, never fewer. May block on reading."""
 
     def read_ahead(self, num_samples: int) -> None:
-        """Read that many more rows ahead where reading takes long; nothing is taken. May block on reading."""
+        """Read that many more rows ahead, if reading is slow, without taking them. May block on reading."""
 
 
 class Feed(Protocol):
-    """The data of a run. Called, as its streams are, from one thread at a time."""
+    """The data of a run. A feed and its streams are called from one thread at a time."""
 
     vocab_size: int
     sequence_length: int
 
     def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> SampleStream:
-        """The samples of `instance` from `first_sample` of its order on."""
+        """Open the samples of `instance`, from number `first_sample` of its order on."""
 
     def heldout(self, num_rows: int) -> Batch:
-        """The first `num_rows` rows of the fixed held-out set, equal on every peer; fewer where the set is smaller."""
+        """Return the first `num_rows` rows of the fixed held-out set, equal on every peer; fewer if the set is smaller."""
 
     def drawn(self, lot: str, num_rows: int) -> Batch:
-        """Rows that the text `lot` draws, equal on every peer: training rows where all can be read, else held-out ones; fewer
-        where there are fewer."""
+        """Return at most `num_rows` rows drawn with the seed `lot`, equal on every peer: training rows if all of them can be
+        read, otherwise held-out rows."""
 
     def of(self, reads: tuple[InstanceId, ...]) -> "Feed":
-        """The feed of the data that these instances have for their own, where the run sets that; of no instances, all data."""
+        """Return the feed of the own data of these instances, if the run sets any; for no instances, the feed of all data."""
 
     def state(self, instance: InstanceId) -> dict[str, object]:
-        """The position up to which this host has read, behind the last row taken, as JSON-able values that nobody writes to;
+        """Return this host's reading position, just after the last row taken, as JSON-able values that callers do not modify;
         empty where `first_sample` determines it."""
 
     def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
-        """Go on where `state` was taken, with the stream that is opened next."""
+        """Make the stream that is opened next continue from the position `state`."""

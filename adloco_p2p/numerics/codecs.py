@@ -1,11 +1,11 @@
-"""How the values of a vector travel. Pure; equal bytes become equal values on every machine.
+"""The codecs of vectors on the wire. Pure; equal bytes decode to equal values on every machine.
 
-Casts (2 or 4 bytes per value); blocks of integers with one scale per block; signs with one scale per chunk, the form of signSGD
-with error feedback (arXiv 1901.09847); the largest values of each chunk alone (`sparse_codecs.py`). Decoding is a cast or one
-product rounded to float32. Bytes are little-endian, as every machine that torch runs on stores them.
+There are casts (2 or 4 bytes per value); blocks of integers with one scale per block; signs with one scale per block, the form
+of signSGD with error feedback (arXiv 1901.09847); and the largest values of each chunk alone (`sparse_codecs.py`). Decoding is
+a cast or one product rounded to float32. Bytes are little-endian, as on every machine that torch supports.
 
-A codec cuts a vector in groups of `group` values that it codes by themselves: where parts begin at multiples of it, coding
-the parts is coding the vector. The residual is worth carrying to the next round where `needs_feedback`.
+A codec encodes every group of `group` values on its own, so encoding parts that begin at multiples of `group` is the same as
+encoding the vector. Where `needs_feedback`, the loss is large enough to carry the residual to the next round.
 """
 
 import numpy as np
@@ -43,7 +43,7 @@ class CastCodec:
             raise RemoteProtocolError(f"{len(data)} bytes are no {self.name} values")
         if not len(data):
             return torch.empty(0)
-        # torch refuses to promise anything about memory that must not be written to, so such bytes are copied.
+        # torch does not support read-only memory, so such bytes are copied.
         writable = data if not memoryview(data).readonly else bytearray(data)
         return torch.frombuffer(writable, dtype=self._dtype).to(torch.float32)
 
@@ -56,7 +56,7 @@ class CastCodec:
 
 
 class _ScaledCodec:
-    """Values of a few bits each, in blocks of `group` with a float32 scale: size, scales [blocks], values [n]."""
+    """Values of a few bits each, in blocks of `group` with one float32 scale. Bytes: size, scales [blocks], values [n]."""
 
     needs_feedback, is_verbatim, is_variable = True, False, False
     largest = float(np.finfo(np.float32).max)
@@ -81,7 +81,7 @@ class _ScaledCodec:
         return (size * self._bits + 7) // 8
 
     def _parts(self, data: Buffer) -> tuple[int, np.ndarray, np.ndarray]:
-        """Size, scales and packed values."""
+        """Split encoded data into size, scales and packed values. Raises RemoteProtocolError."""
         size = claimed_size(data, self.name, self.num_bytes)
         count = num_blocks(size, self.group)
         scales = np.frombuffer(data, dtype="<f4", count=count, offset=SIZE.size)
@@ -90,8 +90,8 @@ class _ScaledCodec:
 
 
 class IntegerCodec(_ScaledCodec):
-    """Integers of 8 or 4 bits, nearest even, two in a byte where they have 4 bits, the even one low. A scale is the largest
-    magnitude of its block."""
+    """Integers of 8 or 4 bits, rounded half to even. Two 4-bit integers share a byte, the one of even index in the low half.
+    The scale is the largest magnitude of the block."""
 
     returns_mean = True
 
@@ -105,7 +105,7 @@ class IntegerCodec(_ScaledCodec):
         size = values.numel()
         blocks = padded(values.numpy(), self.group)
         scales = np.abs(blocks).max(axis=1, initial=0.0)
-        # A scale too small to divide by makes its block zero. The largest one must not overflow in the product.
+        # A block whose scale is too small to divide by becomes zero. Dividing first keeps the largest values from overflowing.
         usable = np.where(scales < np.float32(1e-30), np.float32(np.inf), scales)
         integers = np.rint(blocks / usable[:, None] * np.float32(self._top)).astype(np.int8).reshape(-1)[:size]
         if self._bits == 4:
@@ -133,13 +133,14 @@ class IntegerCodec(_ScaledCodec):
 
 
 class SignCodec(_ScaledCodec):
-    """One bit a value, set where it is negative, the first value's lowest. A scale is the mean magnitude of its block.
+    """One bit per value, set where it is negative; the first value takes the lowest bit. The scale is the mean magnitude of the
+    block.
 
-    Of all vectors with one magnitude per block and these signs the decoded one is the nearest. The mean travels back in `back`,
-    by default in the same form: as large for any number of hosts.
+    Of all vectors with one magnitude per block and these signs, the decoded one is the nearest. The mean travels back in the
+    codec `back`, by default in this one, so its size does not depend on the number of hosts.
     """
 
-    returns_mean = False  # few values, equally spaced, are rounded to 4 bits with a bias that the norm of the mean shows
+    returns_mean = False  # the mean has few, equally spaced values: rounding it to 4 bits biases its norm visibly
 
     def __init__(self, name: str, code: int, *, group: int = 4096, back: TensorCodec | None = None) -> None:
         super().__init__(name, code, bits=1, group=group)
@@ -178,23 +179,23 @@ CODECS: tuple[TensorCodec, ...] = (
     SignCodec("sign", 7),
     SignCodec("sign_int4", 8, back=_INT4),
 )
-"""By choice of a run. Codes 6 and from 17 on were those of sparse codecs with longer places."""
+"""The codecs that a run may choose. Codes 6 and from 17 on belonged to sparse codecs with longer places."""
 
 
 def bytes_each_way(codec: TensorCodec, num_contributors: int) -> tuple[float, float]:
-    """Per value of a long vector: what travels to the reducers and, as a rule, what travels back."""
+    """Return the bytes per value of a long vector on the way to the reducers and, typically, on the way back."""
     size, mean = 1 << 20, codec.mean_codec
     back = typical_mean_bytes(size, num_contributors) if mean is SPARSE_MEAN else mean.num_bytes(size)
     return codec.num_bytes(size) / size, back / size
 
 
 def wire_bytes(codec: TensorCodec, num_contributors: int) -> float:
-    """Per value of a long vector: the mean of both ways."""
+    """Return the bytes per value of a long vector, as the mean of both ways."""
     return sum(bytes_each_way(codec, num_contributors)) / 2
 
 
 def codec_named(name: str) -> TensorCodec:
-    """The codec of that name. Raises ValueError."""
+    """Return the codec of that name. Raises ValueError for an unknown one."""
     for codec in CODECS:
         if codec.name == name:
             return codec
@@ -202,14 +203,14 @@ def codec_named(name: str) -> TensorCodec:
 
 
 def values_in(codec: TensorCodec, encoded: np.ndarray, size: int) -> torch.Tensor:
-    """float32 [size] for the values of an encoded vector: the same memory where the codec changes nothing, otherwise memory
-    that they are to be decoded into."""
+    """Return a float32 tensor [size] for the values of an encoded vector: a view of `encoded` where the codec is verbatim,
+    otherwise uninitialised memory to decode into."""
     return torch.from_numpy(encoded).view(torch.float32) if codec.is_verbatim else torch.empty(size)
 
 
 def fits(codec: TensorCodec, values: torch.Tensor) -> bool:
-    """Whether every value is finite and within what the codec can hold; one pass, no copy."""
+    """Return whether every value is finite and in the range of the codec; one pass, no copy."""
     if not values.numel():
         return True
-    low, high = torch.aminmax(values)  # a NaN anywhere becomes both, and fails both comparisons
+    low, high = torch.aminmax(values)  # one NaN makes both NaN, and both comparisons fail
     return bool(low >= -codec.largest) and bool(high <= codec.largest)

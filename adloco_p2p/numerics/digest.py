@@ -1,7 +1,7 @@
-"""Digests of flat buffers. Peers fetch blobs from each other, each with a hash tree: an index of chunks, and its hash as the
-root, so that every chunk that comes can be verified by itself.
+"""Digests of flat buffers. A blob that peers fetch from each other has an index, which lists its chunks, and a root, the hash
+of the index, so that every chunk can be verified on arrival.
 
-The state's chunks are those of the outer parameters followed by those of the outer momentum; none spans both.
+The chunks of a state are those of the outer parameters followed by those of the outer momentum; no chunk spans both.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from adloco_p2p.numerics.tensor_codec import Buffer, TensorCodec
 CHUNK_BYTES = 1 << 20
 """Bytes of one chunk of the state."""
 CHUNK_ENTRY = struct.Struct("<I32s")
-"""Of an index: length and SHA-256 of a chunk."""
+"""One entry of an index: length and SHA-256 of a chunk."""
 
 _HASHING_THREADS = 4
 _RESULT_HEAD = struct.Struct("<4sBQ")
@@ -31,12 +31,12 @@ def _bytes_of(flat: torch.Tensor) -> memoryview:
 
 
 def tensor_digest(flat: torch.Tensor) -> Digest:
-    """SHA-256 over the bytes of a flat CPU tensor (little-endian machines)."""
+    """Return the SHA-256 of the bytes of a flat CPU tensor, which are little-endian."""
     return Digest(hashlib.sha256(_bytes_of(flat)).hexdigest())
 
 
 def state_chunks(outer: torch.Tensor, momentum: torch.Tensor) -> list[memoryview]:
-    """The state's chunks as writable views: reading serves a joiner, writing fills a state that is being fetched."""
+    """Return the state's chunks as writable views: a donor reads them to serve, a fetcher writes them as they arrive."""
     chunks: list[memoryview] = []
     for flat in (outer, momentum):
         view = _bytes_of(flat)
@@ -45,41 +45,41 @@ def state_chunks(outer: torch.Tensor, momentum: torch.Tensor) -> list[memoryview
 
 
 def blob_index(head: bytes, chunks: Iterable[tuple[int, bytes]]) -> bytes:
-    """The index of a blob: a head of at most 255 bytes that its kind chooses, then length and SHA-256 of every chunk."""
+    """Return the index of a blob: a head of at most 255 bytes that its kind defines, then length and SHA-256 of every chunk."""
     return b"".join((bytes([len(head)]), head, *(CHUNK_ENTRY.pack(*chunk) for chunk in chunks)))
 
 
 def blob_root(index: bytes) -> Digest:
-    """The root of a blob, by which peers agree on it and ask for it."""
+    """Return the root of a blob, by which peers agree on it and ask for it."""
     return Digest(hashlib.sha256(index).hexdigest())
 
 
 def state_index(outer: torch.Tensor, momentum: torch.Tensor) -> bytes:
-    """Of outer parameters and outer momentum, as a blob without a head."""
+    """Return the index of a state, outer parameters and outer momentum, as a blob without a head."""
     return blob_index(b"", ((len(chunk), chunk_digest(chunk)) for chunk in state_chunks(outer, momentum)))
 
 
 def state_digest(outer: torch.Tensor, momentum: torch.Tensor) -> Digest:
-    """Root of outer parameters and outer momentum: what reports and plans carry."""
+    """Return the root of a state, outer parameters and outer momentum, which reports and plans carry."""
     return blob_root(state_index(outer, momentum))
 
 
 class StateHashing:
-    """The digests of a state while it is being written, by threads beside the writer: the device waits for them.
+    """Hashes a state in threads while it is being written, because the device waits for the digests.
 
-    Every byte is hashed once. `with` ends the threads, also where the digests are not needed any more.
+    Every byte is hashed once. Leaving the `with` block ends the threads, also where the digests are not needed any more.
     """
 
     def __init__(self, outer: torch.Tensor, momentum: torch.Tensor) -> None:
-        """Of the same size [P]; without values until `written` reports them."""
+        """Both vectors have the same size [P]; their values are read only after `written` reports them."""
         assert len(outer) == len(momentum)
         self._size = len(outer)
         self._views = state_chunks(outer, momentum)
         self._num_outer = -(-outer.nbytes // CHUNK_BYTES)
         self._vectors = ((0, self._num_outer, outer.itemsize), (self._num_outer, len(self._views), momentum.itemsize))
-        """Of outer parameters and momentum, which may differ in type: first chunk, the one after the last, bytes of a value."""
+        """For parameters and momentum, which may differ in type: first chunk, end of the chunks, bytes per value."""
         self._begun = [0, self._num_outer]
-        """Chunks before these are hashed, or being hashed, by vector."""
+        """For each vector, the first chunk that no thread has been given yet."""
         self._hashes: dict[int, Future[bytes]] = {}
         self._pool = ThreadPoolExecutor(min(_HASHING_THREADS, os.cpu_count() or 1), thread_name_prefix="hash")
 
@@ -90,7 +90,7 @@ class StateHashing:
         self._pool.shutdown(cancel_futures=True)
 
     def written(self, size: int) -> None:
-        """The first `size` values of both vectors are there, for good."""
+        """Report that the first `size` values of both vectors are final."""
         for vector, (first, end, item) in enumerate(self._vectors):
             whole = end if size == self._size else first + size * item // CHUNK_BYTES
             for place in range(self._begun[vector], whole):
@@ -98,14 +98,14 @@ class StateHashing:
             self._begun[vector] = whole
 
     def digests(self) -> tuple[Digest, Digest]:
-        """Root of the outer parameters alone, and of the state, once all of it is written."""
+        """Return the roots of the outer parameters alone and of the state; all of it must have been written."""
         chunks = [(len(view), self._hashes[place].result()) for place, view in enumerate(self._views)]
         of_outer = chunks[: self._num_outer]
         return blob_root(blob_index(b"", of_outer)), blob_root(blob_index(b"", chunks))
 
 
 def state_digests(outer: torch.Tensor, momentum: torch.Tensor) -> tuple[Digest, Digest]:
-    """Root of the outer parameters alone, and of the state."""
+    """Return the roots of the outer parameters alone and of the state."""
     with StateHashing(outer, momentum) as hashing:
         hashing.written(len(outer))
         return hashing.digests()
@@ -116,14 +116,14 @@ def chunk_digest(data: Buffer) -> bytes:
 
 
 def result_index(codec: TensorCodec, size: int, parts: Iterable[tuple[int, bytes]], *, binding: bytes = b"") -> bytes:
-    """The index of an average of `size` values, as a blob whose head names the encoding and whose chunks are the encoded parts.
+    """Return the index of an average of `size` values, a blob whose head names the codec and whose chunks are encoded parts.
 
-    A table of hashes, so that parts are hashed while others still travel, and a repaired part is checked by itself. Its root is
-    what every host of an average must share. `binding` identifies the decision of the average, if there was one.
+    Parts are hashed while others still travel, and a repaired part is verified on its own. All hosts of an average must have
+    the same root. `binding` identifies the decision of the average, if there was one.
     """
     return blob_index(result_head(codec, size) + binding, parts)
 
 
 def result_head(codec: TensorCodec, size: int) -> bytes:
-    """The part of a head that a fetcher can compute beforehand."""
+    """Return the part of a head that a fetcher can compute beforehand."""
     return _RESULT_HEAD.pack(b"mean", codec.code, size)

@@ -1,4 +1,5 @@
-"""A model's trainable parameters as one flat fp32 vector [P], in the module's own order, tied weights once."""
+"""A model's trainable parameters as one flat fp32 vector [P], in the module's own order, with tied weights once, and the cut of
+that vector into fragments."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Where one parameter lies in the vector."""
+    """The place of one parameter in the vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -25,23 +26,23 @@ class Layout:
 
     @property
     def num_parameters(self) -> int:
-        """P."""
+        """P, the number of values in the vector."""
         return self.entries[-1].offset + self.entries[-1].size
 
     def views(self, flat: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-        """Names and shaped views of a flat vector [P]; writing to a view writes to the vector."""
+        """Yield the name and shaped view of every parameter in a flat vector [P]; writing to a view writes to the vector."""
         assert flat.shape == (self.num_parameters,), (flat.shape, self.num_parameters)
         for entry in self.entries:
             yield entry.name, flat[entry.offset : entry.offset + entry.size].view(entry.shape)
 
 
 def trainable_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
-    """Trainable parameters in registration order; a tied weight counts once, under its first name."""
+    """Return the trainable parameters in registration order; a tied weight counts once, under its first name."""
     return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
 
 
 def layout_of(module: torch.nn.Module) -> Layout:
-    """The layout of a module with at least one trainable parameter, all of them fp32."""
+    """Return the layout of a module with at least one trainable parameter, all of them fp32."""
     entries = []
     offset = 0
     for name, parameter in trainable_parameters(module):
@@ -53,13 +54,13 @@ def layout_of(module: torch.nn.Module) -> Layout:
 
 
 def gathered(parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor:
-    """A copy of their values as one vector [P], fp32 on the CPU."""
+    """Return a copy of the parameters' values as one vector [P], fp32 on the CPU."""
     return torch.cat([parameter.detach().to("cpu", torch.float32).reshape(-1) for parameter in parameters])
 
 
 @torch.no_grad()
 def scatter_(parameters: Iterable[torch.nn.Parameter], flat: torch.Tensor) -> None:
-    """The parameters <- a flat vector [P]."""
+    """Write a flat vector [P] to the parameters."""
     offset = 0
     for parameter in parameters:
         parameter.copy_(flat[offset : offset + parameter.numel()].view(parameter.shape))
@@ -68,21 +69,21 @@ def scatter_(parameters: Iterable[torch.nn.Parameter], flat: torch.Tensor) -> No
 
 
 def flatten(module: torch.nn.Module) -> torch.Tensor:
-    """`gathered` of a module's trainable parameters."""
+    """Return a copy of a module's trainable parameters as one vector [P], fp32 on the CPU."""
     return gathered(parameter for _, parameter in trainable_parameters(module))
 
 
 def unflatten_(module: torch.nn.Module, flat: torch.Tensor) -> None:
-    """`scatter_` to a module's trainable parameters."""
+    """Write a flat vector [P] to a module's trainable parameters."""
     scatter_((parameter for _, parameter in trainable_parameters(module)), flat)
 
 
 Ranges = tuple[slice, ...]
-"""Of a flat vector, in rising order and apart."""
+"""Disjoint ranges of a flat vector, in rising order."""
 
 
 def places(ranges: Ranges) -> Iterator[tuple[slice, slice]]:
-    """Each range of a vector, and where its values lie in the vector of all of them, one range after the other."""
+    """Yield each range of a vector with the range of its values in the concatenation of all of them."""
     end = 0
     for where in ranges:
         begin, end = end, end + where.stop - where.start
@@ -94,11 +95,11 @@ def num_values(ranges: Ranges) -> int:
 
 
 def strided_fragments(layout: Layout, count: int) -> tuple[Ranges, ...]:
-    """A model's vector in `count` fragments that are averaged in turn; the same on all peers that build the same architecture.
+    """Cut a model's vector into `count` fragments that are averaged in turn, the same on all peers with the same architecture.
 
-    Layers are dealt out in strides (arXiv 2501.18512): 0, count, 2 count, ..., then 1, count + 1, ... Parameters of no layer
-    come before them if they precede the first one, as embeddings do, else after them. That order is cut into fragments which
-    are, to one value, equally large: every round sends the same number of bytes whatever the layers are.
+    Layers are ordered in strides (arXiv 2501.18512): 0, count, 2 count, ..., then 1, count + 1, ... Parameters outside the
+    layers come first if they precede them, as embeddings do, otherwise last. That order is cut into fragments whose sizes
+    differ by at most one value, so that every round sends the same number of bytes whatever the layers are.
     """
     size = layout.num_parameters
     assert 1 <= count <= size, (count, size)
@@ -122,12 +123,12 @@ def strided_fragments(layout: Layout, count: int) -> tuple[Ranges, ...]:
 
 
 def _layer_of(entry: Entry) -> int | None:
-    """By the first number in the parameter's name, as in `model.layers.3.mlp.up_proj.weight`."""
+    """Return the layer's number, the first number in the parameter's name, as in `model.layers.3.mlp.up_proj.weight`."""
     return next((int(part) for part in entry.name.split(".") if part.isdecimal()), None)
 
 
 def _joined(ranges: Iterable[slice]) -> Ranges:
-    """In rising order, neighbours as one."""
+    """Return the ranges in rising order, with adjacent ones joined."""
     joined: list[slice] = []
     for where in sorted(ranges, key=lambda one: one.start):
         if joined and joined[-1].stop == where.start:

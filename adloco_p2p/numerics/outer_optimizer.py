@@ -8,10 +8,10 @@ import torch
 from adloco_p2p.numerics.stochastic_rounding import round_into_
 
 LARGEST_PARAMETER = 1e6
-"""A model with a larger parameter has diverged: trained weights stay below a thousand, and the sums of a forward pass above
-overflow in bfloat16 and float32 alike."""
+"""A model with a larger parameter has diverged: trained weights stay below a thousand, and beyond this limit the sums of a
+forward pass overflow in bfloat16 and float32 alike."""
 _CHUNK = 1 << 17
-"""Elements stepped at a time: the scratch stays in the processor's cache."""
+"""Elements stepped at a time: few enough that the scratch stays in the processor's cache."""
 
 
 @torch.no_grad()
@@ -27,17 +27,18 @@ def outer_step_(
     rounding_seed: int = 0,
     on_written: Callable[[int], None] | None = None,
 ) -> None:
-    """Apply an averaged pseudo-gradient [P] to outer parameters [P] and outer momentum [P]: in place, or the results go `into`
-    two other vectors [P], in the one pass that there is; `on_written` is called with the number of values of both that are
-    there so far.
+    """Apply an averaged pseudo-gradient [P] to outer parameters [P] and outer momentum [P].
 
-    nesterov: buf <- mu buf + Delta; x <- x - lr (Delta + mu buf). A momentum of zeros is the first step's buf = Delta.
-    sgd: x <- x - lr Delta. average: x <- x - Delta, the mean of the models; both leave the momentum alone.
+    The step is in place, or writes its results `into` two other vectors [P]. It makes one pass, and calls `on_written` with the
+    number of values of both vectors that are final so far.
+
+    nesterov: buf <- mu buf + Delta; x <- x - lr (Delta + mu buf). With a momentum of zeros, the first step has buf = Delta.
+    sgd: x <- x - lr Delta. average: x <- x - Delta, the mean of the models. Both leave the momentum unchanged.
 
     Every host must come to the same bytes, so the result may not depend on the machine. `Tensor.add(alpha=)` of fp32 rounds
-    once or twice, as the processor has fused multiply-add or not. `_plus_scaled_` goes through fp64 instead, which every
-    machine does alike, and so equals `torch.optim.SGD` on processors that have the fused instruction. What is kept in bf16, the
-    momentum or both, is stepped in fp32 and rounded stochastically, as `rounding_seed` draws it.
+    once or twice, depending on whether the processor has fused multiply-add. `_plus_scaled_` goes through fp64 instead, which
+    is the same on every machine, and so equals `torch.optim.SGD` on processors with the fused instruction. Vectors kept in
+    bf16 are stepped in fp32 and rounded stochastically with `rounding_seed`.
     """
     assert outer.shape == momentum.shape == averaged.shape and outer.ndim == 1, (outer.shape, momentum.shape, averaged.shape)
     assert {outer.dtype, momentum.dtype} <= {torch.float32, torch.bfloat16} and averaged.dtype == torch.float32
@@ -67,11 +68,11 @@ def outer_step_(
 
 
 def is_sound(*vectors: torch.Tensor) -> bool:
-    """Whether every value is finite and at most LARGEST_PARAMETER: parameters from which training can go on. The same answer on
-    every machine for equal bytes."""
+    """Return whether training can continue from these parameters: every value is finite and at most LARGEST_PARAMETER in
+    magnitude. Equal bytes give the same answer on every machine."""
     for vector in vectors:
         least, most = torch.aminmax(vector)
-        if not (float(least) >= -LARGEST_PARAMETER and float(most) <= LARGEST_PARAMETER):  # also where one is not a number
+        if not (float(least) >= -LARGEST_PARAMETER and float(most) <= LARGEST_PARAMETER):  # a NaN fails the comparison, too
             return False
     return True
 

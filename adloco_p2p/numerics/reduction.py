@@ -1,4 +1,4 @@
-"""Weighted means of flat buffers: of pseudo-gradients in a round (method section 2), of instances in a merge (section 6)."""
+"""Weighted means of flat buffers: of pseudo-gradients in a round (method section 2) and of instances in a merge (section 6)."""
 
 import math
 from collections.abc import Sequence
@@ -16,15 +16,16 @@ from adloco_p2p.numerics.grad_stats import inner_product
 from adloco_p2p.numerics.tensor_codec import Buffer, TensorCodec
 
 _CHUNK = 1 << 20
-"""Elements averaged at a time: bounds the fp64 scratch."""
+"""Elements averaged at a time; bounds the fp64 scratch memory."""
 
 
 @torch.no_grad()
 def weighted_average(vectors: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
-    """sum_m w_m v_m / sum_m w_m of fp32 CPU vectors [P], as a new one.
+    """Return sum_m w_m v_m / sum_m w_m of fp32 CPU vectors [P], as a new vector.
 
-    Summed in the order given, in fp64, and rounded to fp32 once: the same bytes on every machine, and equal vectors come out
-    as they went in, bit for bit. A weight of 0 takes nothing, not even a NaN. The weights' sum must be positive.
+    The sum is formed in fp64 in the given order and rounded to fp32 once: the bytes are the same on every machine, and the mean
+    of equal vectors is that vector, bit for bit. A vector of weight 0 is ignored, NaNs included. The weights must be
+    non-negative and their sum positive.
     """
     assert len(vectors) == len(weights) and all(weight >= 0 for weight in weights), weights
     total = float(sum(weights))
@@ -44,8 +45,8 @@ def weighted_average(vectors: Sequence[torch.Tensor], weights: Sequence[float]) 
 
 
 def pseudo_gradient_statistics(own: torch.Tensor, averaged: torch.Tensor) -> PseudoGradientStatistics:
-    """Scalars about the transmitted vector and the average, both [P] (method section 4.3, option B), clamped to the range of a
-    report."""
+    """Return the squared norms and the inner product of the transmitted vector and the average, both [P] (method section 4.3,
+    option B), clamped to the range of a report."""
     return PseudoGradientStatistics(
         own_sqnorm=within_scalars(float(inner_product(own, own))),
         inner_product=within_scalars(float(inner_product(own, averaged))),
@@ -53,12 +54,12 @@ def pseudo_gradient_statistics(own: torch.Tensor, averaged: torch.Tensor) -> Pse
     )
 
 
-_STATISTICS_BLOCK = 8192  # values; stays in the cache, and is short enough that no BLAS splits it over threads
-_MEAN_BLOCK = 32768  # values; stays in the cache while the contributions are added
+_STATISTICS_BLOCK = 8192  # values; fits the cache, and is too short for a BLAS to split it over threads
+_MEAN_BLOCK = 32768  # values; fits the cache while the contributions are added
 
 
 class BadPart(RemoteProtocolError):
-    """A part whose values no honest peer sends. `member` is the index of its sender."""
+    """A part whose values no honest peer would send. `member` is the index of its sender."""
 
     def __init__(self, member: int, why: str) -> None:
         super().__init__(why)
@@ -66,9 +67,9 @@ class BadPart(RemoteProtocolError):
 
 
 def decoded_parts(codec: TensorCodec, contributions: Sequence[tuple[int, Buffer]], size: int) -> list[np.ndarray]:
-    """Encoded parts of `size` values, each (member, bytes), as float32 [size] arrays.
+    """Decode parts of `size` values, each (member, bytes), to float32 [size] arrays.
 
-    Raises BadPart for a contribution that is not finite, or of another size.
+    Raises BadPart for a contribution that is not finite, exceeds the range of the codec or has another size.
     """
     vectors: list[np.ndarray] = []
     for member, data in contributions:
@@ -90,11 +91,11 @@ def combination(
     *,
     divisors: Sequence[float] = (),
 ) -> torch.Tensor:
-    """sum_i c_i v_i of encoded parts of `size` values, each (member, bytes), in the given order: [size] float32; with divisors
-    the mean per place (`aggregation/per_place.py`).
+    """Return sum_i c_i v_i, float32 [size], of encoded parts of `size` values, each (member, bytes), in the given order; with
+    divisors, the mean per place (`aggregation/per_place.py`).
 
-    Each coefficient, product and sum is rounded to float32 (no fused operation). A coefficient of 0 takes nothing. Raises
-    BadPart as `decoded_parts` does.
+    Each coefficient, product and sum is rounded to float32 (no fused operation). A part with the coefficient 0 is not read.
+    Raises BadPart as `decoded_parts` does.
     """
     taken = [place for place, coefficient in enumerate(coefficients) if coefficient != 0]
     vectors = decoded_parts(codec, [contributions[place] for place in taken], size)
@@ -105,14 +106,14 @@ def combination(
 def combined(
     codec: TensorCodec, vectors: Sequence[np.ndarray], coefficients: Sequence[float], size: int, *, divisors: Sequence[float]
 ) -> torch.Tensor:
-    """As `combination`, of decoded parts with coefficients that are not 0."""
+    """Return the `combination` of parts that are already decoded, with coefficients that are not 0."""
     if not divisors or not vectors:
         return weighted_sum(vectors, coefficients, size)
     return per_place_mean(vectors, coefficients, divisors, slice_values(codec.group))
 
 
 def weighted_sum(vectors: Sequence[np.ndarray], coefficients: Sequence[float], size: int) -> torch.Tensor:
-    """sum_i c_i v_i of decoded parts, float32 [size] each, rounded as `combination` rounds: [size] float32."""
+    """Return sum_i c_i v_i, float32 [size], of decoded parts, float32 [size] each, rounded as `combination` rounds."""
     result = np.zeros(size, dtype=np.float32)
     taken = [(vector, np.float32(c)) for vector, c in zip(vectors, coefficients, strict=True) if c != 0]
     if not taken:
@@ -128,7 +129,7 @@ def weighted_sum(vectors: Sequence[np.ndarray], coefficients: Sequence[float], s
 
 
 def part_statistics(own: torch.Tensor | None, averaged: torch.Tensor) -> tuple[float, float, float]:
-    """norm2(own), <own, averaged> and norm2(averaged) of one part, in float64; zeros where nothing was transmitted."""
+    """Return norm2(own), <own, averaged> and norm2(averaged) of one part, in float64; the first two are 0 if `own` is None."""
     sums = np.zeros(3)
     for first in range(0, averaged.numel(), _STATISTICS_BLOCK):
         mean = averaged[first : first + _STATISTICS_BLOCK].numpy().astype(np.float64)
@@ -141,14 +142,14 @@ def part_statistics(own: torch.Tensor | None, averaged: torch.Tensor) -> tuple[f
 
 
 def statistics_of(parts: Sequence[tuple[float, float, float]]) -> PseudoGradientStatistics:
-    """The three scalars of the whole vector from those of its parts (method section 4.3), clamped to the range of a report: a
-    host whose training diverges still reports."""
+    """Sum the three scalars of the parts to those of the whole vector (method section 4.3), clamped to the range of a report,
+    because a host whose training diverges still reports."""
     own, inner, averaged = (within_scalars(_sum(column)) for column in zip(*parts, strict=True))
     return PseudoGradientStatistics(own_sqnorm=own, inner_product=inner, averaged_sqnorm=averaged)
 
 
 def _sum(numbers: Sequence[float]) -> float:
-    """Exact where all are finite; `fsum` raises where a sum overflows or infinities meet."""
+    """Return the correctly rounded sum, or infinity where `fsum` raises because of an overflow or opposite infinities."""
     try:
         return math.fsum(numbers)
     except (OverflowError, ValueError):

@@ -1,7 +1,8 @@
-"""Places among many, as Golomb-Rice codes of the gaps between them (Rice and Plaunt, 1971).
+"""Sets of places in a chunk, stored as Golomb-Rice codes of the gaps between them (Rice and Plaunt, 1971).
 
-A gap, the number of places passed over, is its quotient by 2^k in unary, zeros and a one, and its rest in k bits. All unary
-codes of a set come first, then all rests; the lowest bit of a byte is the first, and each of the two lists fills whole bytes.
+A gap is the number of places that are passed over. Its quotient by 2^k is coded in unary, zeros and a final one, and its
+remainder in k bits. All unary codes of a set come first, then all remainders. Bits fill a byte from the lowest, and each of the
+two lists fills whole bytes.
 """
 
 from functools import cache
@@ -12,19 +13,21 @@ from adloco_p2p.errors import RemoteProtocolError
 
 
 def most_unary_bits(count: int, span: int, rest_bits: int) -> int:
-    """The most bits of the unary codes for `count` places out of `span`: a one for each, and zeros for the sum of the gaps."""
+    """Return the most bits that the unary codes of `count` places out of `span` can take: a one for each place, and the zeros
+    of the gaps."""
     return count + (span - count >> rest_bits)
 
 
 @cache
 def rest_bits_for(count: int, span: int) -> int:
-    """The k with which no set of `count` places takes more bits than with another; the smallest of these. With 0 the code is a
-    bit for each place."""
+    """Return the smallest k that minimises the bits of the worst set of `count` places. With k = 0 the code is a bit mask of
+    the span."""
     return min(range(span.bit_length()), key=lambda bits: (most_unary_bits(count, span, bits) + count * bits, bits))
 
 
 def most_bytes(span: int) -> int:
-    """Of any set of places out of `span`: one bit for each place would do, and two lists end in the middle of a byte."""
+    """Return the most bytes of any set of places out of `span`: one bit per place suffices, and each of the two lists is
+    rounded up to whole bytes."""
     return (span + 7) // 8 + 1
 
 
@@ -33,7 +36,8 @@ def rest_bytes(count: int, rest_bits: int) -> int:
 
 
 def pack_places(places: np.ndarray, rest_bits: int, *, unary_bytes: int = 0) -> np.ndarray:
-    """Places [rows, count], each row ascending, as uint8 [rows, bytes]; zeros fill the unary codes up to `unary_bytes`."""
+    """Encode places [rows, count], each row ascending, as uint8 [rows, bytes]; the unary codes are padded with zeros to
+    `unary_bytes`."""
     gaps = np.diff(places, axis=1, prepend=-1) - 1
     ones = np.cumsum((gaps >> rest_bits) + 1, axis=1) - 1
     unary = np.zeros((len(places), 8 * unary_bytes or int(ones.max(initial=-1)) + 1), dtype=np.uint8)
@@ -43,7 +47,7 @@ def pack_places(places: np.ndarray, rest_bits: int, *, unary_bytes: int = 0) -> 
 
 
 def unpack_places(packed: np.ndarray, count: int, rest_bits: int, *, unary_bytes: int) -> np.ndarray:
-    """The reverse: int64 [rows, count], ascending. Raises RemoteProtocolError for another number of places."""
+    """Decode `pack_places`: int64 [rows, count], each row ascending. Raises RemoteProtocolError for another count."""
     rows = len(packed)
     unary = np.unpackbits(packed[:, :unary_bytes], axis=1, bitorder="little")
     if (unary.sum(axis=1, dtype=np.int64) != count).any():

@@ -1,8 +1,9 @@
-"""The largest values of each chunk alone, the form of SparseLoCo (arXiv 2508.15706), and the mean of such vectors.
+"""The sparse codecs: one that keeps the largest values of each chunk, as SparseLoCo does (arXiv 2508.15706), and one for the
+mean of such vectors.
 
-Places are Rice-coded (`rice.py`). On the way up every chunk takes the same 84 bytes. A mean has every place that a host named,
-so its bytes depend on the values: for n hosts that name their places at random 0.07, 0.13 and 0.21 a value with n = 4, 8
-and 16; never more than 0.63.
+Places are Rice-coded (`rice.py`). A chunk of a contribution always takes 84 bytes. A mean has every place that some host named,
+so its bytes depend on the values: 0.07, 0.13 and 0.21 per value for n = 4, 8 and 16 hosts that name their places at random, and
+never more than 0.63.
 """
 
 import struct
@@ -34,20 +35,20 @@ from adloco_p2p.numerics.tensor_codec import (
 
 GROUP = 4096
 KEPT = 64
-"""Of a chunk of `GROUP` values."""
+"""Values that are kept of a chunk of `GROUP` values."""
 _SCALE_BYTES = 4
 
 
 class TopKCodec:
-    """Of each chunk the `kept` largest values, each by its place and 2 bits; the others are zero.
+    """The `kept` largest values of each chunk, each as its place and 2 bits; the other values become zero.
 
-    size; per chunk, padded to a whole one: two bfloat16 scales `low` and `high`, places, values. A value is one of +-low and
-    +-high, the mean magnitudes of those below and above half of the largest.
+    Bytes: size; for each chunk, the last padded to a whole one, two bfloat16 scales `low` and `high`, places, values. A value
+    is +-low or +-high, the mean magnitudes of the kept values up to half of the largest one and above it.
     """
 
     group = GROUP
     needs_feedback, is_verbatim, is_variable = True, False, False
-    returns_mean = False  # 4 bits a value: the norm of the mean shows their rounding
+    returns_mean = False  # the mean has 4 bits per value, whose rounding shows in its norm
     largest = float(torch.finfo(torch.bfloat16).max)
 
     def __init__(self, name: str, code: int, kept: int = KEPT) -> None:
@@ -95,7 +96,7 @@ class TopKCodec:
 
 
 def _two_bits(taken: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scales and codes of the kept values [chunks, kept], both as uint8 [chunks, bytes]."""
+    """Return the scales and the 2-bit codes of the kept values [chunks, kept], both as uint8 [chunks, bytes]."""
     magnitudes = np.abs(taken)
     is_high = magnitudes > magnitudes.max(axis=1, initial=0.0, keepdims=True) / 2
     scales = np.zeros((len(taken), 2), dtype=np.float32)
@@ -113,11 +114,12 @@ _MOST_CHUNK_BYTES = _CHUNK_HEAD.size + most_bytes(GROUP) + GROUP // 2
 
 
 class SparseMeanCodec:
-    """Of each chunk all values but zeros, each by its place and 4 bits: nothing is dropped, however many hosts named a place.
+    """All non-zero values of each chunk, each as its place and 4 bits, however few hosts named the place.
 
-    size and bytes of all; per chunk: a float32 scale (the largest magnitude), the number of places, the bytes of their unary
-    codes, places, values (two in a byte, the even one low). A value is 1 to 8 eighths of the scale, one less in the lower three
-    bits, negative where the fourth is set; what rounds to none of these, less than a sixteenth of the scale, is a zero.
+    Bytes: size and number of all bytes; for each chunk a float32 scale (the largest magnitude), the number of places, the bytes
+    of their unary codes, places, values (two in a byte, the one of even index in the low half). A value is 1 to 8 eighths of
+    the scale: the lower three bits hold that number minus one, the fourth the sign. Values that round to no eighth, below a
+    sixteenth of the scale, become zero.
     """
 
     name, code, group = "sparse_mean", 10, GROUP
@@ -132,7 +134,7 @@ class SparseMeanCodec:
         assert values.dtype == torch.float32 and values.ndim == 1
         chunks = padded(values.numpy(), GROUP)
         scales = np.abs(chunks).max(axis=1, initial=0.0)
-        # A scale too small to divide by makes its chunk zero.
+        # A chunk whose scale is too small to divide by becomes zero.
         usable = np.where(scales < np.float32(1e-30), np.float32(np.inf), scales)
         integers = np.rint(chunks / usable[:, None] * np.float32(_LEVELS)).astype(np.int8)
         data = b"".join(_encoded_chunk(row, float(scale)) for row, scale in zip(integers, scales, strict=True))
@@ -169,7 +171,7 @@ SPARSE_MEAN: TensorCodec = SparseMeanCodec()
 
 
 def _checked_size(data: Buffer) -> int:
-    """Values of a mean. Raises RemoteProtocolError."""
+    """Return the number of values in an encoded mean. Raises RemoteProtocolError."""
     size = VARIABLE_HEAD.unpack_from(data)[0] if len(data) >= VARIABLE_HEAD.size else -1
     if not 0 <= size <= MAX_PART_VALUES or len(data) != encoded_length(SPARSE_MEAN, data, size):
         raise RemoteProtocolError(f"{len(data)} bytes are no {SPARSE_MEAN.name} values")
@@ -177,7 +179,7 @@ def _checked_size(data: Buffer) -> int:
 
 
 def _chunk_end(view: memoryview, at: int) -> int:
-    """Of the chunk that begins there. Raises RemoteProtocolError."""
+    """Return the end of the chunk that begins at `at`. Raises RemoteProtocolError."""
     if at + _CHUNK_HEAD.size > len(view):
         raise RemoteProtocolError("less than a chunk")
     _, count, unary_bytes = _CHUNK_HEAD.unpack_from(view, at)
@@ -190,7 +192,7 @@ def _chunk_end(view: memoryview, at: int) -> int:
 
 
 def _encoded_chunk(integers: np.ndarray, scale: float) -> bytes:
-    """`integers` [GROUP], -8 to 8."""
+    """Encode one chunk from `integers` [GROUP], each the value in eighths of the scale, -8 to 8."""
     places = np.nonzero(integers)[0]
     if not len(places):
         return _CHUNK_HEAD.pack(0.0, 0, 0)
@@ -203,7 +205,7 @@ def _encoded_chunk(integers: np.ndarray, scale: float) -> bytes:
 
 
 def _decode_chunk(chunk: memoryview, row: np.ndarray, size: int) -> None:
-    """Into `row`, zeros until now, whose first `size` values are there. Raises RemoteProtocolError."""
+    """Decode one chunk into `row` [GROUP], which holds zeros and has `size` places. Raises RemoteProtocolError."""
     scale, count, unary_bytes = _CHUNK_HEAD.unpack_from(chunk)
     if not (np.isfinite(scale) and scale >= 0) or (scale > 0) != (count > 0):
         raise RemoteProtocolError("a scale that is not finite, or negative, or of nothing")
@@ -222,8 +224,8 @@ def _decode_chunk(chunk: memoryview, row: np.ndarray, size: int) -> None:
 
 
 def typical_mean_bytes(size: int, num_contributors: int) -> float:
-    """Of the mean of so many vectors of `TopKCodec`, where each names its places regardless of the others; hosts that train on
-    one distribution name some places together, and send a little less."""
+    """Return the expected bytes of the mean of so many `TopKCodec` vectors whose places are independent of each other. Hosts
+    that train on one distribution have some places in common, so their mean takes a little less."""
     part = 1 - (1 - KEPT / GROUP) ** num_contributors
     rest_bits = rest_bits_for(round(part * GROUP), GROUP)
     longer = (1 - part) ** (1 << rest_bits)  # the chance that a gap has one more zero in unary

@@ -1,4 +1,4 @@
-"""The interface of a codec, and the head of its bytes."""
+"""The interface of a codec, the heads of encoded vectors, and checks of their size."""
 
 import math
 import struct
@@ -12,14 +12,15 @@ from adloco_p2p.errors import RemoteProtocolError
 
 Buffer = bytes | bytearray | memoryview
 
-SIZE = struct.Struct("<I")  # number of values, before the data of codecs whose bytes do not contain it
-VARIABLE_HEAD = struct.Struct("<II")  # number of values, and of all bytes, where these depend on the values
+SIZE = struct.Struct("<I")  # number of values: the head of codecs whose length does not determine it
+VARIABLE_HEAD = struct.Struct("<II")  # number of values and of all bytes: the head of codecs with `is_variable`
 MAX_PART_VALUES = 1 << 24
-"""Values that one buffer of such a codec may claim to have."""
+"""The most values that the head of one buffer may claim."""
 
 
 class TensorCodec(Protocol):
-    """Values become bytes and back. `code` names the codec on the wire and is never used again for another one."""
+    """Turns float32 values into bytes and back. `code` names the codec on the wire and is never reused for another one; for
+    `group` and `needs_feedback` see `codecs.py`."""
 
     @property
     def name(self) -> str: ...
@@ -31,45 +32,45 @@ class TensorCodec(Protocol):
     def needs_feedback(self) -> bool: ...
     @property
     def is_verbatim(self) -> bool:
-        """Whether bytes and values are the same memory: coding costs none of its own."""
+        """Whether the bytes are the float32 values themselves, so that coding needs no memory of its own."""
         ...
 
     @property
     def returns_mean(self) -> bool:
-        """Whether what travels back is the mean, but for rounding. Where it is not, only the Gram matrix of the contributions
-        gives the statistics of the batch test."""
+        """Whether the average that travels back equals the mean up to negligible rounding. Otherwise only the Gram matrix of
+        the contributions gives the statistics of the norm test."""
         ...
 
     @property
     def largest(self) -> float:
-        """Largest magnitude that `encode` keeps finite."""
+        """The largest magnitude that `encode` keeps finite."""
         ...
 
     @property
     def is_variable(self) -> bool:
-        """Whether the number of bytes depends on the values. They then begin with a `VARIABLE_HEAD`."""
+        """Whether the number of bytes depends on the values. The bytes then begin with a `VARIABLE_HEAD`."""
         ...
 
     def num_bytes(self, size: int) -> int:
-        """Of so many values, always; at most, where `is_variable`."""
+        """Return the encoded bytes of so many values: exactly, or at most where `is_variable`."""
         ...
 
     def encode(self, values: torch.Tensor) -> memoryview:
-        """Bytes of a contiguous [n] float32 tensor within `largest`. May share the tensor's memory."""
+        """Encode a contiguous float32 tensor [n] of magnitudes up to `largest`. May share the tensor's memory."""
         ...
 
     def decode(self, data: Buffer) -> torch.Tensor:
-        """[n] float32 values of the bytes. May share the memory of `data`. Raises RemoteProtocolError."""
+        """Decode bytes to a float32 tensor [n]. May share the memory of `data`. Raises RemoteProtocolError."""
         ...
 
     def cut(self, data: Buffer, first: int, size: int) -> Buffer:
-        """The encoding of values `first` to `first + size` out of that of more of them; `first` is a multiple of `group`, and
-        so is `size` unless it reaches to the end."""
+        """Return the encoding of values `first` to `first + size`, cut from that of a longer vector. `first` is a multiple of
+        `group`, and so is `size`, unless the cut reaches the end."""
         ...
 
     @property
     def mean_codec(self) -> "TensorCodec":
-        """The codec in which the mean of encoded vectors travels back."""
+        """The codec in which the average of encoded vectors travels back."""
         ...
 
 
@@ -78,21 +79,21 @@ def num_blocks(size: int, group: int) -> int:
 
 
 def padded(values: np.ndarray, group: int) -> np.ndarray:
-    """[blocks, group], zeros at the end."""
+    """Return the values as blocks [blocks, group], with zeros at the end."""
     whole = np.zeros(num_blocks(len(values), group) * group, dtype=values.dtype)
     whole[: len(values)] = values
     return whole.reshape(-1, group)
 
 
 def check_scales(scales: np.ndarray) -> None:
-    """Raises RemoteProtocolError for factors that no encoder gives its values."""
+    """Raise RemoteProtocolError for scales that no encoder produces."""
     if not np.isfinite(scales).all() or (scales < 0).any():
         raise RemoteProtocolError("a scale that is not finite, or negative")
 
 
 def claimed_size(data: Buffer, codec: str, num_bytes: Callable[[int], int]) -> int:
-    """The number of values in a buffer of that codec, which has `num_bytes` for so many. Raises RemoteProtocolError where its
-    length does not fit that."""
+    """Return the number of values that a buffer claims to hold. Raises RemoteProtocolError where its length is not the
+    `num_bytes` of that number."""
     size = SIZE.unpack_from(data)[0] if len(data) >= SIZE.size else -1
     if not 0 <= size <= MAX_PART_VALUES or len(data) != num_bytes(size):
         raise RemoteProtocolError(f"{len(data)} bytes are no {codec} values")
@@ -100,8 +101,8 @@ def claimed_size(data: Buffer, codec: str, num_bytes: Callable[[int], int]) -> i
 
 
 def encoded_length(codec: TensorCodec, data: Buffer, size: int) -> int:
-    """Bytes of the encoding of `size` values with which `data` begins. Raises RemoteProtocolError where these are more than
-    such an encoding has."""
+    """Return the length in bytes of the encoding of `size` values at the start of `data`. Raises RemoteProtocolError where the
+    claimed length is impossible."""
     most = codec.num_bytes(size)
     if not codec.is_variable:
         return most

@@ -1,1 +1,1 @@
-"""The shell around the core: reads the clock, performs effects, and joins the rooms."""
+"""The shell around the core: it reads the clock, performs effects, and joins the other packages."""

@@ -1,4 +1,4 @@
-"""A peer that only helps others to find each other: the DHT, and a relay for peers behind NATs."""
+"""The bootstrap, a peer that only helps others to find each other: it serves the DHT, and relays for peers behind NATs."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from adloco_p2p.views import units
 from adloco_p2p.views.metrics import Measure, bootstrap_measures
 
 COUNT_SECONDS = 10.0
-"""Between two counts of the connected peers."""
+"""The time between two counts of the connected peers."""
 
 Say = Callable[[str], None]
 
 
 async def serve(*, workdir: Workdir, config: PeerConfig, initial_peers: Sequence[str], say: Say) -> None:
-    """Until the user stops it. Raises SwarmError where the daemon ends by itself."""
+    """Run the bootstrap until the user stops it. Raises SwarmError if the daemon ends by itself."""
     visitors = _Visitors(say)
     metrics = MetricsEndpoint(config, visitors.measures, visitors.readiness)
     swarm_node = await SwarmNode.start(workdir=workdir.path, config=config, initial_peers=initial_peers, is_helper=True)
@@ -46,7 +46,7 @@ async def serve(*, workdir: Workdir, config: PeerConfig, initial_peers: Sequence
 
 
 class _Visitors:
-    """The peers that are connected now."""
+    """Counts the peers that are connected now."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -59,7 +59,7 @@ class _Visitors:
         return self._count is not None, f"{units.plural(self._count or 0, 'peer')} connected"
 
     async def watch(self, swarm_node: SwarmNode) -> None:
-        """Count them, and print the count where it has changed, until cancelled."""
+        """Count the connected peers, and print the count when it has changed, until cancelled."""
         while True:
             count = len(await swarm_node.peers_connected())
             if count != (self._count or 0):

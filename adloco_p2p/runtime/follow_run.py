@@ -1,5 +1,5 @@
-"""Runs that lie in directories of this machine become the page of a browser, also while their nodes work. Nothing here needs a
-network, or imports what training needs.
+"""The page of runs in directories of this machine, also while their nodes work. It needs no network, and imports no libraries
+of training.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from adloco_p2p.views.status_fold import replay
 from adloco_p2p.web.server import Address, Page, Server
 
 PERIOD_SECONDS = 1.0
-"""Between two looks at what is new."""
+"""The least time between two looks for changes."""
 REST_SHARE = 10
-"""Reading a directory is followed by a pause this many times as long, so that long runs are looked at less often."""
+"""Reading is followed by a pause this many times as long, so that long runs are read less often."""
 
 Say = Callable[[str], None]
 
 
 async def follow_workdirs(runs: Sequence[tuple[str, Path]], *, address: Address, say: Say) -> None:
-    """Serve the pages of the runs in directories, also while their nodes work. `runs`: labels and directories; several runs
-    are shown side by side on the page of each. Raises ConfigError, StorageError, SwarmError."""
+    """Serve the pages of runs in directories, also while their nodes work. `runs` are labels and directories; the page of each
+    run compares it with the others. Raises ConfigError, StorageError, SwarmError."""
     local = [LocalRun.open(workdir, label=label, is_private=address.is_private) for label, workdir in runs]
     async with served(address, say) as page:
         await until_stopped(_show(page, local))
@@ -60,7 +60,7 @@ class LocalRun:
     compared: ComparedRun
 
     def __init__(self, workdir: Path, run: RunConfig, *, label: str, is_private: bool) -> None:
-        """`is_private`: the page is for this machine alone, and may show the path of the directory."""
+        """With `is_private` only this machine can open the page, which then may show the path of the directory."""
         self._workdir = workdir
         self._run = run
         self._label = label
@@ -71,14 +71,14 @@ class LocalRun:
 
     @classmethod
     def open(cls, workdir: Path, *, label: str = "", is_private: bool = True) -> "LocalRun":
-        """Raises ConfigError where no run lies there, and StorageError."""
+        """Open the run in a directory. Raises ConfigError if there is none, and StorageError."""
         run = read_run(workdir)
         if run is None:
             raise ConfigError(f"{workdir}: no run lies here", code="E204")
         return cls(workdir, run, label=label, is_private=is_private)
 
     def has_news(self) -> bool:
-        """Read the directory if a file has changed since the last time. Raises StorageError."""
+        """Read the directory again if a file has changed, and return whether one has. Raises StorageError."""
         files = [self._workdir / EVENTS, self._workdir / JOURNAL]
         state = [(path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.exists()]
         if state == self._state:
@@ -88,7 +88,7 @@ class LocalRun:
         return True
 
     def _read(self) -> None:
-        """The swarm by its ledger, and this node by its own events."""
+        """Read the swarm's history from the ledger, and this node's from its own events."""
         run, from_ledger = self._run, self._from_ledger
         own_events = list(read_events(self._workdir / EVENTS))
         own = replace(replay(own_events), join_link=read_address(self._workdir))
@@ -139,7 +139,7 @@ async def served(address: Address, say: Say) -> AsyncIterator[Page]:
 
 
 async def until_stopped(*works: Coroutine[Any, Any, None]) -> None:
-    """Ctrl-C or SIGTERM ends them; so does what one of them raises."""
+    """Run coroutines until Ctrl-C, SIGTERM, or the end of one of them. Raises as they do."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)

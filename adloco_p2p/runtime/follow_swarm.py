@@ -1,6 +1,6 @@
-"""A run of others, followed on the network, becomes the page of a browser.
+"""The page of a run of others, which an observer follows on the network.
 
-Nothing here trains, votes, or writes anything that lasts: an observer has an identity for as long as it runs.
+An observer trains nothing, does not vote, and leaves no files; it has an identity only for as long as it runs.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from adloco_p2p.views.peer_page import PeerDocuments, peer_documents
 from adloco_p2p.web.server import Address, Page
 
 RECONNECT_SECONDS = 30.0
-"""How often newly announced peers are looked for."""
+"""The time between two searches for newly announced peers."""
 
 CountParameters = Callable[[RunConfig], int | None]
 
@@ -49,7 +49,7 @@ CountParameters = Callable[[RunConfig], int | None]
 async def follow_swarm(*, target: JoinTarget, address: Address, count_parameters: CountParameters, say: Say) -> None:
     """Serve the page of a run that others train, until the user stops it. Raises ConfigError and SwarmError."""
     linked, addresses = split_initial_peers(target.initial_peers)
-    config = PeerConfig(client_mode=True, use_auto_relay=False)  # others need not reach an observer
+    config = PeerConfig(client_mode=True, use_auto_relay=False)  # no peer needs to reach an observer
     initial_peers = [str(known) for known in addresses]
     with tempfile.TemporaryDirectory(prefix="adloco-dashboard-") as folder:
         async with served(address, say) as page:
@@ -105,7 +105,7 @@ class _ObserverNode:
             protocol=run.protocol,
         )
         self.cards: dict[str, PeerCard] = {}
-        """The members' announcements about themselves."""
+        """The members' cards, by peer."""
         self._cards = PeerCards(swarm_node.p2p, lambda card: self.cards.update({card.peer: card}))
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._messenger = NetworkMessenger(self._wire, roster=tuple, fail=self._fail)
@@ -119,15 +119,15 @@ class _ObserverNode:
             await self._wire.stop()
 
     async def receive(self) -> None:
-        """Take the messages that arrive, until cancelled. Raises what the observer raises."""
+        """Pass arriving messages to the observer, until cancelled. Raises as the observer does."""
         await self._wire.pump()
 
     async def failure(self) -> None:
-        """Raises what failed while a message was sent, if anything ever does."""
+        """Wait for a failure while sending a message, and raise it."""
         await self._failed
 
     async def ask(self) -> None:
-        """The observer's questions, until cancelled. Raises ProtocolOutgrown."""
+        """Send the observer's questions, until cancelled. Raises ProtocolOutgrown."""
         while True:
             self._send(self.observer.tick(time.monotonic()))
             if outgrown := unfollowed(self.observer.ledger.plans[-1].protocol):
@@ -136,7 +136,7 @@ class _ObserverNode:
 
     async def refresh_connections(self, discovery: Discovery) -> None:
         """Refresh the connections to the peers of the run, until cancelled."""
-        pause = RECONNECT_SECONDS / 16  # soon: the page shows the names of the peers
+        pause = RECONNECT_SECONDS / 16  # short at first, because the page shows the names of the peers
         while True:
             await asyncio.sleep(pause)
             pause = min(2 * pause, RECONNECT_SECONDS)
@@ -160,7 +160,7 @@ class _ObserverNode:
 
 
 async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameters: "asyncio.Task[int | None]") -> None:
-    """Draw the status whenever it has changed, until cancelled."""
+    """Draw the page whenever its content has changed, until cancelled."""
     observer, from_ledger, shown = node.observer, ledger_events_of(run), None
 
     def drawn(

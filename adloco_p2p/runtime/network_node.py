@@ -1,4 +1,4 @@
-"""A peer on the network: meets the others, then runs the same loop as a peer alone."""
+"""The node of a peer on the network: it connects to the others, then runs the same loop as a peer that is alone."""
 
 import asyncio
 import contextlib
@@ -72,29 +72,31 @@ from adloco_p2p.swarm.transport.traffic import Meter, Traffic
 from adloco_p2p.training.device import select_devices
 
 LINKED_ADDRESSES = 6
-"""In a join link: a line that people copy."""
+"""The most addresses in a join link, which is a line that people copy."""
 
 
 def addresses_of_link(own: Sequence[str], initial_peers: Sequence[PeerAddress], *, me: PeerId) -> tuple[str, ...]:
-    """At most LINKED_ADDRESSES: up to half of them are of the peers that this one began with, so that the link leads to the run
-    without this peer, too. Those of loopback stay where these peers have no other, for the next start here; addresses
-    of earlier starts of this peer do not."""
+    """Return at most LINKED_ADDRESSES addresses for a join link.
+
+    Up to half of them are of the initial peers, so that the link leads to the run without this peer, too. Loopback addresses of
+    peers without others are kept, for the next start here; addresses of earlier starts of this peer are not.
+    """
     others = shareable([str(address) for address in initial_peers if address.peer != me])
     half = LINKED_ADDRESSES // 2
     return tuple(dict.fromkeys([*others[:half], *shareable(own), *others[half:]]))[:LINKED_ADDRESSES]
 
 
 def addresses_known(workdir: Path) -> Sequence[PeerAddress]:
-    """Of the link that the directory holds from an earlier start: one that names no initial peers begins with those. Raises
-    ConfigError where the file is damaged."""
+    """Return the addresses in the link that the directory has from an earlier start, which are used if no initial peers are
+    given. Raises ConfigError if the file is damaged."""
     link = read_address(workdir)
     return split_initial_peers([link])[1] if link else ()
 
 
 async def start_run(embedding: Embedding, run: RunConfig, *, initial_peers: Sequence[str]) -> Stop:
-    """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap."""
+    """Start a run as its first peer, or return to it. `initial_peers` are peers that make it known, such as a bootstrap."""
     _, addresses = split_initial_peers(initial_peers)
-    check_sources(run)  # before the network does anything
+    check_sources(run)  # fails before the network is used
     async with _on_the_network(embedding, addresses, phase="starting the p2p daemon") as swarm_node:
         if open_versions := unpinned(run):
             embedding.say(f"others cannot join before these are commit hashes of the hub: {'; '.join(open_versions)}")
@@ -103,7 +105,7 @@ async def start_run(embedding: Embedding, run: RunConfig, *, initial_peers: Sequ
 
 
 async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
-    """Find the run through any of its peers, and take part. Raises ConfigError where the user has to choose."""
+    """Find the run through any of its peers, and take part. Raises ConfigError if the user has to choose among runs."""
     begun = time.monotonic()
     workdir, config, say = embedding.workdir, embedding.config, embedding.say
     linked, addresses = split_initial_peers(target.initial_peers)
@@ -131,8 +133,8 @@ async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
 async def _on_the_network(
     embedding: Embedding, initial_peers: Sequence[PeerAddress], *, phase: str, may_begin_alone: bool = False
 ) -> AsyncIterator[SwarmNode]:
-    """A node that has joined the others; meanwhile the libraries of the model load, for which nothing waits before the model is
-    built. `phase`: what the user sees of it."""
+    """Yield a node that has joined the others. Meanwhile a thread loads the libraries of the model. `phase` is the text that
+    the user sees."""
     select_devices(embedding.config)
     embedding.workdir.enter(phase)
     threading.Thread(target=embedding.prepare, name="imports", daemon=True).start()
@@ -150,7 +152,7 @@ async def _on_the_network(
 
 
 def _holds_ledger(workdir: Workdir) -> bool:
-    """Whether the peer was a member of the run: after the whole swarm was down it may be the first one to come back."""
+    """Return whether the peer was a member of the run, so that it may begin alone after the whole swarm was down."""
     return workdir.manifest_path.exists() and workdir.journal_path.exists() and workdir.journal_path.stat().st_size > 0
 
 
@@ -168,8 +170,8 @@ async def _take_part(
     *,
     ticket: Ticket | None,
 ) -> Stop:
-    """Build what this machine has of the peer, connect to the others, then run the loop to the end. The link is handed out once
-    the model is there: one that cannot be built as the settings ask is noticed before."""
+    """Build the local parts of the peer, connect to the others, then run the loop to the end. The join link is printed only
+    when the model is built, because the settings may ask for one that cannot be built."""
     workdir, say = embedding.workdir, embedding.say
     workdir.adopt(run)
     addresses = await swarm_node.addresses()
@@ -192,7 +194,8 @@ async def _take_part(
 
 
 def _say_link(link: str, embedding: Embedding, run: RunConfig, identity: Identity) -> str:
-    """The link for others. Only here, to the run's author, it holds an invitation; events and views have the bare one."""
+    """Print the join link for others, and return it. Only here, for the run's author, it has an invitation; events and views
+    show it without one."""
     if run.admission.kind != "tickets":
         embedding.say(f"join link: {link}")
         return link
@@ -224,7 +227,7 @@ async def _train(
     *,
     ticket: Ticket | None,
 ) -> Stop:
-    """Connect to the others, then run the loop to the end."""
+    """Connect to the peers of the run, then run the loop to the end."""
     embedding = local.embedding
     embedding.workdir.enter("joining the network")
     discovery = Discovery(
@@ -247,12 +250,12 @@ async def _train(
 
 
 def has_others(durable: Durable | None, me: PeerId) -> bool:
-    """Whether the roster in the checkpoint of this peer has others."""
+    """Return whether the roster in this peer's checkpoint has other peers."""
     return durable is not None and any(peer != me for peer in roster_of(durable.plans[-1]))
 
 
 class NetworkPeer:
-    """The parts of one peer on the network, plugged into the loop."""
+    """Composes the parts of one peer on the network with the loop."""
 
     def __init__(
         self,
@@ -308,7 +311,7 @@ class NetworkPeer:
         self._node = self._new_node()
 
     async def run(self, durable: Durable, link: str) -> Stop:
-        """Train from these decisions to the end of the run, or until the user stops it. `link`: for others to join by."""
+        """Train from `durable` to the end of the run, or until the user stops it. `link` has no invitation."""
         local, node, embedding = self._local, self._node, self._local.embedding
         for instance in durable.held:
             self._states.offer(instance, durable.round, local.engine.digests(instance)[1], local.engine.state(instance))
@@ -427,7 +430,7 @@ class NetworkPeer:
         )
 
     async def _gather(self) -> None:
-        """Wait for the other founders, if the run has some and this peer is one of them."""
+        """Wait for the other founders, if there are any and this peer is a founder."""
         roster = roster_of(genesis_of(self._local.run))
         others = [peer for peer in roster if peer != self._local.me]
         if others and self._local.me in roster:
@@ -440,7 +443,7 @@ class NetworkPeer:
         self._local.sink.write(telemetry.Warning(key="founders", message=words, active=bool(missing)))
 
     def _connecting(self) -> list[Coroutine[Any, Any, None]]:
-        """Work that other peers depend on before this one begins."""
+        """Return the background work that other peers depend on before this one begins to train."""
         return [
             self._wire.pump(),
             self._maintenance.announce(name=self._local.run.name, author=self._manifest.author),
@@ -449,7 +452,7 @@ class NetworkPeer:
         ]
 
     def _background(self) -> list[Coroutine[Any, Any, None]]:
-        """Work beside the loop."""
+        """Return the other background work."""
         return [
             *live_figures(self._local, self._rate_limiter),
             self._maintenance.compare_clocks(),
@@ -469,7 +472,7 @@ class NetworkPeer:
             self._local.sink.write(Refused(peer=peer, reason=reason, count=count))
 
     def _accuse(self, evidence: Evidence) -> None:
-        """The averager met proof that a peer lied: it goes into the ledger, and everybody checks it there."""
+        """Pass the averager's evidence that a peer lied to the ledger, where every peer checks it."""
         refused = self._agreement.state(evidence)
         what = f"{evidence.subject} {evidence.reason}" + (f"; it is not banned for it: {refused}" if refused else "")
         self._local.sink.write(telemetry.Warning(key=f"evidence about {evidence.subject}", message=what, active=True))

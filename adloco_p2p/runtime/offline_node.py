@@ -1,4 +1,4 @@
-"""A peer alone: the same loop and the same plans as in a swarm, without a network."""
+"""The node of a peer that is alone: the same loop and the same plans as in a swarm, without a network."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from adloco_p2p.swarm.in_memory import MemorySwarm
 
 
 class NothingToJournal:
-    """A peer alone has no others to agree with: its checkpoints are all the memory it needs."""
+    """The journal of a peer that is alone, which stays empty: there is no agreement to remember, and checkpoints suffice."""
 
     def append(self, record: object) -> None:
         raise AssertionError(f"a peer alone journals nothing: {record}")

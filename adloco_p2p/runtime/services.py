@@ -1,6 +1,6 @@
-"""Part of the composition root: the parts of one peer on its own machine, with or without a network.
+"""The common part of the composition roots: the local parts of a peer, with or without a network, and its services.
 
-Nothing here decides anything about training.
+Nothing here affects decisions about training.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from adloco_p2p.training.gpu_use import gpu_use
 from adloco_p2p.views.metrics import measures
 
 CHECKPOINT_BYTES_PER_SECOND = 32e6
-"""Mean rate at which checkpoints are written; a laptop's disk takes some hundred terabytes in its life."""
+"""The mean rate at which checkpoints are written; a laptop's disk endures some hundred terabytes in its life."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,12 +56,12 @@ class LocalPeer:
     event_log: EventLog
     sink: TrackedSink
     durable: Durable | None
-    """The decisions in the last checkpoint; none in a fresh directory."""
+    """The decisions in the last checkpoint; None in a fresh directory."""
     capacity: Capacity
     view: EventBroadcaster
-    """Between the events and the view of the embedding."""
+    """The broadcaster that passes events on to the view of the embedding."""
     started: Started
-    """The first event."""
+    """The first event of this process."""
 
     @property
     def cadence(self) -> Cadence:
@@ -86,7 +86,7 @@ class LocalPeer:
         return self.engine.snapshot_bytes / CHECKPOINT_BYTES_PER_SECOND
 
     def begin(self) -> Durable:
-        """Begin with the genesis plan; the peers of its roster make the fresh instances, others fetch theirs."""
+        """Begin with the genesis plan. The peers of its roster create the fresh instances; others fetch theirs."""
         plan = genesis_of(self.run)
         held = tuple(item.instance for item in plan.instances) if self.me in roster_of(plan) else ()
         self.engine.start(held)
@@ -100,13 +100,13 @@ class LocalPeer:
 
 
 def open_local(embedding: Embedding, run: RunConfig) -> LocalPeer:
-    """Build data, model and storage of one peer; restore the last checkpoint where there is one.
+    """Build data, model and storage of one peer, and restore the last checkpoint if there is one.
 
     Raises ConfigError, StorageError and DeviceError.
     """
     workdir, config = embedding.workdir, embedding.config
     workdir.adopt(run)
-    select_devices(config)  # a device that is not there is noticed before the text is read
+    select_devices(config)  # fails for a missing device before the text is read
     me = Identity.load_or_create(workdir.identity_path).peer_id
     store = CheckpointStore.open(workdir.checkpoints_path, run=run.digest, kept=config.checkpoints_kept)
     latest = store.latest()
@@ -114,7 +114,7 @@ def open_local(embedding: Embedding, run: RunConfig) -> LocalPeer:
     broadcaster = EventBroadcaster(embedding.view, events_path=workdir.events_path)
     built = embedding.build(run, config, me, workdir)
     engine = built.engine
-    num_checkpoints = config.checkpoints_kept + 1  # one more while the newest is written
+    num_checkpoints = config.checkpoints_kept + 1  # one more exists while the newest is written
     what = f"the {num_checkpoints} checkpoints of an instance of this run"
     check_room(workdir.checkpoints_path, num_checkpoints * engine.snapshot_bytes, what=what)
     if latest is not None:
@@ -148,7 +148,7 @@ def open_local(embedding: Embedding, run: RunConfig) -> LocalPeer:
 
 
 def _tracked(sink: Sink, broadcaster: EventBroadcaster, embedding: Embedding, *, me: PeerId, run: RunConfig) -> TrackedSink:
-    """With the trackers that the machine's settings name."""
+    """Return the sink with the trackers that the machine's settings name."""
     opened: dict[str, Callable[[], Tracker]] = {
         tracker: partial(
             open_tracker,
@@ -164,7 +164,7 @@ def _tracked(sink: Sink, broadcaster: EventBroadcaster, embedding: Embedding, *,
 
 
 def _started(me: PeerId, run: RunConfig, built: Built, *, resumed_round: int | None) -> Started:
-    """The first event of a process."""
+    """Return the first event of this process."""
     engine = built.engine
     return Started(
         run=run.digest,
@@ -186,11 +186,11 @@ def _started(me: PeerId, run: RunConfig, built: Built, *, resumed_round: int | N
 
 
 BANDWIDTH_SECONDS = 0.5
-"""Period of the rates in the views."""
+"""The period at which the views get the rates of traffic."""
 
 
 def control_server(node: Node, local: LocalPeer, rate_limiter: RateLimiter | None) -> ControlServer:
-    """The control API of a node, to be started and stopped with it."""
+    """Return the control API of a node, to be started and stopped with it."""
     return ControlServer(
         ControlAdapter(node, local.view, rate_limiter),
         workdir=local.embedding.workdir.path,
@@ -199,7 +199,7 @@ def control_server(node: Node, local: LocalPeer, rate_limiter: RateLimiter | Non
 
 
 class Service(Protocol):
-    """What a node offers beside its loop."""
+    """A server that a node runs beside its loop."""
 
     async def start(self) -> None: ...
 
@@ -208,8 +208,8 @@ class Service(Protocol):
 
 @asynccontextmanager
 async def shown(local: LocalPeer, node: Node, services: Iterable[Service]) -> AsyncIterator[None]:
-    """From here on the view shows what happens, the user can end the node, and events wait for its loop. `services` start in
-    order, and stop in reverse."""
+    """Within the block the view shows events, the user can end the node, and events wait for its loop. `services` start in
+    order and stop in reverse order."""
     local.embedding.steer(node, local.embedding.config)
     local.embedding.workdir.on_phase(None)
     local.view.start()
@@ -226,7 +226,7 @@ async def shown(local: LocalPeer, node: Node, services: Iterable[Service]) -> As
 
 
 def live_figures(local: LocalPeer, rate_limiter: RateLimiter | None) -> list[Coroutine[Any, Any, None]]:
-    """Work beside the loop: sends the rates of traffic and the load of the machine to the views, until cancelled."""
+    """Return background work that writes the rates of traffic and the load of the machine, until cancelled."""
     works = [watch_machine(local.sink.write, partial(gpu_use, local.engine.devices))]
     return works if rate_limiter is None else [*works, _show_bandwidth(local, rate_limiter)]
 

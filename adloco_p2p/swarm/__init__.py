@@ -1,5 +1,5 @@
-"""The network room: the only one that imports hivemind.
+"""The network, and the only package that imports hivemind.
 
-`p2p` (the daemon, addresses, identity) and `transport` (streams, gossip, rates) import no other room; `discovery` and
-`transfer` build on them, `allreduce` on transfer and transport.
+`p2p` (the daemon, addresses, identity) and `transport` (streams, gossip, rates) import no other part of it; `discovery` and
+`transfer` build on them, `allreduce` on `transfer` and `transport`.
 """

@@ -1,7 +1,7 @@
-"""The swarm's ports inside one process, without a network: for a peer alone, for simulated hosts, and as the fake that the
-conformance suite holds against the real transport.
+"""The swarm's ports within one process, without a network: for a peer that is alone, for simulated hosts, and as the fake that
+the conformance suite compares with the real transport.
 
-Everything happens in one event loop. Messages arrive in order and are never lost, except to peers in `cut`.
+Everything runs in one event loop. Messages arrive in order and are never lost, except those of peers in `cut`.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from adloco_p2p.numerics.reduction import pseudo_gradient_statistics
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 
 STATES_KEPT = 2
-"""Boundaries per instance whose state can still be fetched."""
+"""The newest boundaries of an instance whose states can still be fetched."""
 AVERAGES_KEPT = 64
 """Averages that can still be fetched."""
 
 
 @dataclass(slots=True)
 class _Rendezvous:
-    """One average under way, and the members that have brought a vector."""
+    """One average in progress, with the vectors of the members that have brought theirs."""
 
     weights: tuple[tuple[PeerId, int], ...]
     vectors: dict[PeerId, torch.Tensor] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class MemorySwarm:
     inboxes: dict[PeerId, Callable[[PeerId, WireMessage | Report], None]] = field(default_factory=dict)
     rendezvous: dict[Digest, _Rendezvous] = field(default_factory=dict)
     averages: dict[Digest, tuple[torch.Tensor, tuple[PeerId, ...]]] = field(default_factory=dict)
-    """With the hosts that were left out."""
+    """The kept averages by digest, each with the hosts that were left out."""
     states: dict[tuple[PeerId, InstanceId], dict[Digest, Sequence[torch.Tensor]]] = field(default_factory=dict)
     cut: dict[PeerId, None] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ class MemorySwarm:
         return rule_named(self.aggregation, division=self.division, is_strict=is_strict)
 
     def aggregated(self, effect: Average, vectors: Mapping[PeerId, torch.Tensor]) -> Aggregate:
-        """Of all members; kept for repairs."""
+        """Aggregate the vectors of all members, and keep the result for repairs."""
         members = tuple(peer for peer, _ in effect.weights)
         result = aggregate(
             [vectors[peer] for peer in members],
@@ -110,8 +110,8 @@ class MemoryPort:
         on_decided: Callable[[Digest], None],
         on_not_shown: Callable[[PeerId, PeerId], None],
     ) -> Averaged:
-        """Wait for all members, then aggregate; all members receive the same tensor values."""
-        del on_decided, on_not_shown  # no member reduces here
+        """Wait for all members, then aggregate; all members get the same tensor values."""
+        del on_decided, on_not_shown  # no member is a reducer here
         rendezvous = self.swarm.rendezvous.setdefault(effect.key, _Rendezvous(weights=effect.weights))
         assert rendezvous.weights == effect.weights, "the key binds the members"
         members = tuple(peer for peer, _ in effect.weights)
@@ -131,7 +131,7 @@ class MemoryPort:
             self.swarm.rendezvous.pop(effect.key, None)
         result, place = rendezvous.result, members.index(self.me)
         assert result is not None
-        size = 4 * vector.numel() * (len(members) - 1) * 2 // len(members)  # what a butterfly all-reduce moves per member
+        size = 4 * vector.numel() * (len(members) - 1) * 2 // len(members)  # the bytes of one member in a butterfly all-reduce
         finished = AverageFinished(
             asked=effect,
             digest=tensor_digest(result.vector),
@@ -144,7 +144,7 @@ class MemoryPort:
         return Averaged(vector=result.vector, residual=result.residuals[place], finished=finished)
 
     def show_contribution(self, effect: ShowContribution) -> None:
-        """Nothing: contributions go with their average."""
+        """Do nothing: contributions are not kept here."""
 
     async def contribution(self, effect: AssessContribution) -> NoReturn:
         raise AveragingError(f"no contribution to the average of round {effect.round} is kept here")
@@ -180,7 +180,7 @@ class MemoryPort:
             del offers[old]
 
     def retire(self, instance: InstanceId) -> None:
-        """A state stays until `withdraw`; it is little."""
+        """Do nothing: a state stays until `withdraw`, since it is small."""
 
     def withdraw(self, instance: InstanceId) -> None:
         self.swarm.states.pop((self.me, instance), None)

@@ -1,1 +1,1 @@
-"""How contributions become one average: rules over the inner products of the contributions, and those products."""
+"""Aggregation rules, which turn contributions into one average, and the inner products from which they decide."""

@@ -1,5 +1,5 @@
-"""Centered clipping: the mean of what each contribution adds to a centre, cut to a radius (Karimireddy et al., ICML 2021,
-arXiv 2012.10333)."""
+"""Centered clipping: the mean of the contributions' differences from a centre, each clipped to a radius (Karimireddy et al.,
+ICML 2021, arXiv 2012.10333)."""
 
 from collections.abc import Sequence
 from math import fsum
@@ -13,8 +13,11 @@ PASSES = 5
 
 
 class CenteredClip:
-    """x <- x + sum_i a_i (v_i - x) min(1, radius / distance_i), from the clipped mean of the round, where the paper starts from
-    the last average; the radius is the median distance to that start."""
+    """Iterates x <- x + sum_i a_i (v_i - x) min(1, radius / distance_i).
+
+    It starts from the clipped mean of the round, where the paper starts from the last average. The radius is the weighted
+    median of the distances to that start.
+    """
 
     name = "centered_clip"
     needs_gram = True

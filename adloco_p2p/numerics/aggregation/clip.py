@@ -1,4 +1,4 @@
-"""Clipping: no contribution is longer than the median one of as many inner steps."""
+"""Clipping: no contribution has a larger norm per inner step than the median one."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -7,13 +7,13 @@ from adloco_p2p.core.model.median import upper_weighted_median
 from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares
 
 MIN_CLIPPED = 3
-"""The number of contributions from which on they are clipped. Of two, the longer one may be the honest one."""
+"""The fewest contributions that are clipped. Of two, the longer one may be the honest one."""
 
 
 def clip_factors(gram: Gram, weights: Sequence[int], steps: Sequence[int]) -> tuple[float, ...]:
-    """[n] in [0, 1]: the factors that bring each norm per planned inner step down to the upper weighted median of these norms.
+    """Return the factors [n], in [0, 1], that bring each norm per planned inner step down to the upper weighted median.
 
-    Pseudo-gradients grow like the number of steps, so a host that was planned to do more of them may send a longer one.
+    Pseudo-gradients grow with the number of steps, so a host with more planned steps may send a longer one.
     """
     if len(weights) < MIN_CLIPPED:
         return (1.0,) * len(weights)
@@ -23,7 +23,7 @@ def clip_factors(gram: Gram, weights: Sequence[int], steps: Sequence[int]) -> tu
 
 
 class Clip:
-    """The weighted mean of the clipped contributions: stops size, and no direction."""
+    """The weighted mean of the clipped contributions: it bounds their length, and not their direction."""
 
     name = "clip"
     needs_gram = True

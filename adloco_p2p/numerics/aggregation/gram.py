@@ -1,4 +1,4 @@
-"""Inner products of contributions, part by part: the same bytes on every machine, so that any host can check a reducer's."""
+"""Inner products of contributions, part by part: the same bytes on every machine, so any host can check those of a reducer."""
 
 from collections.abc import Sequence
 from math import fsum, isfinite, sqrt
@@ -8,23 +8,23 @@ import numpy as np
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.rule import Gram
 
-_BLOCK = 1 << 13  # values; a power of two, for the halving, and the products of eight hosts stay in the cache
+_BLOCK = 1 << 13  # values; a power of two, to be halved, and small enough that the products of eight hosts fit the cache
 _ROUNDING = 1e-6
-"""By how much a product may pass what Cauchy and Schwarz allow."""
+"""The relative excess over the bound of Cauchy and Schwarz that is taken for rounding."""
 _MOST = 1e90
-"""More than the squared norm of any vector of finite float32 values; sums and products of such numbers stay finite."""
+"""A bound above the squared norm of any float32 vector; sums and products of numbers up to it stay finite."""
 
 
 def packed_size(num_hosts: int) -> int:
-    """Numbers in a packed Gram matrix."""
+    """Return the number of entries in a packed Gram matrix."""
     return num_hosts * (num_hosts + 1) // 2
 
 
 def partial_gram(vectors: Sequence[np.ndarray]) -> tuple[float, ...]:
-    """Inner products of n parts [P] float32, packed: row i holds columns 0 to i, the rows follow each other.
+    """Return the inner products of n parts, float32 [P] each, packed: row i holds columns 0 to i, and rows follow each other.
 
-    In float64, where the product of two float32 numbers is exact, and summed by halving blocks of a fixed length: elementwise
-    additions, which no BLAS reorders by processor or by number of threads.
+    Products are formed in float64, where they are exact for float32 factors, and summed by halving blocks of a fixed length.
+    These are elementwise additions, which no BLAS reorders by processor or number of threads.
     """
     size = len(vectors[0])
     sums = [np.zeros(row + 1) for row in range(len(vectors))]
@@ -46,9 +46,9 @@ def partial_gram(vectors: Sequence[np.ndarray]) -> tuple[float, ...]:
 
 
 def checked_partial_gram(packed: Sequence[float], num_hosts: int) -> tuple[float, ...]:
-    """Another host's packed matrix, if it can be one. Raises RemoteProtocolError.
+    """Return another host's packed matrix. Raises RemoteProtocolError for one that no contributions can have.
 
-    A matrix that passes may still be wrong: only a holder of the contributions can determine that.
+    A matrix that passes may still be wrong, which only a holder of the contributions can determine.
     """
     if len(packed) != packed_size(num_hosts):
         raise RemoteProtocolError(f"{len(packed)} inner products of {num_hosts} hosts, {packed_size(num_hosts)} needed")
@@ -66,7 +66,8 @@ def checked_partial_gram(packed: Sequence[float], num_hosts: int) -> tuple[float
 
 
 def summed_gram(parts: Sequence[Sequence[float]], num_hosts: int) -> Gram:
-    """[n][n] of whole vectors from the packed matrices of their parts. Sums are rounded once, so their order is no matter."""
+    """Return the Gram matrix [n][n] of whole vectors from the packed matrices of their parts. `fsum` rounds each sum once, so
+    the order of the parts does not matter."""
     assert all(len(part) == packed_size(num_hosts) for part in parts)
     sums = [fsum(column) for column in zip(*parts, strict=True)]
     matrix = [[0.0] * num_hosts for _ in range(num_hosts)]

@@ -1,4 +1,4 @@
-"""The weighted mean: every contribution as it came (method section 2)."""
+"""The weighted mean of the unchanged contributions (method section 2)."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares
 
 
 class Mean:
-    """c_i = w_i / sum of w. One host can make it anything; for runs of friends."""
+    """Coefficients c_i = w_i / sum of w. One host can move this mean anywhere, so it suits only runs of friends."""
 
     name = "mean"
     needs_gram = False

@@ -1,9 +1,9 @@
-"""The mean at each place of those that name it, for contributions of which most values are not there.
+"""The mean per place: for sparse contributions, the mean at each place over the hosts that name it.
 
-Divided by the weights of all hosts, a place that one of n hosts names moves by an n-th of what that host has gathered there,
-and waits for many rounds. Divided by the weights of those that name it, it moves by all of that, and a liar has the whole
-weight where only it names a place. So no value counts as larger than twice the middle host's largest one nearby: without liars
-that changes next to nothing.
+Divided by the weights of all hosts, a place that one of n hosts names moves by only an n-th of the value that the host has
+gathered there, and the rest waits for many rounds. Divided by the weights of the hosts that name it, it moves by the whole
+value, but a liar has the whole weight where only it names a place. So every value is clipped to twice the median host's largest
+value nearby, which changes next to nothing without liars.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,10 @@ from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, Gram
 
 
 class PerPlace:
-    """Another rule's decision, with the sum divided by the weights of the hosts that name a place; hosts that the rule leaves
-    out do not count."""
+    """Takes another rule's decision, and divides the sum at each place by the weights of the kept hosts that name it."""
 
     needs_gram = True
-    """The statistics of the batch test are about the plain mean, which is not formed."""
+    """Always true: the statistics of the norm test are about the plain mean, which is not formed here."""
 
     def __init__(self, rule: AggregationRule) -> None:
         self.name = f"{rule.name}, per place"
@@ -34,13 +33,13 @@ class PerPlace:
 
 
 BOUND = 2.0
-"""Of the middle host's largest magnitude in a block."""
+"""The multiple of the median host's largest magnitude in a block to which values of that block are clipped."""
 _MOST = float(np.finfo(np.float32).max)
 
 
 def bounds(vectors: Sequence[np.ndarray], divisors: Sequence[float]) -> list[float]:
-    """Of n decoded pieces of one vector, [blocks, values] float32 each: by block `BOUND` times the upper weighted median of
-    their largest magnitudes."""
+    """Return the bound of each block for n decoded vectors, float32 [blocks, values] each: `BOUND` times the upper weighted
+    median of their largest magnitudes in the block."""
     tops = np.stack([np.abs(vector).max(axis=1, initial=0.0) for vector in vectors])
     return [min(BOUND * upper_weighted_median(column, divisors), _MOST) for column in tops.T.tolist()]
 
@@ -48,9 +47,9 @@ def bounds(vectors: Sequence[np.ndarray], divisors: Sequence[float]) -> list[flo
 def per_place_mean(
     vectors: Sequence[np.ndarray], coefficients: Sequence[float], divisors: Sequence[float], block: int
 ) -> torch.Tensor:
-    """sum_i c_i v_i / sum of d_i over those whose v_i is not 0, at each place of n float32 vectors [size]; 0 where no vector
-    names the place. Every v_i is cut to the `bounds` of its block of `block` values first.
+    """Return, at each place of n float32 vectors [size], sum_i c_i v_i over the sum of those d_i whose v_i is not 0.
 
+    The result is 0 where no vector names the place. Every v_i is first clipped to the `bounds` of its block of `block` values.
     Products, sums and quotients are rounded to float32. Coefficients and divisors are positive.
     """
     size = len(vectors[0])

@@ -9,16 +9,16 @@ from adloco_p2p.numerics.aggregation.robust import Robust
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 
 RULES: tuple[AggregationRule, ...] = (Robust(), Clip(), Mean(), GeometricMedian(), CenteredClip())
-"""By choice of a run."""
+"""The rules that a run may choose."""
 
 STRICT: AggregationRule = Robust("strict", least_agreement=0.5)
-"""For the rounds after an alarm of the guard, whatever the run's rule. It leaves out honest hosts now and then, which costs
-their share of two rounds, and most of what hides within the honest cosine."""
+"""The rule of the two rounds after an alarm of the guard, whatever the run's rule. It leaves out most lies within the honest
+range of cosines, and now and then an honest host, which costs the host's share of two rounds."""
 
 
 def rule_named(name: str, *, division: str = "all", is_strict: bool = False) -> AggregationRule:
-    """The rule of that name, or `STRICT` in its place; the sum divided by the weights of `all` hosts, or of those that `named`
-    a place. Raises ValueError."""
+    """Return the rule of that name, or `STRICT` in its place; `division`: the sum is divided by the weights of `all` hosts, or
+    of those that `named` a place. Raises ValueError for an unknown name."""
     for rule in RULES:
         if rule.name == name:
             chosen = STRICT if is_strict else rule

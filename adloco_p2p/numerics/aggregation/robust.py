@@ -1,10 +1,10 @@
-"""Clipping, leaving out the hosts that most others contradict, and counting near copies once.
+"""The robust rule: it clips, leaves out the hosts that most others contradict, and counts near copies once.
 
-An own rule, from the cosines of contributions to each other, which follow from the Gram matrix. How well a host agrees with
-the others is the weighted median of its cosines to them, so hosts of less than half of the weight cannot vouch for each other,
-as they can where each is compared with the mean of the others: of sparse contributions, which have little in common, two equal
-ones are most of that mean. Near copies are what colluders gain from sending one vector (FoolsGold, arXiv 1808.04866,
-weighs such hosts down over rounds; here it is within one). What stays within the honest cosine is not seen.
+The rule is our own. It works on the cosines between contributions, which follow from the Gram matrix. A host's agreement is the
+weighted median of its cosines to the others, so hosts of less than half of the weight cannot vouch for each other. A comparison
+with the mean of the others would let them: of sparse contributions, which have little in common, two equal ones make up most of
+that mean. Counting near copies once takes the gain from colluders that send one vector (FoolsGold, arXiv 1808.04866, lowers the
+weights of such hosts over rounds; this rule does so within one). A lie within the honest range of cosines is not detected.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,20 @@ from adloco_p2p.numerics.aggregation.clip import clip_factors
 from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares
 
 MIN_JUDGED = 4
-"""The number of contributions from which on hosts are left out. Of three, two cannot be distinguished from the one that they
-contradict."""
+"""The fewest contributions of which some are left out. Of three, nothing shows whether the two that agree or the third lies."""
 LEAST_AGREEMENT = 0.1
-"""Of the median one; less than that is a contradiction. Honest hosts on uneven data come down to 0.18 of it."""
+"""The least agreement of a kept host, as a fraction of the median one. Honest hosts on uneven data come down to 0.18 of it."""
 PASSES = 2
-"""The second one judges by those that the first one kept."""
+"""Passes of the judgement: the second compares hosts with those that the first one kept."""
 COPY_DISTANCE = 0.1
-"""Two hosts are near copies whose distance (one minus the cosine) is less than this part of the distance that both have to
-most others. Honest ones come down to 0.34 of it, and their cosine up to 0.94, so no fixed cosine would do."""
+"""Two hosts are near copies if their distance (one minus the cosine) is less than this fraction of the distance that both have
+to most others. Honest hosts come down to 0.34 of it, and their cosines up to 0.94, so no fixed cosine would do."""
 _ROUNDING = 1e-9
-"""Cosines of equal contributions differ by less than this, which counts as no distance."""
+"""The distance between equal contributions stays below this because of rounding, and counts as zero."""
 
 
 def cosines(gram: Gram) -> list[list[float]]:
-    """[n][n], of each contribution to each; 0 where either is zero."""
+    """Return the cosines [n][n] between contributions; 0 where either contribution is zero."""
     lengths = [sqrt(gram[host][host]) for host in range(len(gram))]
     products = [[one * other for other in lengths] for one in lengths]
     return [
@@ -39,10 +38,11 @@ def cosines(gram: Gram) -> list[list[float]]:
 
 
 def agreements(cosines: Sequence[Sequence[float]], weights: Sequence[int], kept: Sequence[int]) -> list[float]:
-    """[n]: the lower weighted median of each contribution's cosines to those of `kept` but itself; 1 where there is none.
+    """Return the agreements [n]: the lower weighted median of a contribution's cosines to the others of `kept`; 1 if there is
+    none.
 
-    So its cosine to hosts of at least half of their weight is that or less: friends of less than half cannot raise it above
-    what the others show.
+    A contribution's cosine to hosts of at least half of their weight is at most its agreement, so colluders of less than half
+    cannot raise its agreement above its cosines to the others.
     """
     found = []
     for host, row in enumerate(cosines):
@@ -52,10 +52,10 @@ def agreements(cosines: Sequence[Sequence[float]], weights: Sequence[int], kept:
 
 
 def weights_without_copies(cosines: Sequence[Sequence[float]], weights: Sequence[int]) -> list[float]:
-    """[n]: the weights, but near copies, and copies of copies, together have that of the heaviest of them.
+    """Return the weights [n], scaled so that near copies, and copies of copies, together weigh as much as the heaviest of them.
 
-    Honest hosts of more than half of the weight that are near to each other are no copies: the distance to most others is then
-    that to each other.
+    Honest hosts of more than half of the weight that are close to each other are no copies: their distance to most others is
+    then the distance to each other.
     """
     hosts = range(len(weights))
     group = list(hosts)
@@ -69,7 +69,7 @@ def weights_without_copies(cosines: Sequence[Sequence[float]], weights: Sequence
 def distances_beside_usual(
     cosines: Sequence[Sequence[float]], weights: Sequence[int]
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    """Of each two hosts: their distance, and the lesser one of their lower weighted median distances to all others."""
+    """Return, for each pair of hosts, their distance and the smaller of their lower weighted median distances to all others."""
     hosts = range(len(weights))
     distances = [[1.0 - cosine for cosine in row] for row in cosines]
     usual = [
@@ -83,8 +83,11 @@ def _lower_weighted_median(values: Sequence[float], weights: Sequence[int]) -> f
 
 
 class Robust:
-    """The clipped mean of the hosts that most others do not contradict, near copies counted once. The median agreement is the
-    yardstick. Never less than half of the weight is kept, so that many light hosts cannot take the place of the others."""
+    """The clipped mean of the hosts that most others do not contradict, with near copies counted once.
+
+    A host is measured against the median agreement. At least half of the weight is always kept, so that many light hosts cannot
+    displace the others.
+    """
 
     needs_gram = True
 
@@ -108,7 +111,7 @@ class Robust:
         )
 
     def _judge(self, between: Sequence[Sequence[float]], weights: Sequence[int]) -> tuple[list[int], list[float]]:
-        """The hosts that are kept, ascending, and the agreements by which the last pass judged."""
+        """Return the kept hosts, ascending, and the agreements of the last pass."""
         hosts = list(range(len(weights)))
         kept, found = hosts, [1.0] * len(weights)
         for _ in range(PASSES):

@@ -1,9 +1,9 @@
 """The interface of an aggregation rule: from inner products and weights to one coefficient per contribution.
 
-A rule uses the Gram matrix of the contributions and no vector, so it costs nothing beside the reduction, and the parts of a
-vector may lie on different reducers: Gram matrices add over parts. The average is sum_i c_i v_i. Rules are arithmetic on Python
-floats with correctly rounded operations only (`+ * /`, `math.sqrt`, `math.fsum`), so every host that holds the same matrix
-decides the same, to the byte.
+A rule reads the Gram matrix of the contributions and no vector, so its cost is negligible beside the reduction. The parts of a
+vector may lie on different reducers, because Gram matrices add over parts. The average is sum_i c_i v_i. Rules use Python
+floats and correctly rounded operations only (`+ * /`, `math.sqrt`, `math.fsum`), so all hosts with the same matrix come to the
+same decision, to the byte.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from math import fsum
 from typing import Protocol
 
 Gram = Sequence[Sequence[float]]
-"""[n][n], finite and symmetric: the inner products of n contributions as they were decoded, in the order of the hosts."""
+"""The inner products [n][n] of n decoded contributions, finite and symmetric, in the order of the hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +20,14 @@ class Decision:
     """A rule's decision about n contributions."""
 
     coefficients: tuple[float, ...]
-    """[n], at least 0: the average is sum_i c_i v_i. A coefficient of 0 takes nothing, not even what is not a number."""
+    """[n], at least 0: the average is sum_i c_i v_i. A contribution with the coefficient 0 is ignored, NaNs included."""
     left_out: tuple[int, ...] = ()
-    """Indices of the contributions that the rule judged and refused, ascending; their coefficients are 0."""
+    """Indices of the contributions that the rule refused, ascending; their coefficients are 0."""
     reasons: tuple[str, ...] = ()
     """One phrase for each of `left_out`."""
     divisors: tuple[float, ...] = ()
-    """[n], or none: at each place the sum is divided by those of the contributions that are not 0 there (`per_place.py`)."""
+    """[n], or empty. At each place the sum is divided by the divisors of the contributions that are not 0 there
+    (`per_place.py`)."""
 
     def __post_init__(self) -> None:
         assert len(self.left_out) == len(self.reasons) < len(self.coefficients)
@@ -40,7 +41,7 @@ class Decision:
 
 
 class AggregationRule(Protocol):
-    """Decides once per average, after the set of contributors is fixed."""
+    """A rule, which decides once per average, after the set of contributors is fixed."""
 
     @property
     def name(self) -> str:
@@ -48,10 +49,10 @@ class AggregationRule(Protocol):
 
     @property
     def needs_gram(self) -> bool:
-        """Whether `decide` reads the Gram matrix: only then does an average wait for all uploads before it is reduced."""
+        """Whether `decide` reads the Gram matrix, so that the reduction has to wait for all uploads."""
 
     def decide(self, gram: Gram | None, weights: Sequence[int], steps: Sequence[int]) -> Decision:
-        """The coefficients of n contributions, of which there is at least one.
+        """Decide on n >= 1 contributions.
 
         `gram` is [n][n], and may be None for a rule that does not need it; `weights` [n] are at least 1; `steps` [n] are the
         inner steps that the plan gave each host, at least 1. Permuting the hosts permutes the decision.
@@ -59,6 +60,6 @@ class AggregationRule(Protocol):
 
 
 def shares(weights: Sequence[float]) -> tuple[float, ...]:
-    """[n] weights over their sum."""
+    """Return the weights [n] divided by their sum."""
     total = fsum(weights)
     return tuple(weight / total for weight in weights)

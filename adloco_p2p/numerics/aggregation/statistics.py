@@ -1,5 +1,5 @@
-"""The statistics of the batch test from the Gram matrix (method section 4.3, option B): no host's statement about its own norm
-is needed, and the statistics are about the plain mean, whatever a rule made of it."""
+"""The statistics of the norm test from the Gram matrix (method section 4.3, option B). They need no host's statement about its
+own norm, and are about the plain mean, whatever the rule made of it."""
 
 from collections.abc import Sequence
 from math import fsum
@@ -10,8 +10,8 @@ from adloco_p2p.numerics.aggregation.rule import Gram, shares
 
 
 def gram_statistics(gram: Gram, weights: Sequence[int], kept: Sequence[int]) -> tuple[PseudoGradientStatistics, ...]:
-    """The three scalars of each host of `kept`, in that order: about its contribution and the weighted mean of those of `kept`,
-    unclipped. A contribution that is left out takes no part: a liar would otherwise choose the noise."""
+    """Return the three scalars of each host of `kept`, in that order, from its contribution and the unclipped weighted mean of
+    all of `kept`. Contributions that were left out do not count, because a liar could otherwise choose the noise."""
     parts = shares([weights[host] for host in kept])
     inner_products = [fsum(a * gram[host][other] for a, other in zip(parts, kept, strict=True)) for host in kept]
     averaged_sqnorm = within_scalars(max(0.0, fsum(a * product for a, product in zip(parts, inner_products, strict=True))))

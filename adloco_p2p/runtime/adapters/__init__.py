@@ -1,1 +1,1 @@
-"""Rooms in the shape of the ports: swarm, journal, planning rule, control, schedules, signals."""
+"""Adapters of other packages to the ports: swarm, journal, planning rule, control, schedules, signals."""

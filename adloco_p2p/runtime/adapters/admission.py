@@ -1,4 +1,5 @@
-"""How a node shows its ticket, invites others, passes on its owner's statements, and notices that it is not let in."""
+"""A node's part in admission: it shows its ticket, invites others, passes on its owner's statements, and ends if it is not let
+in."""
 
 import asyncio
 import time
@@ -23,18 +24,20 @@ from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.views.units import one_line
 
 START_SEATS = 8
-"""Of the invitation in the link that `start` prints."""
+"""The seats of the invitation in the link that `start` prints."""
 UNKNOWN_END = 10_000
-"""Last round of that invitation where the run ends by samples."""
+"""The last round of that invitation if the run ends by samples."""
 PERIOD_SECONDS = 1.0
 REFUSED_SECONDS = 15.0
-"""A peer that is not let in waits this long for plans that may change that; it catches up in less."""
+"""How long a peer that is not let in waits for plans that may change that. It catches up in less time."""
 
 
 def ticket_for(workdir: Path, run: RunConfig, me: PeerId, links: Sequence[str]) -> Ticket | None:
-    """The ticket or invitation that this peer shows to be let in: the invitation of the link, or the ticket that it used
-    before. Raises ConfigError where the run asks for one and there is neither; a peer that has agreed on plans before may come
-    back without."""
+    """Return the ticket that this peer shows to be let in: from the invitation of a link, or the one that it used before.
+
+    None if the run asks for none, or if a peer that has agreed on plans before has none. Raises ConfigError if the peer needs a
+    ticket and has none.
+    """
     if run.admission.kind != "tickets" or me in (run.author, *run.founders):
         return None
     text = token_of(links)
@@ -54,7 +57,7 @@ def ticket_for(workdir: Path, run: RunConfig, me: PeerId, links: Sequence[str]) 
 
 
 def first_invitation(workdir: Path, run: RunConfig, signer: Identity) -> Token:
-    """Of the link that `start` prints: the same after every start."""
+    """Return the invitation of the link that `start` prints, the same at every start."""
     for text in read_invitations(workdir)[:1]:
         return Token.from_text(text, run.digest)
     token = Token.issue(run.digest, signer, seats=START_SEATS, last_round=run.work.rounds or UNKNOWN_END)
@@ -63,7 +66,8 @@ def first_invitation(workdir: Path, run: RunConfig, signer: Identity) -> Token:
 
 
 async def pass_on_statements(workdir: Path, agreement: GossipAgreement, say: Callable[[str], None]) -> None:
-    """Take up what `adloco-peer ban` and its like wrote, until cancelled; a file goes when the ledger has its statement."""
+    """Pass on the statements that commands such as `adloco-peer ban` wrote, until cancelled. A file is removed when the ledger
+    has its statement."""
     reported: set[Path] = set()
     while True:
         for path, statement in read_statements(workdir).items():
@@ -80,7 +84,7 @@ _BAN_REMEDY = "no link helps; a signer of the run lifts a ban with `adloco-peer 
 
 
 async def watch_admission(agreement: GossipAgreement) -> None:
-    """Raises ConfigError once the run has not let this peer in for some time, for a reason that the ledger gives."""
+    """Raise ConfigError once the run has not let this peer in for REFUSED_SECONDS, for a reason that the ledger gives."""
     since: float | None = None
     while True:
         await asyncio.sleep(PERIOD_SECONDS)

@@ -1,4 +1,4 @@
-"""The running node as the control API sees it."""
+"""The adapter of a running node to the control API."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
@@ -14,7 +14,7 @@ from adloco_p2p.views.status import Status
 
 
 class ControlAdapter:
-    """See `control.server.ControlAdapter`."""
+    """Serves the control API from a running node; see `control.server.ControlAdapter`."""
 
     def __init__(self, node: Node, broadcaster: EventBroadcaster, rate_limiter: RateLimiter | None) -> None:
         self._node = node
@@ -40,7 +40,7 @@ class ControlAdapter:
 
 
 def describe(name: Command, status: Status) -> str:
-    """The effect of the command in this state, in words."""
+    """Describe the effect of the command in this state, in words for the user."""
     if status.state == "finished":
         return "the run is complete; the peer goes once the others have it too"
     is_paused = status.state == "paused"

@@ -1,7 +1,7 @@
-"""When the node may work and how much it may send: quiet hours and the day's budget. Local time.
+"""The daily schedule: the quiet hours and the day's budget of traffic, in local time.
 
-Acts only at a change, so that the user's commands in between stand, and resumes only a pause of its own. In quiet hours the
-lower of their cap and the user's holds; the user's caps, set before or meanwhile, hold alone again when the quiet hours end.
+It acts only when the permission changes, so that the user's commands in between stand, and it resumes only its own pauses. In
+quiet hours the lower of their cap and the user's applies. When they end, the user's caps, set before or meanwhile, apply alone.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ LOOK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """The permission that holds now."""
+    """The permission that the schedule gives now."""
 
     pause: str | None = None
-    """Why the node should pause; none: it may work."""
+    """Why the node has to pause; None if it may work."""
     is_quiet: bool = False
-    """The caps of the quiet hours hold."""
+    """Whether the caps of the quiet hours apply."""
 
 
 def permission(config: PeerConfig, now: datetime, *, used_bytes: int) -> Permission:
-    """`used_bytes` is the traffic of the day that `now` is in."""
+    """Return the permission at `now`; `used_bytes` is the traffic of that day."""
     if config.daily_budget_bytes and used_bytes >= config.daily_budget_bytes:
         budget = config.daily_budget_bytes / 1e9
         return Permission(pause=f"the day's budget of {budget:g} GB is used up; training continues after midnight")
@@ -44,7 +44,7 @@ def permission(config: PeerConfig, now: datetime, *, used_bytes: int) -> Permiss
 
 
 class DayBook:
-    """Traffic of the current day, kept in a file so that a restart does not forget it. A broken file counts as none."""
+    """The traffic of the current day, in a file, so that a restart does not forget it. A broken file counts as none."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class DayBook:
             pass
 
     def used(self, now: datetime, total: int) -> int:
-        """Bytes of today; `total` is that of this process. Saves what is new. Raises StorageError."""
+        """Return the bytes of today, given the `total` of this process, and save them if new. Raises StorageError."""
         day = f"{now:%Y-%m-%d}"
         if day != self._day:
             self._day, self._bytes = day, 0
@@ -68,7 +68,7 @@ class DayBook:
 
 
 class DailySchedule:
-    """Looks at the clock every few seconds. `command` is the node's, `is_paused` returns whether the user has paused it."""
+    """Applies the schedule. `command` is the node's; `is_paused` returns whether the user has paused it."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class DailySchedule:
         self._has_paused = False
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Look every few seconds, until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     def look(self) -> None:
-        """Do what has become due."""
+        """Update the budget, and apply a permission that has changed."""
         config, now, traffic = self._config, self._now(), self._rate_limiter.traffic()
         total = traffic.sent_bytes + traffic.received_bytes
         used = self._book.used(now, total) if config.daily_budget_bytes else 0

@@ -1,5 +1,5 @@
-"""A node's interface to the process that it runs in: its directory and settings, the engine, the way to end it, the words for
-its user. The defaults are those of the command; a program that imports the package has its own."""
+"""A node's interface to the process that it runs in: its directory and settings, the engine, the way to end it, and messages
+for its user. The defaults are those of the command; a program that imports the package passes its own."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from adloco_p2p.storage.workdir import Workdir
 
 
 class LocalEngine(Engine, Protocol):
-    """An engine as the composition roots see it. Called before the node runs."""
+    """The interface of an engine for the composition roots, which call it before the node runs."""
 
     @property
     def devices(self) -> tuple[torch.device, ...]: ...
@@ -53,15 +53,15 @@ class LocalEngine(Engine, Protocol):
 class Built:
     engine: LocalEngine
     unigram_entropy: float | None
-    """Of the run's text, where its rows are indexed; none where instances have data of their own: their
+    """The unigram entropy of the run's text; None if its rows are not indexed, or if instances have own data, because their
     held-out loss is a mean over the data sets."""
 
 
 def build_hosting(run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: Workdir) -> Built:
-    """The engine of the command: the run's model on its data. Raises ConfigError and DeviceError."""
+    """Build the engine of the command: the run's model on its data. Raises ConfigError and DeviceError."""
     check_no_program(run.model)
     workdir.enter("importing model code")
-    with collecting_nothing():  # first: what else imports `transformers` while `import_training` does finds it half done
+    with collecting_nothing():  # first, since imports of `transformers` beside `import_training` would find it half done
         from adloco_p2p.training.hosting import Hosting
 
         if peer_config.shards > 1:
@@ -78,25 +78,25 @@ def build_hosting(run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: 
 
 
 def steer_by_signals(node: Node, peer_config: PeerConfig) -> None:
-    """Ctrl-C and SIGTERM end the node. Called in the main thread's loop."""
+    """Let Ctrl-C and SIGTERM end the node. Called in the main thread's loop."""
     signals.install_for(node, asyncio.get_running_loop(), grace_seconds=peer_config.grace_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """One process around a node."""
+    """The process around a node."""
 
     workdir: Workdir
     config: PeerConfig
     view: View
     say: Callable[[str], None]
-    """Takes a line for the user."""
+    """Shows a line to the user."""
     should_gather: bool = False
-    """Wait for the other founders after a restart, too."""
+    """Whether to wait for the other founders after a restart, too."""
     prepare: Callable[[], None] = import_training
-    """Loads what `build` will need. Called in a thread of its own while the network is asked for the run."""
+    """Loads the libraries that `build` needs. Called in a thread of its own while the node looks for the run."""
     build: Callable[[RunConfig, PeerConfig, PeerId, Workdir], Built] = build_hosting
     steer: Callable[[Node, PeerConfig], None] = steer_by_signals
     """Called in the node's loop just before it runs."""
     on_link: Callable[[str], None] = lambda _: None
-    """Takes the link by which others join, with its invitation where this peer is the author."""
+    """Takes the join link for others, with an invitation if this peer is the author."""

@@ -1,4 +1,4 @@
-"""Between the sink and the view: keeps the status of the node, and passes every event on to the watchers outside."""
+"""The broadcaster between the sink and the view: it keeps the status of the node, and passes every event on to watchers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -10,15 +10,15 @@ from adloco_p2p.views.status import Status
 from adloco_p2p.views.status_fold import apply, replay
 
 MAX_HISTORY_BYTES = 8 << 20
-"""The end of the event file that a watcher gets."""
+"""Bytes at the end of the event file that a watcher gets."""
 MAX_QUEUED = 4096
-"""Events that may wait for one watcher; a slower one is cut off, and may come again."""
+"""Events that may wait for one watcher; a slower one is cut off, and may begin again."""
 BATCH_BYTES = 256 << 10
-"""Events are handed over in batches of about this size."""
+"""The approximate size of a batch of events."""
 
 
 class EventBroadcaster:
-    """A view that passes every event on to another one. Used from the event loop."""
+    """A view that passes every event on to another view and to watchers. Used from the event loop."""
 
     def __init__(self, view: View, *, events_path: Path) -> None:
         self.status = Status()
@@ -27,7 +27,7 @@ class EventBroadcaster:
         self._queues: dict[asyncio.Queue[str | None], None] = {}
         self._started: str | None = None
         self._latest: dict[tuple[str, object], str] = {}
-        """The last ones of the events that the file does not hold, by name and instance."""
+        """The last of the events that the file does not contain, by name and instance."""
 
     def start(self) -> None:
         self._view.start()
@@ -55,7 +55,7 @@ class EventBroadcaster:
         self._view.stop()
 
     async def watch(self) -> AsyncIterator[tuple[list[str], bool]]:
-        """Batches of events and whether they are past ones, from the event file; then those of the present. Ends with the
+        """Yield batches of events, each with whether they are past: first those of the event file, then new ones. Ends with the
         node."""
         queue: asyncio.Queue[str | None] = asyncio.Queue(MAX_QUEUED)
         self._queues[queue] = None
@@ -65,20 +65,20 @@ class EventBroadcaster:
             past = await asyncio.to_thread(self._read, size)
             for batch in _batches(past):
                 yield batch, True
-            yield latest, False  # also where there is none: the past is complete
+            yield latest, False  # even if empty, it shows that the past is complete
             is_over = False
             while not is_over:
                 lines = [await queue.get()]
                 while not queue.empty():
                     lines.append(queue.get_nowait())
-                is_over = lines[-1] is None  # after it nothing is put
+                is_over = lines[-1] is None  # nothing is put after None
                 for batch in _batches([line for line in lines if line is not None]):
                     yield batch, False
         finally:
             self._queues.pop(queue, None)
 
     def _read(self, size: int) -> list[str]:
-        """Events before the watcher came. Where the first event is too long ago, it is sent first all the same."""
+        """Return the events before the watcher came. If the end of the file lacks the first event, that is put in front."""
         if not size:
             return []
         with self._events_path.open("rb") as file:
@@ -96,7 +96,7 @@ class EventBroadcaster:
                 self._cut_off(queue)
 
     def _end(self) -> None:
-        """Watchers are notified that the node ends."""
+        """Tell all watchers that the node ends."""
         for queue in [*self._queues]:
             self._cut_off(queue)
 

@@ -1,4 +1,4 @@
-"""The time that a volunteer waited until the machine's work counted."""
+"""The measurement of the time from a volunteer's command to the first committed work of the machine."""
 
 import os
 import time
@@ -10,11 +10,11 @@ from adloco_p2p.core.model.telemetry import FirstContribution, Log, Round
 from adloco_p2p.runtime.node.ports import EventSink
 
 _SINCE_BOOT_FIELD = 19
-"""Of /proc/PID/stat, behind the name of the program: when the process started, in ticks; see proc_pid_stat(5)."""
+"""The field of /proc/PID/stat, after the program's name, with the start of the process in ticks; see proc_pid_stat(5)."""
 
 
 def process_start() -> float:
-    """When this process began, by the monotonic clock; now, where the system does not report it."""
+    """Return when this process began, by the monotonic clock, or now if the system does not report it."""
     now, stat = time.monotonic(), Path("/proc/self/stat")
     if not stat.exists():
         return now
@@ -23,10 +23,10 @@ def process_start() -> float:
 
 
 class ContributionSink:
-    """Passes events on, and adds one behind the first round whose committed average holds this peer's work."""
+    """Passes events on, and adds one after the first round whose committed average contains this peer's work."""
 
     def __init__(self, sink: EventSink, *, me: PeerId, began: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`began` is when the user's command did, by the same clock."""
+        """`began` is the start of the user's command, by the same clock."""
         self._sink = sink
         self._me = me
         self._began = began

@@ -1,4 +1,4 @@
-"""The load of the machine, for the views and the metrics."""
+"""The measurement of the machine's load, for the views and the metrics."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ PERIOD_SECONDS = 5.0
 
 
 def machine_use(gpus: tuple[Gpu, ...]) -> Machine:
-    """The processor since the call before, the rest as it is now."""
+    """Return the load: that of the processor since the previous call, everything else as it is now."""
     memory = psutil.virtual_memory()
     return Machine(
         processor_fraction=psutil.cpu_percent() / 100,
@@ -30,5 +30,5 @@ async def watch_machine(write: Callable[[Machine], None], gpus: Callable[[], tup
         try:
             use = machine_use(await asyncio.to_thread(gpus))
         except (OSError, RuntimeError, psutil.Error):
-            continue  # a system or a driver that gives no figures now: the node works without them
+            continue  # the system or a driver gives no figures now, and the node works without them
         write(use)

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
 
 
 class MetricsEndpoint:
-    """Serves /metrics, /healthz and /readyz from `start` to `stop`; does nothing where the machine's settings do not ask for
-    it."""
+    """Serves /metrics, /healthz and /readyz from `start` to `stop`, if the machine's settings ask for it."""
 
     def __init__(self, config: PeerConfig, measure: Callable[[], Sequence[Measure]], readiness: "Readiness") -> None:
-        """Raises ConfigError for an address that is none."""
+        """Raises ConfigError for an invalid address."""
         self._server: Server | None = None
         if config.metrics_port:
-            from adloco_p2p.web import exposition, server  # with libraries that few nodes need
+            from adloco_p2p.web import exposition, server  # imported here, with libraries that few nodes need
 
             address = server.Address(host=server.parse_host("metrics_host", config.metrics_host), port=config.metrics_port)
             self._server = server.Server(
@@ -28,7 +27,7 @@ class MetricsEndpoint:
             )
 
     async def start(self) -> None:
-        """Raises SwarmError where the address cannot be used."""
+        """Start to serve. Raises SwarmError if the address cannot be used."""
         if self._server is not None:
             await self._server.start()
 
@@ -38,5 +37,5 @@ class MetricsEndpoint:
 
 
 def node_endpoint(config: PeerConfig, broadcaster: EventBroadcaster) -> MetricsEndpoint:
-    """Of a node, from its status. Raises ConfigError for an address that is none."""
+    """Return the endpoint of a node, with figures from its status. Raises ConfigError for an invalid address."""
     return MetricsEndpoint(config, lambda: measures(broadcaster.status), lambda: readiness(broadcaster.status))

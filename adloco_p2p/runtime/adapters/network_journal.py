@@ -1,4 +1,4 @@
-"""The memory of the consensus on the disk: records that a crash must not lose, and the ledger, too long for the memory."""
+"""The consensus's memory on the disk: records that a crash must not lose, and the ledger, which is too long for memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,41 +14,41 @@ from adloco_p2p.storage.journal import MAX_RECORD_BYTES, Journal, read_records
 
 MAX_KIND_BYTES = 32
 LEAST_BYTES = 1 << 20
-"""A shorter journal is not worth rewriting."""
+"""A shorter journal is not rewritten."""
 
 
 class NetworkJournal:
-    """Appends records, finds ledger entries again, and drops what later records made void.
+    """Appends records, finds ledger entries again, and drops records that later ones supersede.
 
-    Kept are the ledger entries and the votes (one per slot in a peer's whole life), the newest votes on averages, the last
-    incarnation, and of each slot that is not settled the last promise and the last acceptance. Rewritten when the file has
-    doubled, so that on average every record is copied once.
+    It keeps the ledger entries and the votes (one per slot in a peer's whole life), the newest commit votes, the last
+    incarnation, and of each slot that is not settled the last promise and the last acceptance. The file is rewritten when its
+    size has doubled, so that on average every record is copied once.
     """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._places: dict[tuple[type, Digest | None], int] = {}
-        """Kind and what it is about -> where the last such record lies."""
+        """The place of the last record, by kind and subject."""
         self._commit_votes: dict[tuple[Digest, InstanceId], tuple[int, int]] = {}
-        """Plan and instance -> round of this peer's vote on the average, and where it lies."""
+        """By plan and instance: the round of this peer's commit vote, and its place."""
         self._compact_at = LEAST_BYTES
 
     def records(self) -> Iterator[object]:
-        """All records of earlier starts, oldest first, to be read once before anything is appended. Raises StorageError."""
+        """Yield all records of earlier starts, oldest first. Read them once, before the first `append`. Raises StorageError."""
         for place, data in self._journal.read():
             record = _record(data, where=str(self._journal.path))
             self._note(record, place)
             yield record
 
     def append(self, record: JournalRecord) -> None:
-        """Raises StorageError."""
+        """Append a record. Raises StorageError."""
         kind = type(record).__name__.encode("ascii")
         self._note(record, self._journal.append(kind + b" " + canonical.encode(record)))
         if self._journal.size_bytes >= self._compact_at:
             self._compact()
 
     def recall(self, plan: Digest) -> LedgerEntry:
-        """The ledger entry of this plan. Raises StorageError."""
+        """Read the ledger entry of this plan. Raises StorageError."""
         place = self._places[LedgerEntry, plan]
         record = _record(self._journal.read_at(place), where=str(self._journal.path))
         assert isinstance(record, LedgerEntry)
@@ -79,12 +79,12 @@ class NetworkJournal:
 
 
 def journal_records(path: Path) -> list[JournalRecord]:
-    """Every record of the journal at `path`, oldest first, which a running peer may be writing. Raises StorageError."""
+    """Read all records of the journal at `path`, which a running peer may be writing, oldest first. Raises StorageError."""
     return [_record(data, where=str(path)) for _, data in read_records(path)]
 
 
 def _record(data: bytes, *, where: str) -> JournalRecord:
-    """Of the kind's name, a space, and the canonical bytes of the value."""
+    """Decode a record, which is the kind's name, a space, and the canonical bytes of the value. Raises StorageError."""
     name, _, content = data.partition(b" ")
     kind = RECORD_KINDS.get(name[:MAX_KIND_BYTES].decode("ascii", errors="replace"))
     if kind is None:

@@ -1,4 +1,4 @@
-"""The rules of a run's agreement: the first plan, and the rule for the next one."""
+"""The first plan of a run, and the rule for the next one."""
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.plan import Decide, RoundPlan
@@ -8,17 +8,17 @@ from adloco_p2p.core.model.scalars import MAX_INSTANCES, PeerId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 
 UNKNOWN_CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=1 << 20, max_instances=MAX_INSTANCES)
-"""Of a peer that has not reported yet; its device worker keeps to its own limit anyway."""
+"""The capacity of a peer that has not reported yet; its engine keeps to its own limit anyway."""
 
 
 def genesis_of(run: RunConfig) -> RoundPlan:
-    """The first plan, which every peer computes from the run's configuration: its author, who is its first signer, and its
-    founders, all of unknown capacity."""
+    """Return the first plan, which every peer computes from the run's configuration. Its roster is the author, who is its first
+    signer, and the founders, all of unknown capacity."""
     author = PeerId(run.author)
     roster = [(PeerId(peer), UNKNOWN_CAPACITY) for peer in (author, *run.founders)]
     return genesis(run.digest, roster, run.rules, signers=[author], protocol=run.protocol)
 
 
 def decide_by(rules: Rules) -> Decide:
-    """The rule that makes the next plan."""
+    """Return the rule that makes the next plan from the reports."""
     return lambda parent, reports, change: next_plan(parent, reports, rules, roster=change)

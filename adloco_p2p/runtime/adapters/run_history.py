@@ -1,4 +1,4 @@
-"""The history of a run as its views and programs read it: folded from a ledger, or from the events of one node."""
+"""The history of a run for views and programs: computed from a ledger, or from the events of one node."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from adloco_p2p.views.status_fold import apply
 
 
 def ledger_events_of(run: RunConfig) -> LedgerEvents:
-    """The events of the run's ledger, of which none is written yet."""
+    """Return the fold of the run's ledger into events, with no entries yet."""
     started = Started(
         run=run.digest,
         name=run.name,
@@ -34,14 +34,14 @@ def ledger_events_of(run: RunConfig) -> LedgerEvents:
 
 
 def ledger_of(workdir: Path, run: RunConfig) -> list[LedgerEntry]:
-    """The entries after the first plan, in order, from the journal in a working directory; none without one. They are read, not
-    checked. Raises StorageError."""
+    """Read the entries after the first plan, in order, from the journal in a working directory; none without a journal. They
+    are not checked. Raises StorageError."""
     journal = workdir / JOURNAL
     return chain(journal_records(journal), genesis_of(run)) if journal.exists() else []
 
 
 def contributions_alone(own: Status) -> list[Contribution]:
-    """Without a ledger nothing is signed: the rounds of one node, by its own events."""
+    """Return the contribution of one node by its own events, for a run without a ledger, where nothing is signed."""
     results = own.results.values()
     if not results:
         return []
@@ -57,7 +57,7 @@ def contributions_alone(own: Status) -> list[Contribution]:
 
 
 def with_newest_rounds(status: Status, own_events: Iterable[Stamped]) -> Status:
-    """The status of a ledger with what only a node has: the last rounds, whose reports are in no plan yet, and evaluations
+    """Add to the status of a ledger what only a node has: the last rounds, whose reports are in no plan yet, and evaluations
     whose report came too late for its plan."""
     known = status.results
     for stamped in own_events:
@@ -71,7 +71,7 @@ def with_newest_rounds(status: Status, own_events: Iterable[Stamped]) -> Status:
 
 
 def status_of_all(run: RunConfig, entries: Sequence[LedgerEntry], own_events: Sequence[Stamped]) -> Status:
-    """The run of the ledger's entries, and of the events of a node that has them."""
+    """Return the status of a run from the ledger's entries and the events of a node that has them."""
     from_ledger = ledger_events_of(run)
     from_ledger.follow(entries)
     return with_newest_rounds(from_ledger.status, own_events)

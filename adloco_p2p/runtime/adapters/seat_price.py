@@ -1,4 +1,4 @@
-"""How a node computes the proof of work of a run that asks for one, beside everything else that it does."""
+"""The search for a proof of work, in the background, for a run whose seats have a price."""
 
 import asyncio
 import secrets
@@ -16,24 +16,25 @@ from adloco_p2p.storage.admission_files import keep_proof, read_proof
 
 IDLE_SECONDS = 1.0
 SLICE_SECONDS = 0.5
-"""Attempts in a row, without a look at newer plans, or whether the node ends."""
+"""The time of attempts between two looks at newer plans and at the end of the node."""
 SHOWN_SECONDS = 15.0
-"""From one event about it to the next."""
+"""The time between two events about the search."""
 LEAP_ROUNDS = PROOF_ROUNDS // 2
+"""A peer whose newest plan moves by so many rounds between two looks is still reading the ledger."""
 CALM_SECONDS = 5.0
-"""A peer whose newest plan moved by so many rounds from one look to the next still reads the ledger, and computes only this
-long afterwards: a solution for a plan that is over would give no seat. Strangers could lie about the heads that they name."""
+"""The time after the last such leap until the search begins, because a solution for a plan that is over gives no seat. Heads
+that strangers name are no sign, since they may lie."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """Of the ledger, as this peer begins."""
+    """Whether this peer is still reading the ledger, as it does at its start."""
 
     leapt_at: float
     round: int = 0
 
     def is_over(self, round: int, now: float) -> bool:
-        """At a look at the newest plan, which is of this round."""
+        """Return whether reading is over, at a look at the newest plan, which is of this round."""
         if abs(round - self.round) >= LEAP_ROUNDS:
             self.leapt_at = now
         self.round = round
@@ -42,20 +43,20 @@ class Reading:
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """One search, from the first attempt to the solution; newer plans go on with it."""
+    """One search, from the first attempt to the solution, over all plans meanwhile."""
 
     shown_at: float = float("-inf")
     attempts: int = 0
     seconds: float = 0.0
-    """Spent in attempts."""
+    """The time spent in attempts."""
 
     def event(self, puzzle: Puzzle, *, is_over: bool) -> Proving:
         return Proving(price=puzzle.price, attempts=self.attempts, seconds=self.seconds, is_over=is_over)
 
 
 def attempt_for_a_while(puzzle: Puzzle) -> tuple[int | None, int, float]:
-    """The nonce, where one was found; attempts, and seconds that they took. It begins anywhere: what was tried before a restart
-    is hardly tried again."""
+    """Try nonces for SLICE_SECONDS; return the solution, if one was found, the number of attempts, and their time in seconds.
+    The first nonce is random, so that nonces tried before a restart are hardly tried again."""
     began, first, count = time.monotonic(), secrets.randbelow(LARGEST_COUNT // 2), 0
     while True:
         is_solved = puzzle.attempt(first + count)
@@ -66,8 +67,8 @@ def attempt_for_a_while(puzzle: Puzzle) -> tuple[int | None, int, float]:
 
 
 async def earn_seat(workdir: Path, agreement: GossipAgreement, write: Callable[[Proving], None]) -> None:
-    """Find a proof of work whenever the run asks this peer for one, on one core, until cancelled; return where no seat has a
-    price. The last one is on the disk: a restart within its rounds costs nothing."""
+    """Find a proof of work whenever the run asks this peer for one, on one core, until cancelled; return if seats are free. The
+    last proof is kept on the disk, so that a restart within its rounds costs nothing."""
     if not agreement.ledger.plans[-1].price:
         return  # the peer shows its ticket
     known, search, reading = read_proof(workdir), None, Reading(leapt_at=time.monotonic())
@@ -90,6 +91,6 @@ async def earn_seat(workdir: Path, agreement: GossipAgreement, write: Callable[[
             keep_proof(workdir, proof)
             agreement.show(proof)
         is_due = now - search.shown_at >= SHOWN_SECONDS
-        if nonce is not None or (is_due and agreement.puzzle() is not None):  # no plan has seated it meanwhile
+        if nonce is not None or (is_due and agreement.puzzle() is not None):  # no event if a plan has given it a seat meanwhile
             search.shown_at = now
             write(search.event(puzzle, is_over=nonce is not None))

@@ -1,5 +1,4 @@
-"""The pretrained model and the text of a run that lets peers share them: got before anything is built, served while the node
-runs."""
+"""Fetches the pretrained model and the text of a run from peers before anything is built, and serves them while the node runs."""
 
 from pathlib import Path
 
@@ -35,19 +34,19 @@ from adloco_p2p.swarm.transport.traffic import Traffic
 
 
 def text_root(data: DataConfig) -> Digest:
-    """The digest by which the author's run names its text. Raises ConfigError where it cannot be shared."""
+    """Return the root by which the author's run names its text. Raises ConfigError where it cannot be shared."""
     return files_root(TEXT, _own_text(data))
 
 
 def model_root(directory: Path) -> Digest:
-    """The digest by which the author's run names the files of its model. Raises ConfigError."""
+    """Return the root by which the author's run names the files of its model. Raises ConfigError."""
     return files_root(MODEL, model_files(directory))
 
 
 async def get_shared_inputs(
     swarm_node: SwarmNode, discovery: Discovery, run: RunConfig, embedding: Embedding, *, digest: Digest
 ) -> None:
-    """Fetch into the working directory what this machine needs of them and does not have yet. `digest`: of the run."""
+    """Fetch into the working directory what this machine needs and does not have yet. `digest` is that of the run."""
     machine, workdir = embedding.config, embedding.workdir
     wanted: list[tuple[FileKind, str, Path]] = []
     if needs_shared_model(run, machine):
@@ -69,7 +68,7 @@ async def get_shared_inputs(
 
 
 def input_servers(endpoint: Endpoint, run: RunConfig, workdir: Path) -> list[ChunkServer]:
-    """Serves them to others; none where the run shares neither."""
+    """Return the server of both; none where the run shares neither."""
     shared: dict[Digest, tuple[FileKind, NamedFiles]] = {}
     if run.model.share:
         directory = Path(with_shared_inputs(run, workdir).model.pretrained or "")

@@ -1,8 +1,8 @@
-"""Ctrl-C, SIGTERM, and SIGHUP of a terminal that is closed, which is handled like SIGTERM. All let the process end in order;
-a second signal ends it at once, unless it is SIGHUP, which a shell and the kernel may both send of one closed terminal.
+"""The handling of Ctrl-C, SIGTERM, and SIGHUP from a closed terminal, which counts as SIGTERM. All end the process in order. A
+second signal ends it at once, unless it is SIGHUP, which both a shell and the kernel may send for one closed terminal.
 
-Ctrl-C comes from a person, who sees how long the round still takes: it is ended, saved and handed over. SIGTERM comes from a
-supervisor, which kills what is still there after a while: the round may end within a grace, then the node leaves as it stands.
+Ctrl-C comes from a person, who sees how long the round still takes, so the round is ended, saved and handed over. SIGTERM comes
+from a supervisor, which kills the process after a while, so the round may end within a grace, and then the node leaves at once.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from adloco_p2p.runtime.node.loop import Node
 from adloco_p2p.views.keyboard import release
 
 EXIT_INTERRUPTED = 130
-"""Exit code after a second signal."""
+"""The exit code after a second signal."""
 CTRL_C = "on request (Ctrl-C: at once)"
-"""Why the node stops after Ctrl-C or the key `q`, and the way out for a user who cannot wait for the end of the round."""
+"""The reason shown after Ctrl-C or the key `q`, with the way out for a user who cannot wait for the end of the round."""
 
 
 def install(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], *, terminate: Callable[[], None] | None = None) -> None:
-    """Call `stop` on Ctrl-C; on SIGTERM `terminate`, where it differs. Must run after everything that sets signal handlers of
-    its own."""
+    """Call `stop` on Ctrl-C, and `terminate`, by default `stop`, on SIGTERM. Must run after everything that sets signal
+    handlers of its own."""
     is_asked = False
 
     def handle(answer: Callable[[], None]) -> None:
@@ -41,12 +41,12 @@ def install(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], *, termin
 
     loop.add_signal_handler(signal.SIGINT, handle, stop)
     loop.add_signal_handler(signal.SIGTERM, handle, terminate or stop)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # so nohup starts what outlives its terminal
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it for processes that outlive their terminal
         loop.add_signal_handler(signal.SIGHUP, hang_up)
 
 
 def install_for(node: Node, loop: asyncio.AbstractEventLoop, *, grace_seconds: float) -> None:
-    """Command the node."""
+    """Let signals end the node: Ctrl-C drains it; SIGTERM drains it, and after `grace_seconds` lets it leave."""
 
     def terminate() -> None:
         if grace_seconds == 0:

@@ -1,4 +1,4 @@
-"""The swarm room's pieces in the shape of the runtime's ports."""
+"""Adapters of the swarm's classes to the runtime's ports."""
 
 import asyncio
 import time
@@ -30,25 +30,26 @@ STRANGER_KINDS: dict[str, float] = {
     messages.PullEntries.__name__: 20.0,
     messages.Entries.__name__: 5.0,
 }
-"""Messages that a peer without a seat may send: it asks to join, leaves, reads the ledger, or shows the history of its side of
-a partition. Everything else is a matter of members. With the price of each, in messages of the strangers' budget: to find,
-decode and encode the ledger entries that are an answer takes some 50 ms."""
+"""The messages that strangers may send, with the price of each in messages of the strangers' budget. With these a stranger asks
+to join, leaves, reads the ledger, or shows the history of its side of a partition. Finding, decoding and encoding the ledger
+entries of an answer takes some 50 ms."""
 PRICES: dict[str, float] = {messages.PullEntries.__name__: 20.0}
-"""The same for members; what is not named costs one."""
+"""The prices of messages in each peer's own budget; other messages cost one."""
 PLANS_WITH_SEATS = 4
-"""Newest plans whose rosters count as members: averages and reports of a round go on while the next two plans are made."""
+"""The newest plans whose rosters count as members, since averages and reports of a round go on while the next two plans are
+made."""
 MAX_SENDS = 256
-"""Messages on their way; further ones are dropped, as a full network would."""
+"""The most messages on their way; further ones are dropped, as by a full network."""
 FETCH_SECONDS = 600.0
-"""For one attempt to fetch an instance's state; what arrived is kept for the next one."""
+"""The time limit of one attempt to fetch an instance's state; the next attempt keeps the chunks that have come."""
 DRAIN_SECONDS = 3.0
 
 
 class Members:
-    """The peers with a seat in one of the newest plans, as the network asks it for every message and stream."""
+    """A callable that returns the peers with a seat in one of the newest plans, cheap enough for every message and stream."""
 
     def __init__(self, plans: Callable[[], Sequence[RoundPlan]]) -> None:
-        """`plans`: those of the ledger, oldest first."""
+        """`plans` returns the plans of the ledger, oldest first."""
         self._plans = plans
         self._newest: RoundPlan | None = None
         self._members: frozenset[PeerId] = frozenset()
@@ -62,7 +63,7 @@ class Members:
 
 
 class NetworkMessenger:
-    """Sends in the background, each message once. A task that fails is a bug: its exception goes to `fail`."""
+    """Sends messages in the background, each once. A task that fails is a bug, whose exception goes to `fail`."""
 
     def __init__(
         self, wire: GossipWire, *, roster: Callable[[], Sequence[PeerId]], fail: Callable[[BaseException], None]
@@ -78,7 +79,7 @@ class NetworkMessenger:
         self._begin(self._wire.broadcast(self._roster(), message))
 
     async def drain(self) -> None:
-        """Give what is on its way a moment to arrive."""
+        """Give the messages on their way a moment to arrive."""
         await self._tasks.settled(timeout_seconds=DRAIN_SECONDS)
 
     def _begin(self, work) -> None:  # type: ignore[no-untyped-def]
@@ -89,7 +90,7 @@ class NetworkMessenger:
 
 
 class NetworkAveraging:
-    """Also for a host that is alone: what it keeps is what a joiner fetches to catch up."""
+    """Averages over the network, also for a host that is alone, because a joiner fetches its results to catch up."""
 
     def __init__(
         self,
@@ -99,9 +100,9 @@ class NetworkAveraging:
         out_of_reach: Callable[[Sequence[PeerId]], Awaitable[tuple[PeerId, ...]]],
         begin: Callable[[Digest], bool],
     ) -> None:
-        """`size`: how many values a round averages. `out_of_reach`: which of these peers are known not to be reached from here,
-        behind their NAT or gone. `begin` writes down that an attempt begins here, in a worker thread; False where it was
-        begun before, in this life of the peer or an earlier one."""
+        """`size` returns how many values a round averages, and `out_of_reach` which of these peers are known to be unreachable
+        from here. `begin` records the key of an attempt, in a worker thread; it returns False if the attempt was begun before,
+        by this process or an earlier one."""
         self._averager = averager
         self._size = size
         self._out_of_reach = out_of_reach
@@ -117,9 +118,9 @@ class NetworkAveraging:
     ) -> AveragedVector:
         shares = effect.shares or (1.0,) * len(effect.weights)
         missing = await self._out_of_reach([peer for (peer, _), share in zip(effect.weights, shares, strict=True) if share > 0])
-        if missing:  # dialling them once more would hold up the whole round
+        if missing:  # dialling them once more would delay the whole round
             raise AveragingError(f"no way from here to {', '.join(missing)}", suspects=missing)
-        if not await asyncio.to_thread(self._begin, effect.key):  # what is signed under a key is signed once
+        if not await asyncio.to_thread(self._begin, effect.key):  # this peer signs under a key only once
             raise AveragingError("this attempt was begun here before, and given up")
         return await self._averager.average(effect, vector, on_decided=on_decided, on_not_shown=on_not_shown)
 
@@ -134,7 +135,8 @@ class NetworkAveraging:
 
 
 class NetworkStates:
-    """Serves the instances' own vectors, which nobody writes to: training never waits for a download, and nothing is copied."""
+    """Serves and fetches states. It serves the instances' own vectors, which are never written to, so training never waits for
+    a download and nothing is copied."""
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class NetworkStates:
         dtypes: tuple[torch.dtype, torch.dtype],
         write: Callable[[StateDownload], None],
     ) -> None:
-        """`dtypes` of outer parameters and momentum. `write` takes the progress of what is fetched."""
+        """`dtypes` are those of outer parameters and momentum. `write` takes the progress of fetches."""
         self._write = write
         self._server = server
         self._fetcher = fetcher
@@ -173,7 +175,7 @@ class NetworkStates:
 
         def show(received: int, total: int) -> None:
             nonlocal before
-            before = received if before is None else before  # what an earlier attempt has left
+            before = received if before is None else before  # an earlier attempt may have left some
             seconds = time.monotonic() - begun
             rate = (received - before) / seconds if seconds > 0 else None
             download = StateDownload(

@@ -1,7 +1,7 @@
 """Scores on the run's tasks by a child process: `adloco-peer evaluate --tasks` on the newest checkpoint, of lowest priority.
 
-A child and not a thread: it holds nothing up, its memory goes with it, and a failure in it cannot end the node. It goes
-by names only, never by files that a run names, and without the network: the data of the tasks have to be on this machine.
+It is a child and not a thread, so it delays nothing, its memory is freed at its end, and a failure in it cannot end the node.
+It uses tasks by name only, never files that a run names, and no network: the data of the tasks must be on this machine.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from adloco_p2p.errors import TaskScoringFailed
 
 NO_CHECKPOINT = "E204"
 AGAIN_SECONDS = 5.0
-"""After a try that found no checkpoint yet."""
+"""The pause after a try that found no checkpoint yet."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_DATASETS_TRUST_REMOTE_CODE": "0"}
 MAX_REASON = 300
 
 
 def can_score(run: RunConfig, machine: PeerConfig) -> bool:
-    """Whether this peer may be drawn; whether the tasks' data are here shows when it is."""
+    """Return whether this peer may be drawn to score. Whether it has the tasks' data shows only when it is drawn."""
     return bool(run.evaluation.tasks.names) and machine.task_seconds > 0 and find_spec("lm_eval") is not None
 
 
 class TaskChild:
-    """`score`, one at a time."""
+    """Scores the tasks, one at a time."""
 
     def __init__(self, workdir: Path, run: RunConfig, machine: PeerConfig) -> None:
         tasks = run.evaluation.tasks
@@ -42,7 +42,7 @@ class TaskChild:
         self._arguments = ["evaluate", "--workdir", str(workdir), "--tasks", *tasks.names, *limit, *path]
 
     async def score(self) -> TaskClaim:
-        """Raises TaskScoringFailed."""
+        """Score the newest checkpoint. Raises TaskScoringFailed."""
         try:
             async with asyncio.timeout(self._seconds):
                 return claim_of(await self._output(), self._names)
@@ -60,14 +60,15 @@ class TaskChild:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _run(self) -> tuple[bytes, str]:
-        """The child's output, and the reason where it failed. Its end of a pipe is its lifeline: it ends with this process."""
+        """Run the child; return its output, and the reason if it failed. It holds one end of a pipe, so that it ends with this
+        process."""
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "adloco_p2p", *self._arguments, "--json", "--lifeline", "0"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, **OFFLINE, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 4))},
-            start_new_session=True,  # Ctrl-C reaches the node alone
+            start_new_session=True,  # so that Ctrl-C reaches only the node
         )
         try:
             assert child.stdout is not None and child.stderr is not None
@@ -81,7 +82,7 @@ class TaskChild:
 
 
 def _problem(output: bytes, errors: bytes) -> str:
-    """Code and problems of the document that a failed verb prints with `--json`; else the end of what it wrote."""
+    """Return code and problems from the document that a failed command prints with `--json`, or the end of its errors."""
     try:
         error = json.loads(output.splitlines()[-1])["error"]
         return f"{error['code']}: {' '.join(error['problems'])}"
@@ -90,7 +91,7 @@ def _problem(output: bytes, errors: bytes) -> str:
 
 
 def claim_of(output: bytes, names: tuple[str, ...]) -> TaskClaim:
-    """From the JSON of `evaluate --tasks`. Raises TaskScoringFailed where it has other tasks, of a group."""
+    """Parse the JSON of `evaluate --tasks`. Raises TaskScoringFailed if it has other tasks, as for the name of a group."""
     found = json.loads(output.splitlines()[-1])
     scores = {task["name"]: task for task in found["tasks"]}
     if sorted(scores) != sorted(names):
@@ -100,7 +101,7 @@ def claim_of(output: bytes, names: tuple[str, ...]) -> TaskClaim:
 
 
 def _score(task: dict[str, object]) -> TaskScore:
-    """Standard errors go first where there are more metrics than a report holds."""
+    """Convert one task's scores. If it has more metrics than a report holds, standard errors are dropped first."""
     metrics = {name: value for name, value in dict(task["metrics"]).items() if is_word(name)}  # type: ignore[call-overload]
     kept = sorted(metrics, key=lambda name: ("_stderr" in name, name))[:MAX_METRICS]
     return TaskScore(

@@ -1,7 +1,7 @@
-"""The metrics of a node on their way to experiment trackers: behind each round, and the inner loss in between.
+"""The metrics of a node for experiment trackers: all of them after each round, and the inner loss in between.
 
-A tracker works in a thread of its own behind a bounded queue. One that fails, or takes nothing for a long time, is switched off
-with one warning: the node waits for none of them.
+Each tracker works in a thread of its own behind a bounded queue. One that fails, or takes nothing for a long time, is switched
+off with one warning, so the node never waits for a tracker.
 """
 
 import contextlib
@@ -19,21 +19,21 @@ from adloco_p2p.views.metrics import Measure
 MAX_QUEUED = 256
 """Points that may wait for one tracker."""
 MAX_PEERS = 64
-"""Peers with curves of their own: trackers keep a curve for ever, and names of peers cost nothing."""
+"""The most peers with curves of their own: trackers keep a curve for ever, and identities are free."""
 CLOSE_SECONDS = 20.0
-"""For what is queued when the node ends."""
+"""The time limit for writing queued points when the node ends."""
 
 Point = tuple[int, dict[str, float]]
 
 
 def flat(measures: Iterable[Measure], peers: set[str]) -> dict[str, float]:
-    """Measures as one table of numbers, by their names; values of labels stand behind a slash: `adloco_peers/alive`.
+    """Flatten measures to numbers by name; the values of labels follow a slash, as in `adloco_peers/alive`.
 
-    `peers`: those that have values of their own, remembered here; of more than MAX_PEERS the later ones have none.
+    `peers` collects the peers with values of their own; peers beyond the first MAX_PEERS have none.
     """
     found: dict[str, float] = {}
     for measure in measures:
-        if measure.name.endswith("_info"):  # texts, whose value is always 1
+        if measure.name.endswith("_info"):  # its labels are texts, and its value is always 1
             continue
         for labels, value in measure.samples.items():
             about = {label for name, label in zip(measure.label_names, labels, strict=True) if name == "peer"}
@@ -44,7 +44,7 @@ def flat(measures: Iterable[Measure], peers: set[str]) -> dict[str, float]:
 
 
 class TrackedSink:
-    """Passes events on, then gives the trackers what followed from them. Used from the event loop's thread."""
+    """Passes events on, then gives the trackers the metrics that follow from them. Used from the event loop's thread."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class TrackedSink:
         measure: Callable[[], Iterable[Measure]],
         inner_steps: int,
     ) -> None:
-        """`trackers`: by name, the function that opens it. `inner_steps` of a round: a point of round r has step
-        (r + 1) * inner_steps, where its inner steps end."""
+        """`trackers` has, by name, the function that opens each. A point of round r has the step (r + 1) * `inner_steps`, at
+        which the round's inner steps end."""
         self._sink = sink
         self._measure = measure
         self._inner_steps = inner_steps
@@ -68,14 +68,14 @@ class TrackedSink:
             case Round():
                 self._track((event.round + 1) * self._inner_steps, flat(self._measure(), self._peers))
             case Progress(loss=float(loss)):
-                place = event.step / max(1, event.num_steps)  # the plan may cut a round into other steps than H
+                place = event.step / max(1, event.num_steps)  # the plan may give a round other than H steps
                 self._track(
                     round((event.round + place) * self._inner_steps),
                     {f"adloco_inner_loss_nats/{event.instance}": loss},
                 )
 
     def close(self) -> None:
-        """Write what is queued, for a bounded time."""
+        """Write the queued points, for a bounded time."""
         for thread in self._threads:
             thread.close()
 
@@ -107,7 +107,7 @@ class _TrackerThread:
             self._problem = f"{self.name} takes nothing: {MAX_QUEUED} points wait; it gets no more until the node starts again"
 
     def new_problem(self) -> str | None:
-        """Why it is switched off, once."""
+        """Return once why the tracker is switched off, otherwise None."""
         if self._is_reported:
             return None
         self._is_reported = self._problem is not None
@@ -126,6 +126,6 @@ class _TrackerThread:
             while (point := self._queue.get()) is not None:
                 tracker.write(*point)
             tracker.close()
-        except Exception as error:  # of a library outside, with errors of its own; training goes on without it
+        except Exception as error:  # a foreign library may raise anything; training goes on without it
             words = brief(error) or type(error).__name__
             self._problem = f"{self.name} failed and gets nothing more until the node starts again: {words}"

@@ -1,4 +1,4 @@
-"""The doctor's checks of this machine: nothing is downloaded or changed, no other peer is asked."""
+"""The doctor's checks of this machine. They download and change nothing, and ask no other peer."""
 
 import shutil
 import subprocess
@@ -31,11 +31,11 @@ LEAST_PYTHON = (3, 11)
 LEAST_DISK_BYTES, GOOD_DISK_BYTES = 1 << 30, 5 << 30
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = 1 << 29, 3 << 29
 BYTES_PER_TRAINED_PARAMETER = 48
-"""On a CPU, with AdamW and averages in float32. `adloco-peer plan` computes it for a given run (training/memory_need.py)."""
+"""The need on a CPU, with AdamW and float32 averages. `adloco-peer plan` computes it for a run (training/memory_need.py)."""
 DEVICE_BYTES_PER_PARAMETER = 16
-"""Of these on the device."""
+"""The part of these that is on a GPU, if there is one."""
 LOCAL_BYTES_PER_PARAMETER = 4
-"""More where a model is divided over processes: what they give back at the end of a round."""
+"""The additional need of a model divided over processes, for the values that they return at the end of a round."""
 DRIVER_SECONDS = 5.0
 TRIED_ATTEMPTS = 8
 MEMORY_INFO = Path("/proc/meminfo")
@@ -44,7 +44,7 @@ NVIDIA = Path("/proc/driver/nvidia/version")
 
 
 def check_machine(config: PeerConfig, workdir: Path | None) -> Iterator[CheckResult]:
-    """One result after the other, in a second or two."""
+    """Yield one result after the other, in a second or two."""
     yield check_python(sys.version_info[:3])
     yield check_packages()
     yield check_gpu(config)
@@ -65,7 +65,7 @@ def check_python(version: tuple[int, ...]) -> CheckResult:
 
 
 def check_packages() -> CheckResult:
-    """The requirements of the installed node against the installed packages."""
+    """Compare the requirements of the installed node with the installed packages."""
     problems, count = [], 0
     try:
         requirements = metadata.requires(DISTRIBUTION) or ()
@@ -91,7 +91,7 @@ def check_packages() -> CheckResult:
 
 
 def check_gpu(config: PeerConfig) -> CheckResult:
-    """The devices that the node would train on."""
+    """Describe the devices on which the node would train."""
     try:
         devices = select_devices(config)
         members = shard_devices(config)
@@ -107,7 +107,7 @@ def check_gpu(config: PeerConfig) -> CheckResult:
         return CheckResult(check="GPU", outcome="ok", found=found)
     try:
         memories = memory_of(devices)
-    except RuntimeError as error:  # the driver's: another program has the GPU for itself, or it has failed
+    except RuntimeError as error:  # of the driver: another program has exclusive use of the GPU, or the GPU has failed
         return CheckResult(check="GPU", outcome="failed", found=brief(error), code="E522")
     cards = [f"{item.name} {item.model}, {_gib(item.free_bytes)} of {_gib(item.total_bytes)} free" for item in memories]
     driver = driver_version()
@@ -119,7 +119,7 @@ def check_gpu(config: PeerConfig) -> CheckResult:
 
 
 def _held_by_gpus(free_bytes: float, num_devices: int, config: PeerConfig) -> str:
-    """How large a model each, or all together, may train with AdamW."""
+    """Describe how large a model each GPU, or all together, can train with AdamW."""
     most = free_bytes / DEVICE_BYTES_PER_PARAMETER / 1e6
     if config.shards > 1:
         return f"; {config.shards} together for some {config.shards * most:,.0f}M trained parameters, activations aside"
@@ -132,7 +132,7 @@ def _held_by_gpus(free_bytes: float, num_devices: int, config: PeerConfig) -> st
 
 
 def check_memory(available_bytes: int | None, shards: int = 1) -> CheckResult:
-    """`shards`: over how many processes the model is divided."""
+    """Grade the available memory; `shards` is the number of processes over which the model is divided."""
     if available_bytes is None:
         return CheckResult(check="memory", outcome="skipped", found="this system does not report it")
     processes, each = PROCESS_BYTES, BYTES_PER_TRAINED_PARAMETER
@@ -152,14 +152,14 @@ def check_disk(folder: Path) -> CheckResult:
 
 
 def _graded(check: str, found: str, num_bytes: int, *, least: int, good: int, code: str) -> CheckResult:
-    """Failed below the least, a warning below a good amount."""
+    """Return a result that is failed below the least amount, and a warning below a good one."""
     if num_bytes >= good:
         return CheckResult(check=check, outcome="ok", found=found)
     return CheckResult(check=check, outcome="failed" if num_bytes < least else "warning", found=found, code=code)
 
 
 def check_workdir(workdir: Path, holder: Holder | None) -> CheckResult:
-    """The identity in it, and whether a node runs there."""
+    """Report the identity in the workdir, and whether a node runs there."""
     key, events = workdir / "identity.key", workdir / "events.jsonl"
     try:
         who = f"peer {Identity.load_or_create(key).peer_id}" if key.exists() else "no identity yet"
@@ -172,7 +172,7 @@ def check_workdir(workdir: Path, holder: Holder | None) -> CheckResult:
 
 
 def check_run(workdir: Path, config: PeerConfig) -> Iterator[CheckResult]:
-    """What the run of the directory asks of this machine; nothing where there is none, or one that asks for nothing special."""
+    """Check what the run in the directory requires of this machine; no result if there is no run or no special requirement."""
     try:
         run = read_run(workdir)
     except StorageError as error:
@@ -186,7 +186,7 @@ def check_run(workdir: Path, config: PeerConfig) -> Iterator[CheckResult]:
 
 
 def check_arithmetic(model: ModelConfig, config: PeerConfig) -> Iterator[CheckResult]:
-    """Nothing where the devices compute as the run prescribes, or there are none, which `check_gpu` reports."""
+    """Warn if the devices emulate the run's arithmetic. No result if they do not, or for no devices, as `check_gpu` reports."""
     try:
         devices = select_devices(config)
     except ConfigError:
@@ -197,7 +197,7 @@ def check_arithmetic(model: ModelConfig, config: PeerConfig) -> Iterator[CheckRe
 
 
 def check_seat_price(admission: AdmissionRules) -> CheckResult:
-    """What a seat in the run of the directory takes here, by a few attempts."""
+    """Estimate, from a few attempts, how long the proof of work for a seat in the run takes here."""
     puzzle = Puzzle(run=Digest(""), peer=PeerId(""), plan=Digest(""), round=0, price=admission.price)
     began = time.perf_counter()
     for nonce in range(TRIED_ATTEMPTS):
@@ -226,7 +226,7 @@ def check_ports(config: PeerConfig, *, is_running: bool) -> CheckResult:
 
 
 def available_memory_bytes() -> int | None:
-    """Memory that this process may still take: of the machine, or of its container where that is less."""
+    """Return the memory that this process may still take, of the machine or of its container, whichever is less."""
     if not MEMORY_INFO.exists():
         return None
     lines = dict(line.split(":", 1) for line in MEMORY_INFO.read_text().splitlines())
@@ -238,7 +238,7 @@ def available_memory_bytes() -> int | None:
 
 
 def driver_version() -> str | None:
-    """As nvidia-smi reports; none where it cannot."""
+    """Return the driver's version as nvidia-smi reports it; None if it reports none."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_SECONDS, check=True)

@@ -1,4 +1,4 @@
-"""The doctor's checks of the network: as a stranger with a throwaway identity, so that a running node is not disturbed."""
+"""The doctor's checks of the network, made with a throwaway identity, so that a running node is not disturbed."""
 
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -21,15 +21,15 @@ from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.views.check_report import CheckResult
 
 MAX_ASKED = 2
-"""Peers that are asked to dial back, and with whom speed is measured: every one of them has other things to do."""
+"""The number of peers that are asked to dial back and to measure speed; few, because they have other work."""
 MAX_PINGED = 5
 JOIN_SECONDS = 5.0
-"""The time for which initial peers that do not answer are tried again."""
+"""How long initial peers that do not answer are retried."""
 SLOW_BYTES_PER_SECOND = 125_000.0
 
 
 async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> AsyncIterator[CheckResult]:
-    """One result after the other, in some ten seconds. Raises ConfigError for an invalid address."""
+    """Yield one result after the other, in some ten seconds. Raises ConfigError for an invalid address."""
     linked, addresses = split_initial_peers(initial_peers)
     with tempfile.TemporaryDirectory(prefix="adloco-doctor-") as folder:
         try:
@@ -59,15 +59,15 @@ async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> Asy
 
 
 def _beside_a_node(config: PeerConfig) -> PeerConfig:
-    """The machine's own addresses while no process listens there, so that a forwarded port is tried; beside a running node any
-    other ports, to which nothing that is announced leads."""
+    """Return settings for the checks: the machine's own addresses if no process listens there, so that a forwarded port is
+    tried; beside a running node, any other ports, with no announced addresses."""
     if all(has_open_port(maddr) or is_free(maddr) for maddr in config.host_maddrs):
         return config
     return replace(config, host_maddrs=tuple(map(_open_port, config.host_maddrs)), announce_maddrs=())
 
 
 def _open_port(maddr: str) -> str:
-    """The same address with any port."""
+    """Return the address with an open port."""
     if has_open_port(maddr):
         return maddr
     head, protocol, rest = maddr.rpartition("/tcp/") if "/tcp/" in maddr else maddr.rpartition("/udp/")
@@ -84,7 +84,7 @@ def _initial_peers(swarm_node: SwarmNode, num_given: int) -> CheckResult:
 
 
 def _protocol(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
-    in_a_run = [reading for reading in readings.values() if reading.run]  # others name the newest that they know
+    in_a_run = [reading for reading in readings.values() if reading.run]  # the others name the newest that they know
     others = sorted({reading.protocol for reading in in_a_run if unfollowed(reading.protocol)})
     if others:
         found = f"{PROTOCOLS} here, {', '.join(map(str, others))} there"
@@ -102,7 +102,7 @@ def _clock(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
 
 
 async def _dial_back(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
-    """Whether others can connect, and the obstacle where they cannot."""
+    """Check whether others can connect, and name the obstacle if they cannot."""
     own = await swarm_node.addresses()
     if not own:
         return CheckResult(check="dial back", outcome="skipped", found="client mode: others are not meant to connect")

@@ -1,4 +1,4 @@
-"""Services beside the loop of a node."""
+"""Background work beside the loop of a node."""
 
 import contextlib
 from collections.abc import Coroutine, Iterator, Sequence
@@ -10,7 +10,7 @@ from adloco_p2p.runtime.node.loop import Node
 
 @contextlib.contextmanager
 def in_background(node: Node, works: Sequence[Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """Services beside the loop: what ends one of them ends the node, except troubles of the network, which pass."""
+    """Run coroutines beside the loop, within the block. An error of one of them ends the node, unless it is of the network."""
     tasks = BackgroundTasks(node.post)
     for work in works:
         tasks.begin(work)

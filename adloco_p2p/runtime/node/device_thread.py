@@ -1,8 +1,8 @@
-"""One thread per device: performs the training effects of its instances in order and posts an event at the end of each.
+"""The thread of one device, which performs the training effects of its instances in order and posts an event after each.
 
-Nothing ever lands inside an inner step. Where the inner steps of a round began before the outer step of the last one
-(`RunInner.is_ahead`), another thread does that step beside them, on vectors that they do not touch, and what else ends the last
-round lands between two of them.
+Nothing is ever performed inside an inner step. If the inner steps of a round begin before the outer step of the last one
+(`RunInner.is_ahead`), another thread does that step at the same time, on vectors that they do not touch, and the other effects
+that end the last round are performed between two inner steps.
 """
 
 import queue
@@ -45,13 +45,13 @@ from adloco_p2p.runtime.node.looks import Looks
 from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector
 
 PROGRESS_SECONDS = 0.5
-"""Least time between two progress events."""
+"""The least time between two progress events."""
 WRITES_WAITING = 1
-"""Copies of an instance's state that may wait for the disk; the device waits rather than fill the memory with them."""
+"""Copies of an instance's state that may wait for the disk. The device waits rather than fill the memory with more."""
 
 
 class Meeting:
-    """An effect on the instances of several devices. The last of their threads that comes to it performs it."""
+    """An effect on the instances of several devices, which the last of their threads to arrive performs."""
 
     def __init__(self, effect: DeviceEffect, num_threads: int) -> None:
         self.effect = effect
@@ -60,7 +60,7 @@ class Meeting:
         self._is_over = threading.Event()
 
     def arrive(self) -> bool:
-        """Whether all others are there. Then perform it, and `end` it."""
+        """Note the arrival of a thread, and return whether it is the last one, which performs the effect and calls `end`."""
         with self._lock:
             self._missing -= 1
             return self._missing == 0
@@ -69,33 +69,33 @@ class Meeting:
         self._is_over.set()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended."""
+        """Wait for the end, and return whether it has come."""
         return self._is_over.wait(seconds)
 
 
 Job = DeviceEffect | Meeting | Callable[[], None] | None
 MEETING_SECONDS = 1.0
-"""How often a thread that waits for another one looks whether the node was given up."""
+"""The period at which a thread that waits for another one checks whether the node was aborted."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """State that the threads of a node's devices share. Each touches the entries of its own instances only."""
+    """The state that the device threads of a node share. Each thread uses only the entries of its own instances."""
 
     engine: Engine
     checkpoints: CheckpointStore
     states: StateExchange
     post: Callable[[Event | BaseException], None]
-    """Takes the end of a job, or an exception that ends the node."""
+    """Takes the event at the end of a job, or an exception that ends the node."""
     progress: Callable[[Log], None]
     is_interrupted: threading.Event = field(default_factory=threading.Event)
     is_aborted: threading.Event = field(default_factory=threading.Event)
     num_discards_asked: Counter[InstanceId] = field(default_factory=Counter)
-    """`DiscardRound`s; written by the event loop."""
+    """The number of `DiscardRound`s that were asked for, by instance; written by the event loop."""
     num_discards_done: Counter[InstanceId] = field(default_factory=Counter)
-    """Written by the thread that has the instance."""
+    """The number of those that are done; written by the thread of the instance."""
     early_ends: dict[InstanceId, EndInner] = field(default_factory=dict)
-    """Of each instance the last one; written by the event loop."""
+    """The last `EndInner` of each instance; written by the event loop."""
     pseudo_gradients: dict[tuple[InstanceId, int], Vector] = field(default_factory=dict)
     averages: dict[tuple[InstanceId, int], AveragedVector] = field(default_factory=dict)
     writes: queue.Queue[Callable[[], None] | None] = field(default_factory=lambda: queue.Queue(WRITES_WAITING))
@@ -105,13 +105,13 @@ class Shared:
         return self.is_interrupted.is_set() or self.is_aborted.is_set()
 
     def is_discarded(self, instance: InstanceId) -> bool:
-        """Its inner steps under way are to end: a `DiscardRound` waits behind them."""
+        """Return whether the instance's inner steps have to end, because a `DiscardRound` waits behind them."""
         return self.num_discards_asked[instance] > self.num_discards_done[instance]
 
     def take_average(self, effect: ApplyOuter) -> AveragedVector:
         self.pseudo_gradients.pop((effect.instance, effect.round), None)
         averaged = self.averages.pop((effect.instance, effect.round))
-        self.drop_averages(effect.instance, before=effect.round)  # of rounds that this peer left behind
+        self.drop_averages(effect.instance, before=effect.round)  # averages of rounds that this peer has left behind
         return averaged
 
     def drop_averages(self, instance: InstanceId, *, before: int | None = None) -> None:
@@ -122,13 +122,13 @@ class Shared:
 
 
 def _drop(vectors: dict[tuple[InstanceId, int], Vector], instance: InstanceId, before: int | None) -> None:
-    for key in list(vectors):  # at once: other threads put others in meanwhile
+    for key in list(vectors):  # a copy, because other threads add entries meanwhile
         if key[0] == instance and (before is None or key[1] < before):
             vectors.pop(key, None)
 
 
 class DeviceThread:
-    """The jobs of one device, in order."""
+    """Performs the jobs of one device, in order."""
 
     def __init__(self, shared: Shared, *, name: str) -> None:
         self._shared = shared
@@ -136,32 +136,32 @@ class DeviceThread:
         self._states = shared.states
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._taken: deque[Job] = deque()
-        """Jobs that the thread looked at, not begun yet: they come before those in the queue."""
+        """Jobs that the thread has taken from the queue and not begun; they come before those in the queue."""
         self._copied: set[InstanceId] = set()
-        """Copied for a checkpoint since `writes` was last known to be empty."""
+        """Instances copied for a checkpoint since `writes` was last known to be empty."""
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="outer")
         self._outer_step: Future[None] | None = None
-        """Done beside inner steps; nothing but these begins before its end."""
+        """The outer step that is done beside inner steps; no job but these begins before its end."""
         self.looks = Looks(shared.post)
         self._num_put = self._num_done = 0
-        """The first is written by the event loop, the second by the thread."""
+        """The event loop writes the first, the thread the second."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
     def num_unfinished(self) -> int:
-        """Jobs that wait or are under way."""
+        """The number of jobs that wait or are in progress."""
         return self._num_put - self._num_done
 
     def start(self) -> None:
         self._thread.start()
 
     def put(self, job: Job) -> None:
-        """None ends the thread after the jobs before it."""
+        """Queue a job; None ends the thread after the jobs before it."""
         self._num_put += 1
         self._jobs.put(job)
 
     def join(self, seconds: float) -> bool:
-        """Whether the thread ended in time."""
+        """Wait for the end of the thread, and return whether it ended in time."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -177,7 +177,7 @@ class DeviceThread:
                     self._perform_and_post(job)
                 self._num_done += 1
             self._await_outer_step()
-        except BaseException as error:  # handed to the event loop, which ends the process
+        except BaseException as error:  # the event loop raises it, which ends the process
             self._shared.post(error)
         finally:
             self._beside.shutdown()
@@ -194,7 +194,7 @@ class DeviceThread:
         if meeting.arrive():
             self._perform_and_post(meeting.effect)
             meeting.end()
-        elif not isinstance(meeting.effect, SaveCheckpoint):  # it only asks the disk, so no device waits for the others
+        elif not isinstance(meeting.effect, SaveCheckpoint):  # it only queues a write, so no device waits for the others
             while not meeting.wait(MEETING_SECONDS) and not self._shared.is_aborted.is_set():
                 pass
 
@@ -205,7 +205,7 @@ class DeviceThread:
         self._post(self._perform(effect), begun)
 
     def _post(self, event: Event | None, begun: float) -> None:
-        """With the time that the device took for what ends a round."""
+        """Post an event; those that end a round get the time that the device took."""
         if isinstance(event, OuterApplied | StepMeasured | Evaluated):
             event = replace(event, seconds=time.monotonic() - begun)
         if event is not None:
@@ -266,13 +266,14 @@ class DeviceThread:
         )
 
     def _final_state(self, effect: Evaluate) -> Digest:
-        """Served as that after the last plan: the one before it is what its merges are made of."""
+        """Offer the final state at the boundary after the last plan; the states at the boundary before are the sources of the
+        last plan's merges."""
         _, state_digest = self._engine.digests(effect.instance)
         self._states.offer(effect.instance, effect.round + 1, state_digest, self._engine.state(effect.instance))
         return state_digest
 
     def _apply_outer(self, effect: ApplyOuter, averaged: AveragedVector, own: Vector | None = None) -> Event:
-        """`own`: the pseudo-gradient that becomes part of the next one; it holds all residuals."""
+        """Perform the outer step. `own` is the pseudo-gradient that becomes part of the next one; it contains all residuals."""
         instance, number = effect.instance, effect.round
         residual = averaged.residual if own is None else own
         is_applied = self._engine.apply_outer(instance, averaged.vector, round=number, residual=residual)
@@ -288,7 +289,7 @@ class DeviceThread:
         )
 
     def _carry_over(self, effect: CarryOver) -> Event:
-        """Nothing is lost: what was to be averaged goes into the next pseudo-gradient."""
+        """End a void round: its pseudo-gradient becomes part of the next one, so that no work is lost."""
         instance, number = effect.instance, effect.round
         self._shared.drop_averages(instance, before=number + 1)
         self._engine.carry_over(instance, self._shared.pseudo_gradients.pop((instance, number), None), round=number)
@@ -321,7 +322,7 @@ class DeviceThread:
         return StateKept(instance=copy, round=effect.round, digest=state_digest)
 
     def _between_steps(self, effect: RunInner) -> bool:
-        """Before each inner step: end the round before, as far as it has come. Whether to stop."""
+        """Before an inner step, perform the jobs that end the previous round and are due. Return whether to stop."""
         while not self._shared.should_stop:
             if self._outer_step is not None and not self._outer_step.done():
                 return False
@@ -353,7 +354,7 @@ class DeviceThread:
             self._outer_step = None
 
     def _save_instance(self, instance: InstanceId, boundary: int) -> None:
-        if instance in self._copied:  # the end of a run asks again at once: memory holds one copy of an instance
+        if instance in self._copied:  # the end of a run asks again at once, and memory holds only one copy
             self._await_writes()
         self._copied.add(instance)
         tensors, meta = self._engine.snapshot(instance)
@@ -364,7 +365,7 @@ class DeviceThread:
         self._copied.clear()
 
     def _forget(self, instance: InstanceId) -> None:
-        """The instance is here no longer: let its buffers go."""
+        """Release the buffers of an instance that is not here any more."""
         self._states.retire(instance)
         self.looks.forget(instance)
         self._shared.drop_pseudo_gradients(instance)
@@ -387,7 +388,7 @@ class DeviceThread:
                 instance=instance,
                 step=step,
                 num_steps=effect.share.inner_steps,
-                loss=float(loss),  # waits for the device, so only where it is shown
+                loss=float(loss),  # this waits for the device, so it is done only for shown events
                 tokens_per_second=tokens / max(now - started, 1e-9),
             )
             self._shared.progress(progress)
@@ -408,7 +409,7 @@ class DeviceThread:
         if result is None or self._shared.is_discarded(instance):
             return None
         self._await_outer_step()  # its residual is part of the pseudo-gradient
-        # memory holds what a checkpoint writes, or what is averaged; not both where the disk is slow
+        # If the disk is slow, memory does not hold both the copy for a checkpoint and the pseudo-gradient.
         self._await_writes()
         kept = effect.round - 1 if effect.is_ahead else effect.round
         self._shared.drop_pseudo_gradients(instance, before=kept)
@@ -418,8 +419,8 @@ class DeviceThread:
 
 
 def _ends_round_before(job: DeviceEffect, running: RunInner) -> bool:
-    """Whether the job belongs to the outer step that `running` did not wait for. Any other job waits its turn, and so do all
-    that were put after it."""
+    """Return whether the job belongs to the outer step that `running` did not wait for. Any other job waits its turn, and so do
+    all that were put after it."""
     match job:
         case (
             ApplyOuter(instance=instance, round=number)

@@ -1,5 +1,5 @@
-"""The threads of a machine's devices, and the one that writes checkpoints: takes the training effects, deals the instances over
-the devices, and hands every effect to the thread of its instance's device (`device_thread.py`).
+"""The device worker: it deals the instances over the machine's devices, hands every training effect to the thread of its
+instance's device (`device_thread.py`), and has one more thread that writes checkpoints.
 
 These threads own the engine and the buffers; the event loop owns everything else. An effect on several instances (a merge, the
 end of a checkpoint) is a meeting of all devices. Checkpoints are written in order, too, and no device waits for the disk.
@@ -32,7 +32,8 @@ from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engin
 
 
 class DeviceWorker:
-    """All methods are called from the event loop; `post` and `progress` from the worker's threads."""
+    """Performs training effects in threads. All methods are called from the event loop; `post` and `progress` are called from
+    the worker's threads."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class DeviceWorker:
                 if len(self._devices) > 1:
                     self._put(plan.instance, partial(self._shared.engine.place, plan.instance, self._map.team(plan.instance)))
                 self._put(plan.instance, effect)
-            case Transition(forks=(), merges=(), rewinds=()):  # nothing to be done, on no device
+            case Transition(forks=(), merges=(), rewinds=()):  # it needs no work, so any device may perform it
                 min(self._devices, key=lambda device: device.num_unfinished).put(effect)
             case SnapshotState(instance=instance, copy=copy) if copy == instance:
                 self._put(instance, effect)
@@ -78,36 +79,36 @@ class DeviceWorker:
             self._map.forget(instance)
 
     def end_inner(self, effect: EndInner) -> None:
-        """The inner steps under way notice it before the next one."""
+        """Let the running inner steps end early; they notice it before their next step."""
         self._shared.early_ends[effect.instance] = effect
 
     def call(self, instance: InstanceId, job: Callable[[], None]) -> None:
-        """Run a piece of work on an instance between effects, in order."""
+        """Run a job on an instance between effects, in order."""
         self._put(instance, job)
 
     def pseudo_gradient(self, instance: InstanceId, number: int) -> Vector:
-        """The scratch buffer that the `RunInner` of this round filled."""
+        """Return the scratch buffer that the `RunInner` of this round has filled."""
         return self._shared.pseudo_gradients[instance, number]
 
     def kept_pseudo_gradient(self, instance: InstanceId, number: int) -> Vector | None:
-        """The same, where this life of the process has filled it and nothing was applied yet."""
+        """Return the same buffer if this process has filled it and no outer step has been applied; otherwise None."""
         return self._shared.pseudo_gradients.get((instance, number))
 
     def put_average(self, instance: InstanceId, number: int, averaged: AveragedVector) -> None:
-        """The average that a later `ApplyOuter` of this round will apply, if it is ever asked to."""
+        """Keep the average for a later `ApplyOuter` of this round, if one comes."""
         self._shared.averages[instance, number] = averaged
 
     def look(self, asked: AssessContribution, before: Vector, contribution: Vector, others: Vector) -> None:
-        """Score a contribution in the spare time of the instance's device; see `Engine.assess`. Nothing where the instance is
-        gone meanwhile."""
+        """Score a contribution in the spare time of the instance's device; see `Engine.assess`. Does nothing if the instance is
+        gone."""
         device, engine = self._map.place_of(asked.instance), self._shared.engine
         if device is None:
             return
         self._devices[device].looks.put(asked, lambda: engine.assess(asked, before, contribution, others))
-        self._devices[device].put(lambda: None)  # it may wait for a job, and looks after this one
+        self._devices[device].put(lambda: None)  # wakes a thread that waits for a job; it looks after this one
 
     def stop(self, *, timeout_seconds: float) -> bool:
-        """End after the jobs that are queued, and the writing that they ask for. True if that was done in time."""
+        """End after the queued jobs and the writes that they ask for. Return whether that was done in time."""
         deadline = time.monotonic() + timeout_seconds
         for device in self._devices:
             device.put(None)
@@ -116,11 +117,11 @@ class DeviceWorker:
         return all(ended) and not self._writer.is_alive()
 
     def interrupt(self) -> None:
-        """Leave the inner steps under way at the next one, and pass over what is queued, except what is to be saved."""
+        """End the running inner steps before the next one, and skip queued jobs except those that save."""
         self._shared.is_interrupted.set()
 
     def abort(self) -> None:
-        """Leave the inner steps under way at the next one and do nothing more."""
+        """End the running inner steps before the next one, and do nothing more."""
         self._shared.is_aborted.set()
         for device in self._devices:
             device.put(None)
@@ -132,7 +133,7 @@ class DeviceWorker:
         self._devices[device].put(job)
 
     def _move(self, instance: InstanceId, old: int | None, new: int) -> None:
-        """The new device's thread takes the instance over when the old one has done what it was asked for."""
+        """Move an instance: the new device's thread takes it over when the old one has done the jobs before."""
         if len(self._devices) == 1:
             return
         if old is None:
@@ -160,19 +161,19 @@ class DeviceWorker:
             try:
                 if write is None:  # a device's thread has ended
                     num_running -= 1
-                # after a failure it goes on taking, so that the devices never wait for a queue that nothing empties
+                # After a failure writes are still taken, so that the devices never wait for a full queue.
                 elif not (is_failed or self._shared.is_aborted.is_set()):
                     write()
-            except BaseException as error:  # handed to the event loop, which ends the process
+            except BaseException as error:  # the event loop raises it, which ends the process
                 is_failed = True
                 self._shared.post(error)
             finally:
-                del write  # its tensors go before the device is notified
+                del write  # frees its tensors before the device is notified
                 self._shared.writes.task_done()
 
 
 def _gone(effect: DeviceEffect) -> list[InstanceId]:
-    """The instances that are no longer here after the effect."""
+    """Return the instances that are not here any more after the effect."""
     match effect:
         case Transition(merges=merges):
             return [source for merge in merges for source in merge.sources if source != merge.target]

@@ -9,12 +9,12 @@ from adloco_p2p.runtime.node.ports import EventSink
 
 
 class View(Protocol):
-    """Shows events as they come."""
+    """Shows the events of a node."""
 
     def start(self) -> None: ...
 
     def recall(self, events: Sequence[Stamped]) -> None:
-        """Earlier events. Only the resulting status is shown; everything else is forgotten."""
+        """Replay earlier events, of which only the resulting status is shown."""
 
     def update(self, stamped: Stamped) -> None: ...
 
@@ -28,12 +28,12 @@ class EventFile(Protocol):
 
 
 def stamp(event: Log) -> Stamped:
-    """As an event of now, by the wall clock."""
+    """Stamp an event with the current wall-clock time."""
     return Stamped(time=time.time(), event=event)
 
 
 class Sink:
-    """Stamps each event. Used from the event loop's thread."""
+    """Stamps each event, writes it to the file, and shows it. Used from the event loop's thread."""
 
     def __init__(self, *, log: EventFile, view: View) -> None:
         self._log = log
@@ -47,10 +47,10 @@ class Sink:
 
 
 class CountingSink:
-    """After every finished round adds the traffic since the last one."""
+    """Passes events on, and after every finished round adds one about the traffic since the last one."""
 
     def __init__(self, sink: EventSink, totals: Callable[[], dict[str, tuple[int, int]]]) -> None:
-        """`totals`: bytes sent and received by kind, since the process began."""
+        """`totals` returns the bytes sent and received by kind since the process began."""
         self._sink = sink
         self._totals = totals
         self._counted = dict.fromkeys(totals(), (0, 0))

@@ -1,9 +1,9 @@
-"""Contributions of other hosts that a device looks at in its spare time, one forward pass after the other: nothing that ends a
-round waits for more than one.
+"""Looks at contributions of other hosts, which a device does in its spare time, one forward pass at a time, so that no effect
+that ends a round waits for more than one pass.
 
-Spare is the time in which nothing waits for the device, as while an average is under way. A look that has not found enough of
-it within a round, and any look where the device has no such time because its inner steps do not wait for averages, goes on
-between inner steps: one pass between two of them.
+Spare time is when no job waits for the device, as while an average is in progress. A look that has not found enough of it
+within a round continues between inner steps, one pass between two of them. So does every look on a device whose inner steps do
+not wait for averages.
 """
 
 from collections import deque
@@ -16,7 +16,8 @@ from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import DeviceError
 
 MOST_LOOKS = 2
-"""That wait for a device, each with vectors as large as the model (`training/memory_need.py`); the oldest goes."""
+"""The most looks that wait for a device, each with vectors as large as the model (`training/memory_need.py`); the oldest is
+dropped."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -24,24 +25,24 @@ class _Look:
     asked: AssessContribution
     begin: Callable[[], Iterator[float | None]]
     steps: Iterator[float | None] | None = None
-    """Once it has begun; gives the score at last, and before that None."""
+    """The passes, once the look has begun; they give None, and at the end the score."""
 
 
 class Looks:
-    """Of one device: `put` is called from the event loop, all else from the device's thread."""
+    """The looks of one device. `put` is called from the event loop, everything else from the device's thread."""
 
     def __init__(self, post: Callable[[Event], None]) -> None:
         self._post = post
         self._waiting: deque[_Look] = deque()
 
     def put(self, asked: AssessContribution, begin: Callable[[], Iterator[float | None]]) -> None:
-        """`begin` is called from the device's thread. See `Engine.assess`."""
+        """Queue a look. `begin` is called from the device's thread; see `Engine.assess`."""
         self._waiting.append(_Look(asked=asked, begin=begin))
         while len(self._waiting) > MOST_LOOKS:
             self._end(self._waiting[0], None, "the device had no time for it")
 
     def go_on(self) -> bool:
-        """Do one more pass; False where there is none to do."""
+        """Do one more pass; return False if there is none to do."""
         if not self._waiting:
             return False
         look = self._waiting[0]
@@ -57,13 +58,13 @@ class Looks:
         return True
 
     def go_on_between_steps(self, running: RunInner) -> None:
-        """Do one pass where the look may wait no longer."""
+        """Do one pass if the look must not wait for spare time any longer."""
         if self._waiting and (running.is_ahead or running.round > self._waiting[0].asked.round + 1):
             self.go_on()
 
     def forget(self, instance: InstanceId) -> None:
-        """The instance is here no longer."""
-        for look in list(self._waiting):  # at once: the event loop puts others in meanwhile
+        """Drop the looks of an instance that is not here any more."""
+        for look in list(self._waiting):  # a copy, because the event loop adds looks meanwhile
             if look.asked.instance == instance:
                 self._take(look)
 
@@ -72,9 +73,9 @@ class Looks:
             self._post(ContributionAssessed(asked=look.asked, score=score, reason=reason))
 
     def _take(self, look: _Look) -> bool:
-        """Let it go; False where the other thread has done so meanwhile."""
+        """Remove a look; return False if the other thread has done so meanwhile."""
         try:
-            self._waiting.remove(look)  # in one piece: looks are compared by identity
+            self._waiting.remove(look)  # atomic, because looks are compared by identity
         except ValueError:
             return False
         return True

@@ -1,7 +1,7 @@
-"""The event loop of one peer: feeds events to the core, performs its effects in order. The only reader of the clock.
+"""The event loop of one peer, which feeds events to the core and performs its effects in order. Only it reads the clock.
 
-The one handler of unexpected exceptions is here: it stops the node with the error; what was journaled and checkpointed makes
-a restart safe.
+It has the only handler of unexpected exceptions, which stops the node with the error; the journal and the checkpoints make a
+restart safe.
 """
 
 import asyncio
@@ -64,14 +64,14 @@ from adloco_p2p.runtime.node.ports import (
 )
 
 STOOD_STILL_SECONDS = 10.0
-"""Nothing in the event loop takes so long: the process was suspended, the machine slept, or its clock was set."""
+"""Nothing in the event loop takes so long, so the process was suspended, the machine slept, or its clock was set."""
 WORKER_STOP_SECONDS = 600.0
-"""The device worker may still have a checkpoint to write when the core stops."""
+"""The time limit for the device worker, which may still have a checkpoint to write when the core stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Everything outside that the loop talks to."""
+    """The ports of one node: everything outside that the loop uses."""
 
     engine: Engine
     checkpoints: CheckpointStore
@@ -81,12 +81,12 @@ class Ports:
     journal: Journal
     events: EventSink
     scorer: TaskScorer | None = None
-    """Only where this peer reports that it can score the run's tasks."""
+    """The scorer, if this peer reports that it can score the run's tasks."""
 
 
 class _Inbox:
-    """Events that wait for the core: what happens on this machine, which is bounded by what the core asked for, and one
-    message of a remote peer."""
+    """The events that wait for the core: those of this machine, which the core's own requests bound, and one message of a
+    remote peer."""
 
     def __init__(self) -> None:
         self.local: deque[Event | BaseException] = deque()
@@ -112,7 +112,7 @@ class _Inbox:
 
 
 class Node:
-    """One peer, running. `run` returns the core's Stop; `post` may be called from any thread once it runs."""
+    """One running peer. `run` returns the core's Stop; `post` may be called from any thread after `attach`."""
 
     def __init__(self, *, peer: Peer, ports: Ports) -> None:
         self.peer = peer
@@ -135,20 +135,20 @@ class Node:
         self._call_soon(self._inbox.put_local, event)
 
     async def deliver(self, event: Received) -> None:
-        """Hand over a message of a remote peer; returns when there is room for the next one. Local events come first, so
-        remote peers, however much they send, hold up neither device nor user."""
+        """Hand over a message of a remote peer, and return when there is room for the next one. Local events come first, so
+        that remote peers, however much they send, delay neither the device nor the user."""
         await self._inbox.put_remote(event)
 
     def command(self, command: Command, *, reason: str = "asked") -> None:
-        """A command of the user. May be called from any thread once the node runs."""
+        """Give a command of the user. May be called from any thread after `attach`."""
         self.post(Commanded(command=command, reason=reason))
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on `post` is allowed: events wait until `run` takes them."""
+        """Allow `post` from now on; events wait until `run` takes them."""
         self._loop = loop
 
     async def run(self, started: Started) -> Stop:
-        """Run until the core stops. Raises what ended the node otherwise; the device thread never outlives it."""
+        """Run until the core stops. Raises any error that ends the node before. The device threads end before this returns."""
         self.attach(asyncio.get_running_loop())
         self._worker.start()
         event: Event | BaseException = started
@@ -178,7 +178,7 @@ class Node:
             await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
 
     def _part(self, error: Exception) -> None:
-        """Leave as a peer does that stops, as far as a full disk allows, so that the others need not miss this one first."""
+        """Leave as a stopping peer does, as far as a full disk allows, so that the others need not miss this one first."""
         if self.peer.stage is Stage.STOPPED:
             return
         for effect in self.peer.fail(time.monotonic()):
@@ -200,7 +200,7 @@ class Node:
             self._note_sleep(time.time() - begun - seconds)
 
     def _note_sleep(self, late_seconds: float) -> None:
-        """Report to the user that this process stood still. By the wall clock: the other one may stop while a laptop sleeps."""
+        """Tell the user if this process stood still, by the wall clock, because the monotonic one may stop during sleep."""
         if late_seconds > STOOD_STILL_SECONDS:
             self._ports.events.write(StoodStill(seconds=late_seconds))
 
@@ -237,7 +237,7 @@ class Node:
             case EndInner():
                 self._worker.end_inner(effect)
             case Average() | RepairAverage():
-                self._ports.states.keep_newest(effect.instance)  # what is averaged takes its memory
+                self._ports.states.keep_newest(effect.instance)  # the average needs the memory of older states
                 key = (effect.instance, effect.round, effect.attempt)
                 self._averagings[key] = self._tasks.begin(self._average(effect))
             case CancelAverage():
@@ -262,7 +262,7 @@ class Node:
                 self._worker.submit(effect)
 
     def _cancel_fetch(self, instance: InstanceId) -> None:
-        """State of an earlier boundary must not land after that of a later one."""
+        """Cancel a fetch, because a state of an earlier boundary must not arrive after that of a later one."""
         task = self._fetches.pop(instance, None)
         if task is not None:
             task.cancel()
@@ -310,7 +310,7 @@ class Node:
         self._inbox.put_local(event)
 
     async def _look(self, effect: AssessContribution, before: Vector | None) -> None:
-        """Fetch the contribution; the device posts the score."""
+        """Fetch the contribution for the device, which posts the score."""
         try:
             if before is None:
                 raise AveragingError("the outer parameters before the step are not here any more")

@@ -1,1 +1,1 @@
-"""One average among several hosts: butterfly all-reduce and the repair of a committed average. Begin at `averager.py`."""
+"""Averages among several hosts: the butterfly all-reduce and the repair of a committed average. Start at `averager.py`."""

@@ -1,9 +1,9 @@
-"""The parameters that all members of one all-reduce share, how the vector is cut, and the arithmetic on one part. Pure.
+"""The parameters that all members of one all-reduce share, and the cut of the vector that follows from them. Pure.
 
 The vector is cut into contiguous stretches, one per reducer of the first attempt, and every stretch into parts of equal size
-(the last may be shorter). The parts of reducers that a retry has lost are dealt to the others; what a member reduces is its
-shard. So every part is the same one in all attempts at an average. A part is summed in member order by
-`numerics/reduction.py`: the same inputs give the same bits on every run and every machine.
+(the last may be shorter). A retry deals the parts of lost reducers to the others, so the parts are the same in all attempts at
+an average. The parts that a member reduces are its shard. `numerics/reduction.py` sums a part in member order: the same inputs
+give the same bits on every run and every machine.
 """
 
 import heapq
@@ -20,23 +20,24 @@ from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, InstanceId, PeerId
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.tensor_codec import TensorCodec
 
-_SHARE_UNIT = 1 << 20  # shares are rounded to this fraction of one, so that every peer cuts with whole numbers
-_STREAMS_PER_PEER = 64  # that a peer opens for one average, roughly; more only where there are more members
+_SHARE_UNIT = 1 << 20  # shares are scaled so that the largest is this, and rounded, so that every peer cuts alike
+_STREAMS_PER_PEER = 64  # roughly what a peer opens for one average; more only where there are more members
 _SMALLEST_PART_BYTES = 1 << 17
-_PARTS_PER_SHARD = 16  # at least, where that makes no part too small
+_PARTS_PER_SHARD = 16  # the fewest parts of a shard, unless they would be too small
 MAX_LANES = 4
-"""Streams between a member and a reducer."""
+"""The most streams between a member and a reducer."""
 WINDOW = 16
-"""Parts that a member sends to a reducer ahead of the averaged parts it got, under a rule that needs no decision."""
+"""Parts that a member sends to a reducer ahead of the averaged parts that came back, where no barrier holds these back."""
 NO_PLAN, NO_INSTANCE = Digest("0" * 64), InstanceId(0)
-"""Of an average that no plan asks for."""
+"""Plan and instance of an average that no plan asks for."""
 MAX_PARTS = 1 << 17
-"""Parts of one vector; with parts of 1 MiB this is 128 GiB."""
+"""The most parts of one vector; with parts of 1 MiB this is 128 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the vector, values `first` to `first + size`; `offset` to `offset + num_bytes` has room for its mean."""
+    """A piece of the vector: the values `first` to `first + size`. The result's buffer has room for its encoded mean at
+    `offset` to `offset + num_bytes`."""
 
     index: int
     first: int
@@ -44,42 +45,42 @@ class Part:
     offset: int
     num_bytes: int
     num_sent_bytes: int
-    """As a member encodes its own values."""
+    """The bytes of the part in the codec of the contributions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduceSpec:
     """Everything that must be equal on all members of one average.
 
-    Raises ValueError for values that no plan has: doubled members, negative or all-zero shares, an empty vector.
+    Raises ValueError for values that no plan has, such as duplicate members, negative or all-zero shares or an empty vector.
     """
 
     key: Digest
     weights: tuple[tuple[PeerId, int], ...]
-    """Members and their samples; the order is the order of summation."""
+    """Members and their samples, in the order of summation."""
     shares: tuple[float, ...]
-    """How much of the vector each member reduces, in any unit; 0: none (a receiver, or a peer that cannot be reached)."""
+    """The reduction share of each member, in any unit; 0 for a member that reduces nothing (a receiver, or unreachable)."""
     size: int
     codec: TensorCodec
-    """Of what members send; see `mean_codec` for what they get back."""
+    """The codec of the contributions; see `mean_codec` for that of the averaged parts."""
     part_bytes: int
-    """Of a part as float32; rounded to whole groups of the codec."""
+    """Bytes of a part as float32, before rounding to whole groups of the codec."""
     rule: AggregationRule
     steps: tuple[int, ...]
-    """Inner steps that the plan gave each member."""
+    """The inner steps that the plan gave each member."""
     plan: Digest = NO_PLAN
-    """The plan that asks for this average, which the key contains; and its round."""
+    """The plan that asks for this average, which the key covers; `round` is its round."""
     round: int = 0
     instance: InstanceId = NO_INSTANCE
     attempt: int = 0
-    """Number of the attempt at this average. In a retry, from 1 on, reducers report what they hold before anything is sent."""
+    """The number of the attempt at this average. In a retry, from 1 on, reducers report what they hold before any upload."""
     lost: tuple[LostShare, ...] = ()
-    """Of peers that were to reduce and are not members of this retry."""
+    """The lost shares: those of reducers of the first attempt that are not members of this retry."""
 
     completes: Digest | None = None
-    """The decision (`completion.py`) of an earlier attempt: only the parts of lost reducers are averaged."""
+    """The decision (`completion.py`) of the attempt that this one completes; only parts of lost reducers are averaged then."""
     quorum: Quorum | None = None
-    """When it ends without its slowest contributors. Each reducer applies it for itself."""
+    """When the attempt ends without its slowest contributors; each reducer applies it on its own."""
 
     def __post_init__(self) -> None:
         members = [peer for peer, _ in self.weights]
@@ -110,7 +111,7 @@ class AllReduceSpec:
 
     @cached_property
     def contributors(self) -> tuple[int, ...]:
-        """Members whose vectors are in the average, in order of summation."""
+        """Indices of the members whose vectors are in the average, in the order of summation."""
         return tuple(member for member, (_, weight) in enumerate(self.weights) if weight > 0)
 
     @property
@@ -123,7 +124,7 @@ class AllReduceSpec:
 
     @cached_property
     def reducers(self) -> tuple[int, ...]:
-        """Members that reduce a part of the vector, in order."""
+        """Indices of the members that reduce some parts, in order."""
         return tuple(member for member, parts in enumerate(self.shards) if parts)
 
     @cached_property
@@ -132,13 +133,13 @@ class AllReduceSpec:
 
     @property
     def slice_values(self) -> int:
-        """Values in a slice of the hash trees, of contributions as of the result."""
+        """Values in one slice of the hash trees, both of contributions and of the result."""
         return slice_values(max(self.codec.group, self.mean_codec.group))
 
     @property
     def needs_gram(self) -> bool:
-        """Whether parts wait for the inner products of all contributions: the rule decides by them, or only they give the
-        statistics of the batch test, because what comes back is not the mean."""
+        """Whether reduction waits for the inner products of all contributions. The rule may decide by them, or only they may
+        give the statistics of the norm test, because the returned average is not the mean."""
         return self.completes is None and (self.rule.needs_gram or not self.codec.returns_mean)
 
     @cached_property
@@ -155,7 +156,7 @@ class AllReduceSpec:
 
     @cached_property
     def _whole_shares(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Of the members, and of the lost ones."""
+        """The shares of the members and the lost shares, as whole numbers up to `_SHARE_UNIT`."""
         shares = (*self.shares, *(share for _, share in self.lost))
         largest = max(shares)
         whole = tuple(round(share / largest * _SHARE_UNIT) if largest else 0 for share in shares)
@@ -163,12 +164,12 @@ class AllReduceSpec:
 
     @cached_property
     def _stretches(self) -> list[tuple[int | None, tuple[Part, ...]]]:
-        """The stretches of the first attempt, which are the vector in order, and their reducers; None: a lost one."""
+        """The stretches of the first attempt, in the order of the vector, each with its reducer; None for a lost reducer."""
         members, lost = self._whole_shares
         cut: list[tuple[int, int | None, int]] = []
         cut += [(place, None, share) for (place, _), share in zip(self.lost, lost, strict=True)]
         cut += [(member, member, share) for member, share in enumerate(members)]
-        cut.sort(key=lambda entry: entry[0])  # stable: a lost one stood before the member of its place
+        cut.sort(key=lambda entry: entry[0])  # stable: a lost reducer stood before the member at its place
         ends = _ends([share for *_, share in cut], self.size, self.codec.group)
         stretches: list[tuple[int | None, tuple[Part, ...]]] = []
         index = offset = begin = 0
@@ -190,13 +191,13 @@ class AllReduceSpec:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """All of them: the vector, in order."""
+        """All parts of the vector, in order."""
         return tuple(part for _, stretch in self._stretches for part in stretch)
 
     @cached_property
     def shards(self) -> tuple[tuple[Part, ...], ...]:
-        """The parts that each member reduces, in order: its own stretch, unless this attempt completes an earlier one, and what
-        it is dealt of the lost ones."""
+        """The parts that each member reduces, in order: its own stretch, unless this attempt completes an earlier one, and
+        those of the lost parts that it is dealt."""
         owned: list[list[Part]] = [[] for _ in self.members]
         lost_parts: list[Part] = []
         for owner, stretch in self._stretches:
@@ -208,7 +209,7 @@ class AllReduceSpec:
         heapq.heapify(loads)
         if self.completes is not None:
             owned = [[] for _ in self.members]
-        for part in lost_parts:  # each to the member that has least to reduce for its share, and room for it
+        for part in lost_parts:  # each goes to the member with the least load for its share that has room for it
             while len(loads) > 1 and sizes[loads[0][1]] + part.size > largest:
                 heapq.heappop(loads)
             _, member = loads[0]
@@ -219,29 +220,29 @@ class AllReduceSpec:
 
     @cached_property
     def reducer_of(self) -> Mapping[int, int]:
-        """By part, of those that are averaged."""
+        """The reducer of each part that is averaged."""
         return {part.index: member for member, shard in enumerate(self.shards) for part in shard}
 
     @cached_property
     def place_of(self) -> Mapping[int, int]:
-        """By part: its place in the shard of its reducer."""
+        """The place of each part in the shard of its reducer."""
         return {part.index: place for shard in self.shards for place, part in enumerate(shard)}
 
     def lanes(self, reducer: int) -> tuple[tuple[Part, ...], ...]:
-        """The streams between a member and this reducer: which parts travel on each, in order."""
+        """Return the parts that travel on each stream between a member and this reducer, in order."""
         parts = self.shards[reducer]
         count = min(len(parts), max(1, _STREAMS_PER_PEER // len(self.members)), MAX_LANES)
         return tuple(parts[lane::count] for lane in range(count))
 
     @property
     def window(self) -> int:
-        """Parts that a member sends on a lane ahead of the averaged parts that came back on it: all of them where these wait
-        for a decision about all contributions."""
+        """Parts that a member sends on a lane ahead of the averaged parts that came back on it; unlimited where these wait for
+        a decision about all contributions."""
         return MAX_PARTS if self.needs_gram else WINDOW // MAX_LANES
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes that differ wherever two members would act differently."""
+        """A hash, 32 bytes, that differs between members that would act differently."""
         fields = {
             "key": self.key,
             "weights": self.weights,
@@ -259,7 +260,7 @@ class AllReduceSpec:
 
 
 def _ends(whole: Sequence[int], size: int, group: int) -> list[int]:
-    """Where the stretch of each share ends, at whole groups but for the last value."""
+    """Return the end of each share's stretch, a multiple of the group except at the end of the vector."""
     ends, given = [], 0
     for share in whole:
         given += share
@@ -269,5 +270,6 @@ def _ends(whole: Sequence[int], size: int, group: int) -> list[int]:
 
 
 def suitable_part_bytes(vector_bytes: int, num_members: int) -> int:
-    """Small enough that sending, summing and returning overlap; large enough that the work per part is negligible."""
+    """Return a part size that is small enough for sending, summing and returning to overlap, and large enough to make the work
+    per part negligible."""
     return max(_SMALLEST_PART_BYTES, vector_bytes // (num_members * _PARTS_PER_SHARD) // 4096 * 4096)

@@ -1,4 +1,4 @@
-"""The end of one attempt on one member: its tasks, the first reason for failure, and the members that caused it."""
+"""The end of one attempt on one member: its tasks, its outcome, and on failure the first reason and the suspects."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class AttemptEnd:
-    """Belongs to one event loop."""
+    """Runs the tasks of one attempt and determines its outcome. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -25,11 +25,11 @@ class AttemptEnd:
         local_fault: Callable[[], Awaitable[str | None]],
         awaited: Callable[[], set[int]],
     ) -> None:
-        """`grace_seconds` after a stream has ended: a note may name the true cause. `awaited`: the members that hold up the
-        result here."""
+        """`grace_seconds` is the wait after a stream has ended, because a note may name the true cause. `awaited` returns the
+        members that hold up the result here."""
         self._loop = asyncio.get_running_loop()
         self.outcome: asyncio.Future[None] = self._loop.create_future()
-        """Without an error: the whole result is here."""
+        """Done without an error once the whole result is here."""
         self.deadline = self._loop.time() + timeout_seconds
         self._spec = spec
         self._grace_seconds = grace_seconds
@@ -37,11 +37,11 @@ class AttemptEnd:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._lost: dict[int, str] = {}
         self.late: dict[PeerId, str] = {}
-        """Members that failed after the end here: a retry that completes this attempt still needs what they return."""
+        """Members that failed after the end here; a retry that completes this attempt still needs their averaged parts."""
         self.on_late: Callable[[], None] = lambda: None
 
     def spawn(self, work: Coroutine[None, None, T], *, member: int | None) -> asyncio.Task[T]:
-        """Run beside the others. Its exception ends the attempt; a lost stream only after the grace."""
+        """Run a task of the attempt. Its exception ends the attempt; the loss of a stream does so only after the grace."""
 
         def finished(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
@@ -62,7 +62,7 @@ class AttemptEnd:
         return task
 
     async def wait(self) -> None:
-        """For the outcome. Raises AveragingError."""
+        """Wait for the outcome. Raises AveragingError."""
         alarm = self._loop.call_at(self.deadline, self._meet_deadline)
         try:
             await self.outcome
@@ -78,7 +78,7 @@ class AttemptEnd:
             self.on_late()
 
     def lose(self, member: int, reason: str) -> None:
-        """A member is gone. It may have failed because of another one, so wait a moment for its note."""
+        """Handle the loss of a member. It may have failed because of another one, so its note gets a moment to arrive."""
         if self.outcome.done():
             self.fail(reason, (self._spec.members[member],))
         if self.outcome.done() or member in self._lost:
@@ -95,7 +95,8 @@ class AttemptEnd:
         raise AveragingError("; ".join(self._lost[member] for member in sorted(self._lost)), suspects=suspects)
 
     def on_remote_failure(self, reporter: PeerId, spec: bytes, reply: HelloReply) -> None:
-        """Another member reports that the average has failed. A report about another spec is ignored."""
+        """Handle another member's report that the average has failed. A report about another spec ends the attempt, too: the
+        members do not agree."""
         members = self._spec.members
         if reporter not in members or self.outcome.done():
             return
@@ -103,7 +104,7 @@ class AttemptEnd:
             self.fail(f"the members do not agree: {reporter} means another average", (reporter,))
         named = tuple(peer for peer in reply.suspects if peer in members)
         if 2 * len([peer for peer in named if peer != reporter]) >= len(members) > 2:
-            named = ()  # one member's report cannot make half of the members suspects
+            named = ()  # no single report may make half of the members suspects
         self.fail(f"{reporter} reports: {reply.reason}", named, because=reporter)
 
     def _meet_deadline(self) -> None:
@@ -113,16 +114,16 @@ class AttemptEnd:
         self.fail(f"the deadline passed, waiting for {', '.join(names) or 'no member'}", names)
 
     def close(self) -> None:
-        """Stop what still runs. Idempotent."""
-        self._awaited = set  # it refers to the state of the attempt, which refers to this object
+        """Cancel all tasks. Idempotent."""
+        self._awaited = set  # breaks a cycle: the callable refers to the state of the attempt, which refers to this object
         if not self.outcome.done():
             self.outcome.cancel()
         for task in tuple(self._tasks):
             task.cancel()
         if not self.outcome.cancelled() and (error := self.outcome.exception()) is not None:
-            error.__traceback__ = None  # it refers to `Butterfly.run`, which has buffers as large as the model
+            error.__traceback__ = None  # it refers to the frame of `Butterfly.run`, whose buffers are as large as the model
 
     async def closed(self) -> None:
-        """Until no task of this attempt holds its buffers any more."""
+        """Wait until no task of this attempt holds its buffers any more."""
         if self._tasks:
             await asyncio.wait(self._tasks)

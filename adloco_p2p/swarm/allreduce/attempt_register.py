@@ -1,4 +1,4 @@
-"""The attempts of one peer by key: those in progress, those that are over, and failures reported for those to come."""
+"""The attempts of one peer by key: those in progress, those that have ended, and failures reported of those to come."""
 
 import asyncio
 import contextlib
@@ -18,43 +18,43 @@ _ENDED_KEYS = 256
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A key that is used up."""
+    """The end of an attempt, whose key is never used again."""
 
     spec: bytes
     reply: HelloReply
-    """To members that come too late."""
+    """The answer to members that come too late."""
 
 
 class AttemptRegister:
-    """For one event loop."""
+    """Hands streams and notes of other members to the attempts they are about. Belongs to one event loop."""
 
     def __init__(self, *, max_waiting: int) -> None:
-        """`max_waiting`: averages that this peer has not begun for which streams of one other peer may wait at a time."""
+        """`max_waiting`: for how many averages not begun here the streams of one other peer may wait at a time."""
         self.running: dict[Digest, Attempt] = {}
-        """Attempts that go on, or that still serve slower members."""
+        """Attempts that are in progress or still serve slower members."""
         self.begun = asyncio.Event()
-        """Set, and replaced, when an average begins: remote members may wait for it."""
+        """Set, and then replaced, when an average begins; streams of remote members may wait for it."""
         self._ended: OrderedDict[Digest, _End] = OrderedDict()
         self.early_notes: OrderedDict[tuple[Digest, PeerId], _End] = OrderedDict()
-        """Failures of averages that this peer has not begun, by key and reporter."""
+        """Reported failures of averages that this peer has not begun, by key and reporter."""
         self._max_waiting = max_waiting
         self._waiting: dict[PeerId, dict[tuple[Digest, int], FramedStream]] = {}
-        """Streams for averages that this peer has not begun, by peer, key and lane; first those that came first."""
+        """Streams for averages that this peer has not begun, by peer, key and lane, in the order of arrival."""
 
     def is_used(self, key: Digest) -> bool:
         return key in self.running or key in self._ended
 
     def is_coming(self, key: Digest) -> bool:
-        """It has begun here, and not ended."""
+        """Whether the attempt with this key has begun here and not ended."""
         return key in self.running and key not in self._ended
 
     def is_average_coming(self, round: int, instance: InstanceId) -> bool:
-        """An attempt at this average has begun here, and not ended."""
+        """Whether an attempt at this average has begun here and not ended."""
         specs = [attempt.spec for attempt in self.running.values()]
         return any(self.is_coming(spec.key) for spec in specs if (spec.round, spec.instance) == (round, instance))
 
     def begin(self, attempt: Attempt) -> None:
-        """Admit the streams that wait for it, and pass on the failures that were reported before."""
+        """Register an attempt: admit the streams that wait for it, and pass on failures that were reported before."""
         key = attempt.spec.key
         self.running[key] = attempt
         for early_key, reporter in tuple(self.early_notes):
@@ -64,23 +64,25 @@ class AttemptRegister:
         self.wake()
 
     def wake(self) -> None:
-        """Streams that wait look again."""
+        """Make waiting streams look again."""
         self.begun.set()
         self.begun = asyncio.Event()
 
     def end(self, spec: AllReduceSpec, reply: HelloReply) -> None:
-        """The key is used up; slower members may still be served."""
+        """Mark the attempt as ended; slower members may still be served."""
         self._ended[spec.key] = _End(spec.digest, reply)
         while len(self._ended) > _ENDED_KEYS:
             self._ended.popitem(last=False)
 
     def forget(self, attempt: Attempt) -> None:
-        """It serves nobody any more."""
+        """Forget an attempt that serves no member any more."""
         del self.running[attempt.spec.key]
 
     async def serve(self, stream: FramedStream, hello: Hello, *, patience_seconds: float, look_seconds: float) -> bool:
-        """Hand a stream to its attempt; wait for the attempt if this peer is not that far yet. True: another hello may follow.
-        Raises StreamLost and, for a stream that gives way to newer ones of its peer, RemoteProtocolError."""
+        """Hand a stream to its attempt, after waiting for the attempt to begin here. Return whether another hello may follow.
+
+        Raises StreamLost; RemoteProtocolError for a stream that gives way to newer ones of its peer.
+        """
         if not self.is_used(hello.key):
             await self._wait(stream, hello, patience_seconds=patience_seconds, look_seconds=look_seconds)
         attempt, ended = self.running.get(hello.key), self._ended.get(hello.key)
@@ -92,7 +94,7 @@ class AttemptRegister:
         return await attempt.serve(stream, hello)
 
     async def _wait(self, stream: FramedStream, hello: Hello, *, patience_seconds: float, look_seconds: float) -> None:
-        """Until the average has begun here, or was given up."""
+        """Wait until the average has begun here or was given up."""
         give_up = asyncio.get_running_loop().time() + patience_seconds
         with self._place_to_wait(stream, hello) as has_place:
             while not self.is_used(hello.key):
@@ -107,8 +109,11 @@ class AttemptRegister:
 
     @contextlib.contextmanager
     def _place_to_wait(self, stream: FramedStream, hello: Hello) -> Iterator[Callable[[], bool]]:
-        """Yields whether the stream still has its place. A key is a digest, and that of a plan or a retry not known here yet
-        looks like any other: so the newest keys of a peer have places, as many as it may take part in at a time."""
+        """Give the stream a place to wait; yield a function that tells whether it still has it.
+
+        A key is a digest, and the key of a plan or retry not known here yet looks like any other. So the newest keys of a peer
+        have places, as many as it may take part in at a time.
+        """
         places, own = self._waiting.setdefault(stream.peer, {}), (hello.key, hello.lane)
         places.pop(own, None)
         places[own] = stream
@@ -128,7 +133,7 @@ class AttemptRegister:
                     del self._waiting[stream.peer]
 
     def hear_note(self, peer: PeerId, hello: Hello, reply: HelloReply, *, is_stranger: bool) -> None:
-        """Another peer reports that an average has failed. Raises RemoteProtocolError."""
+        """Handle another peer's report that an average has failed. Raises RemoteProtocolError."""
         if reply.status != "failed":
             raise RemoteProtocolError(f"{peer} sent a note that is none")
         if hello.key in self.running:

@@ -1,4 +1,4 @@
-"""The state of one attempt on one member: what its two sides, member and reducer, share, and what follows from it."""
+"""The state of one attempt on one member, which its two sides, member and reducer, share."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from adloco_p2p.swarm.transport.framed_stream import FramedStream
 
 
 class AttemptState:
-    """Mutable."""
+    """The mutable state of one attempt: buffers, books of pledges, streams and the outcome."""
 
     def __init__(
         self,
@@ -36,7 +36,8 @@ class AttemptState:
         context: Context,
         earlier: "AttemptState | None" = None,
     ) -> None:
-        """See `topology.Topology`. `earlier`: of the attempt that this one completes; what has come in it is the result's."""
+        """See `topology.Topology`. `earlier` is the state of the attempt that this one completes; its parts belong to the
+        result."""
         self.spec = spec
         self.earlier = earlier
         self._begun = asyncio.get_running_loop().time()
@@ -48,16 +49,16 @@ class AttemptState:
             self.own = earlier.own.for_completion(spec)
         self.assembly: PartAssembly = earlier.assembly if earlier is not None else PartAssembly(spec, self.own, encoded=encoded)
         self.num_unsettled = sum(map(len, spec.shards))
-        """Parts of the result that this attempt is to bring and has not brought."""
+        """The number of averaged parts that this attempt still has to bring."""
         self.left = frozenset(range(len(spec.members)))
-        """Members of the retry that completes this attempt, if there is one."""
+        """The members that are also in the retry that completes this attempt; all members if there is none."""
         self.checked: set[int] = set()
-        """And the reducers among them whose parts and receipts are here."""
+        """The reducers of `left` whose parts and receipts are here and agree."""
         self.on_checked: Callable[[], None] | None = None
-        """Called when `checked` has grown, or may have; set by that retry."""
+        """Called when `checked` may have grown; set by the retry that completes this attempt."""
         held_bytes = context.limits.held_bytes
         self.returned = context.held.returned(spec)
-        """Averaged parts that came back in the attempt before."""
+        """Averaged parts that came back in the previous attempt."""
         self.reduction = ShardReduction(spec, self.me, self.assembly, self.own, held_bytes=held_bytes)
         self.barrier = GramBarrier(spec)
         self.commitments = CommitmentBook(spec, self.me, context.notary)
@@ -65,7 +66,7 @@ class AttemptState:
         self.receipts = ReceiptBook(spec, context.notary)
         self.watch = StreamWatch(context.stall_detector, least_stall_seconds=context.limits.stall_seconds)
         self.reducers: dict[tuple[int, int], tuple[FramedStream, PartSink]] = {}
-        """By member and lane: streams on which a reducer answered."""
+        """The streams on which a reducer has answered, by member and lane."""
         self.end = AttemptEnd(
             spec,
             timeout_seconds=timeout_seconds,
@@ -83,7 +84,7 @@ class AttemptState:
 
     @property
     def inputs(self) -> Digest:
-        """The inputs of the average; once decided."""
+        """The digest of the average's inputs. Only once the rule has decided."""
         spec = self.spec
         assert self.barrier.decision is not None
         decision, roots = self.barrier.decision, self.commitments.roots
@@ -91,22 +92,22 @@ class AttemptState:
 
     @property
     def decision(self) -> Digest | None:
-        """The decision by which a retry can complete this attempt: once every reducer has all contributions to its parts."""
+        """The decision by which a retry can complete this attempt; None before every reducer has all its contributions."""
         if not self.spec.needs_gram or self.barrier.decision is None or not self.commitments.is_complete.is_set():
             return None
         return decision_digest(self.spec, self.inputs)
 
     def roots_of(self, reducer: int) -> list[bytes]:
-        """Of the reducer's parts that are here."""
+        """Return the roots of this reducer's averaged parts; empty for parts that are not here."""
         return [self.assembly.roots[part.index] for part in self.spec.shards[reducer]]
 
     def count_settled(self) -> None:
-        """One more part of the result is in place. Raises BadPart."""
+        """Note that one more part of the result is in place. Raises BadPart."""
         self.num_unsettled -= 1
         self.check_outcome()
 
     def check_outcome(self) -> None:
-        """Parts of others may be here before the last inner products are, receipts before the last parts. Raises BadPart."""
+        """End the attempt with success if everything is here, in whatever order it came. Raises BadPart for a false receipt."""
         if self.on_checked is not None:
             self._check_rest(self.on_checked)
         has_all = self.num_unsettled == 0 and self.barrier.decision is not None and self.receipts.is_complete
@@ -118,16 +119,16 @@ class AttemptState:
 
     @property
     def _has_rest(self) -> bool:
-        """Whether everything is here that the attempt completed by this one still had to bring."""
+        """Whether the earlier attempt, which this one completes, has brought everything that it still had to."""
         return self.earlier is None or self.earlier.checked.issuperset(self.earlier.reducers_left)
 
     @property
     def reducers_left(self) -> tuple[int, ...]:
-        """The reducers that have not been lost, in order."""
+        """The reducers that are not lost, in order."""
         return tuple(reducer for reducer in self.spec.reducers if reducer in self.left)
 
     def _check_rest(self, on_checked: Callable[[], None]) -> None:
-        """A retry completes this attempt: check the reducers whose parts are all here. Raises BadPart."""
+        """For the retry that completes this attempt, check the reducers whose parts are all here. Raises BadPart."""
         for reducer in self.reducers_left:
             if reducer not in self.checked and self.receipts.has(reducer) and all(self.roots_of(reducer)):
                 self.receipts.check(reducer, self.inputs, self.roots_of(reducer), self.products.all)
@@ -137,8 +138,8 @@ class AttemptState:
     # --- the members that hold up the attempt, as far as this one can determine: keepalives and deadlines name them ---
 
     def awaited_by_means(self, asker: int | None = None) -> tuple[int, ...]:
-        """Those that hold up what this member returns: contributors, and then reducers whose inner products are missing. To a
-        reducer that is the `asker` this member names that reducer itself, and does not repeat what it reported."""
+        """Return the members that hold up the averaged parts of this one: contributors, then reducers whose inner products are
+        missing. A missing reducer that is the `asker` is named itself, and not the members that its own keepalives name."""
         senders = self._awaited_senders()
         if senders:
             return senders
@@ -147,7 +148,7 @@ class AttemptState:
         return tuple(sorted(awaited))
 
     def _awaited_senders(self) -> tuple[int, ...]:
-        """The contributors that hold up this reducer."""
+        """Return the contributors that hold up this reducer."""
         counts = {member: self.reduction.num_arrived(member) for member in self.remote_contributors}
         least = min(counts.values(), default=0)
         if not self.reduction.parts:
@@ -157,7 +158,7 @@ class AttemptState:
         return tuple(member for member, count in counts.items() if count == least)
 
     def awaited_by_result(self) -> set[int]:
-        """Those that hold up the result here."""
+        """Return the members that hold up the result here."""
         awaited = set(self.awaited_by_means())
         for member in self.spec.reducers:
             for lane in range(len(self.spec.lanes(member)) if member != self.me else 0):
@@ -169,13 +170,13 @@ class AttemptState:
         return awaited
 
     def _behind(self, reducer: int, lane: int) -> set[int]:
-        """The members that an unfinished reducer waits for, by its keepalives; otherwise the reducer itself."""
+        """Return the members that an unfinished reducer waits for, by its keepalives; if they name none, the reducer itself."""
         stream, _ = self.reducers.get((reducer, lane), (None, None))
         awaited = set(stream.awaited_members) if stream is not None else set()
         return awaited & {*self.remote_contributors, *self.spec.reducers} - {self.me} or {reducer}
 
     def _awaited_in_all(self) -> set[int]:
-        """Also in the attempt that this one completes."""
+        """Return the members that hold up the result in this attempt or in the one that it completes."""
         found = self.awaited_by_result()
         if self.earlier is not None:
             names = {self.earlier.peer(member) for member in self.earlier.awaited_by_result()}
@@ -185,7 +186,7 @@ class AttemptState:
     # --- streams, and the end ---
 
     def adopt_stream(self, stream: FramedStream, member: int, *, is_complete: Callable[[], bool]) -> None:
-        """The stream's loss matters only while the other end still owes something."""
+        """Watch a stream. Its loss matters only while the other end still owes something."""
 
         def lost(error: Exception) -> None:
             if not is_complete():
@@ -194,7 +195,7 @@ class AttemptState:
         self.watch.adopt(stream, member, on_lost=lost)
 
     def settled(self, own: list[memoryview]) -> Settled:
-        """The end of the attempt, as needed to make its parts again; `own`: the own parts, where they are kept."""
+        """Return the ended attempt in the form in which its parts can be made again; `own` are the own parts, if kept."""
         assert self.barrier.decision is not None
         spec = self.spec
         gone = [member for member in spec.contributors if member not in self.left]
@@ -215,7 +216,7 @@ class AttemptState:
         )
 
     def sent(self) -> Settled | None:
-        """The attempt has failed here, and may have given others their result: what this member has sent, to be shown."""
+        """Return the own contribution to an attempt that failed here, to be shown, since others may have got their result."""
         own_leaves = self.commitments.own_leaves
         if self.own is None or not own_leaves or not self.context.keeps_contributions:
             return None
@@ -227,18 +228,18 @@ class AttemptState:
             receipts={},
             result_roots=(),
             own_leaves=own_leaves,
-            own=self.own.all_encoded(),  # for the leaves, all of them were
+            own=self.own.all_encoded(),  # costs nothing: hashing the leaves has encoded all parts
         )
 
     def leave_returned(self) -> None:
-        """The attempt has failed: keep the averaged parts that came back, for a retry of the same members."""
+        """Keep the averaged parts that came back in this failed attempt, for a retry of the same members."""
         if self.barrier.decision is not None and self.commitments.is_complete.is_set():
             has_come = tuple(digest != b"" for digest in self.assembly.digests)
             parts = ReturnedParts(self.inputs, self.assembly.encoded, has_come)
             self.context.held.keep_returned(self.spec, parts)
 
     def release(self) -> None:
-        """Let go of the buffers, which are as large as the model."""
+        """Release the buffers, which are as large as the model."""
         self.reduction.release()
         if self.earlier is None:
             self.assembly.release()

@@ -1,8 +1,8 @@
-"""Averaging over the streams of hivemind's network: equal bytes on every host, or a failure that names whom to leave out.
+"""Averaging over the streams of hivemind's network: equal bytes on every host, or a failure that names the hosts to leave out.
 
 The members and their weights come from the agreed plan and never from the wire. A failed attempt leaves only scratch
-behind: the caller tries again with the survivors, under another key. A topology (`topology.py`) has one attempt,
-`attempt_register.py` the keys, `result_exchange.py` what happens to results afterwards; here they are joined for a peer.
+behind: the caller tries again with the survivors, under another key. This module joins the pieces for one peer: a topology
+(`topology.py`) runs one attempt, `attempt_register.py` keeps the keys, and `result_exchange.py` the results.
 """
 
 import asyncio
@@ -48,17 +48,17 @@ from adloco_p2p.swarm.transport.stream_pool import IDLE_SECONDS, StreamPool
 
 logger = logging.getLogger(__name__)
 
-_STOP_SECONDS = 2.0  # for what is under way when this peer stops
+_STOP_SECONDS = 2.0  # for notes and streams that are under way when this peer stops
 _NOTES_AT_ONCE = 16
-_NUM_THREADS = 2  # that encode, sum and hash parts
+_NUM_THREADS = 2  # for encoding, summing and hashing parts
 _WATCH_SECONDS = 1.0
 _GAVE_UP = failure("this peer gave up", ())
 
 
 class Averager:
-    """All averages of one peer. Belongs to the event loop in which `start` ran.
+    """Runs all averages of one peer. Belongs to the event loop in which `start` ran.
 
-    `part_bytes`, the most that a part may have, `codec`, `aggregation`, `division` and `topology` must be equal on all members.
+    `part_bytes`, the most bytes of a part, `codec`, `aggregation`, `division` and `topology` must be equal on all members.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Averager:
         verify: Verify,
         on_evidence: Callable[[Evidence], None],
     ) -> None:
-        """`sign`: in this peer's name; `on_evidence` is called with what proves that another peer lied. `recheck`: the rate of
-        `drawn_parts`, for the parts that members make again. `is_assessed`: whether members look at whole contributions. The
-        streams of strangers get few places and little time."""
+        """`sign` signs in this peer's name; `on_evidence` is called with proof that another peer lied. `recheck` is the rate of
+        `drawn_parts`, by which members make parts again. `is_assessed` tells whether assessors look at whole contributions.
+        Streams of strangers get few places and little time."""
         assert part_bytes <= MAX_CHUNK_BYTES // 2, "parts are rounded to groups of the codec, and served as chunks"
         self._endpoint = endpoint
         self._codec, self._rule, self._topology = codec_named(codec), rule_named(aggregation, division=division), topology
@@ -137,7 +137,7 @@ class Averager:
         running = self._attempts.running
         for attempt in tuple(running.values()):
             attempt.fail("this peer stops", (self._context.own_peer,))
-        await asyncio.sleep(0)  # those who await these attempts run now, and leave notes for the other members
+        await asyncio.sleep(0)  # lets the tasks that await these attempts leave notes for the other members
         await self._background.settled(timeout_seconds=_STOP_SECONDS)
         self._background.cancel()
         self._decided.stop()
@@ -150,7 +150,7 @@ class Averager:
         await self._acceptor.abort(timeout_seconds=_STOP_SECONDS)
         self._context.executor.shutdown(wait=False)
 
-    # --- what the node asks ---
+    # --- the requests of the node ---
 
     async def average(
         self,
@@ -160,16 +160,16 @@ class Averager:
         on_decided: Callable[[Digest], None] = lambda _: None,
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> Averaged:
-        """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU. `vector` is written to
-        by nobody from now on, for members may make parts again from it later (`Rechecks`); nor is the result.
+        """Average the members' vectors, float32 [P], contiguous, on the CPU, by the aggregation rule.
 
-        All members share the order of `asked.weights`; a member of weight 0 only receives. Where `asked` has no shares, those
-        that contribute reduce equally much. `on_decided` is called with the decision of this attempt, which a later one may
-        complete; `on_not_shown`: see `Rechecks.begin`. The result is held for repairs until results of later rounds take its
-        place.
+        Neither `vector` nor the result may be written to afterwards, because members may make parts again from them later
+        (`Rechecks`). All members share the order of `asked.weights`; a member of weight 0 only receives. Where `asked` has no
+        shares, the contributors reduce equally much. `on_decided` is called with the decision of this attempt, which a later
+        one may complete; for `on_not_shown` see `Rechecks.begin`. The result is held for repairs until results of later rounds
+        replace it.
 
-        A key is used once, also over restarts (the caller sees to that): for the others, an attempt that was given up is over,
-        and two pledges under one key are evidence against this peer.
+        The caller must use a key only once, even over restarts: to the others, an attempt that was given up is over, and two
+        pledges under one key are evidence against this peer.
 
         Raises AveragingError, with suspects, when there is no result by the deadline or none can be expected any more;
         ValueError for arguments that no plan contains.
@@ -189,7 +189,7 @@ class Averager:
         return _averaged(asked, running, result, seconds=asyncio.get_running_loop().time() - begun)
 
     def _spec_of(self, asked: Average, vector: torch.Tensor) -> AllReduceSpec:
-        """Raises what `average` raises."""
+        """Build the spec that all members share. Raises as `average` does."""
         if sum(weight for _, weight in asked.weights) == 0:
             raise AveragingError("no member has any samples")
         if not _is_flat(vector):
@@ -215,11 +215,11 @@ class Averager:
         if self._context.own_peer not in spec.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")
         if self._attempts.is_used(asked.key):
-            raise AveragingError("this attempt was begun here before, and given up")  # the round was begun anew
+            raise AveragingError("this attempt was begun here before, and given up")  # the core has begun the round anew
         return spec
 
     async def _new_attempt(self, spec: AllReduceSpec, vector: torch.Tensor, timeout_seconds: float) -> Attempt:
-        """Raises AveragingError."""
+        """Begin a fresh attempt, or the retry that completes an earlier one. Raises AveragingError."""
         if spec.completes is None:
             self._decided.let_go(spec.round, spec.instance)
             encoded = self._results.new_buffer(spec.num_result_bytes)
@@ -241,7 +241,7 @@ class Averager:
         await attempt.closed()
 
     def _is_coming(self, key: Digest) -> bool:
-        """The average with this key has begun here, or is being completed, and has not ended."""
+        """Whether the average with this key has begun here, or may be completed, and has not ended."""
         return self._attempts.is_coming(key) or self._decided.is_kept(key)
 
     async def _result_of(self, attempt: Attempt) -> AttemptResult:
@@ -251,14 +251,14 @@ class Averager:
             self._end_in_failure(attempt, failure(str(error), error.suspects))
             raise
         except asyncio.CancelledError:
-            # the core gave it up, and takes part in the next attempt, so others should not exclude this peer
+            # The core gave the attempt up to take part in the next one, so the others should not exclude this peer.
             self._end_in_failure(attempt, _GAVE_UP)
             raise
 
     async def repair(self, asked: RepairAverage, *, size: int, vector: torch.Tensor | None = None) -> Averaged:
         """Fetch a committed result of `size` values from peers that hold it; every part is checked against the digest.
 
-        The key asked for is what `forget` takes afterwards. Where `vector`, this peer's own, is in the result, the statistics
+        The result is held under `asked.key`, until `forget`. Where this peer's own `vector` is in the result, the statistics
         are those of `average`. Raises AveragingError.
         """
         begun = asyncio.get_running_loop().time()
@@ -296,12 +296,12 @@ class Averager:
         )
 
     def show_contribution(self, instance: InstanceId, round: int, assessors: Collection[PeerId]) -> None:
-        """These members, and no others, may fetch this peer's contribution to the average of that round, once each."""
+        """Let these members, and no others, fetch this peer's contribution to the average of that round, once each."""
         self._shown.show(instance, round, assessors)
 
     async def contribution(self, instance: InstanceId, round: int, subject: PeerId) -> tuple[torch.Tensor, torch.Tensor]:
-        """The contribution of `subject` to an average that has ended here, and the mean of the others: float32 [P] each. Raises
-        ContributionNotShown where the subject is at fault, AveragingError where it cannot be had otherwise."""
+        """Fetch the contribution of `subject` to an average that has ended here; return it and the mean of the others, float32
+        [P] each. Raises ContributionNotShown if the subject is at fault, AveragingError if something else prevents it."""
         ended = self._rechecks.ended(instance, round)
         settled = next((one for one in ended if one.spec.completes is None), None)
         result = next((held for one in ended if (held := self._results.of(one.spec.key)) is not None), None)
@@ -312,12 +312,12 @@ class Averager:
             raise AveragingError("nothing but this contribution is in the average")
         vector = await self._shown.fetch(settled, subject, self._context.executor)
         averaged = (await self._results.restore(result, None, self._context.executor)).vector
-        is_scratch = not result.codec.is_verbatim  # decoded for this alone; the other one is what is kept for repairs
+        is_scratch = not result.codec.is_verbatim  # a verbatim vector is the very result that is kept for repairs
         without = partial(mean_of_others, averaged, vector, coefficient=coefficient, total=total, is_scratch=is_scratch)
         return vector, await asyncio.get_running_loop().run_in_executor(self._context.executor, without)
 
     def forget(self, key: Digest) -> None:
-        """Drop the encoded result that is kept for repairs."""
+        """Drop the encoded result of this key, which is kept for repairs."""
         self._results.forget(key, busy=self._attempts.running)
 
     def _settle(
@@ -327,7 +327,7 @@ class Averager:
         inspected: Collection[PeerId],
         on_not_shown: Callable[[PeerId, PeerId], None],
     ) -> None:
-        """The attempt has given its result: keep what others may ask of it, serve slower members, check the reducers."""
+        """After a result: keep what others may ask for, serve slower members, and check the reducers."""
         spec, encoded = attempt.spec, result.encoded
         self._attempts.end(spec, refusal("this average has ended; its result can be fetched by its digest"))
         self._results.hold(spec.key, encoded, round=spec.round, busy=self._attempts.running)
@@ -345,15 +345,15 @@ class Averager:
             logger.info("averaging.left_out round=%d peer=%s reason=%s", spec.round, peer, why)
 
     async def settled(self) -> None:
-        """Until slower members are served, notes are sent and drawn parts are made again; bounded."""
+        """Wait, within bounds, until slower members are served, notes are sent and drawn parts are made again."""
         await self._background.settled()
         await self._rechecks.tasks.settled()
 
-    # --- ends ---
+    # --- the end of an attempt ---
 
     def _end_in_failure(self, attempt: Attempt, reply: HelloReply) -> None:
-        """Keep the reason, and send it to the others before the streams close, so that they do not suspect this peer. They stay
-        open where a retry may complete the attempt."""
+        """Keep the reason, and send it to the others before the streams close, so that they do not suspect this peer. The
+        streams stay open where a retry may complete the attempt."""
         self._attempts.end(attempt.spec, reply)
         self._rechecks.hold_sent(attempt.sent)
         is_decided = attempt.decision is not None
@@ -371,7 +371,7 @@ class Averager:
                     stream = await self._connect(peer, limit_seconds)
                     stream.send(FrameKind.HELLO, hello.encode())
                     stream.send(FrameKind.NOTE, reply.encode())
-                    await stream.until_closed(limit_seconds)  # bytes on their way are lost with a stream
+                    await stream.until_closed(limit_seconds)  # closing a stream drops the bytes that are on their way
                     stream.close()
                 except StreamLost as error:
                     logger.debug("averaging.note_lost peer=%s error=%s", peer, error)
@@ -398,14 +398,14 @@ class Averager:
         return await self._endpoint.open_stream(peer, HANDLER, timeout_seconds=timeout_seconds)
 
     async def _serve(self, stream: FramedStream) -> None:
-        """One average after the other, on a stream that another peer opened."""
+        """Serve one average after the other on a stream that another peer opened."""
         with self._places.place_of(stream.peer):
             limit_seconds = max(self._limits.hello_seconds, self._context.stall_detector.limit_seconds)
             while await self._serve_next(stream, limit_seconds):
                 limit_seconds = 2 * IDLE_SECONDS
 
     async def _serve_next(self, stream: FramedStream, limit_seconds: float) -> bool:
-        """Do what the next hello asks. True: another one may follow."""
+        """Serve the purpose of the next hello. Return whether another hello may follow."""
         async with asyncio.timeout(limit_seconds):
             hello = Hello.decode(await stream.receive(FrameKind.HELLO))
         limits, is_stranger = self._limits, self._endpoint.is_stranger(stream.peer)
@@ -423,7 +423,7 @@ class Averager:
                     payload = await stream.receive(FrameKind.PLEDGES)
                 if not is_stranger:
                     self._receipts.on_shown(stream.peer, hello.key, payload)
-                stream.close()  # the other end waits for that: what is on its way is lost with a stream
+                stream.close()  # the other end waits for this before it closes, so that nothing on its way is lost
             case Purpose.RECHECK if not is_stranger and self._keeps_contributions:
                 await self._rechecks.serve(stream, hello)
             case Purpose.ASSESS if not is_stranger and self._is_assessed:
@@ -445,14 +445,14 @@ class Averager:
             logger.warning("averaging.refused peer=%s count=%d reason=%s", peer, count, reason)
 
     async def _local_fault(self) -> str | None:
-        """The fault of this peer's own network daemon, if there is one. A slow daemon, on a busy machine, is in order; one that
-        does not answer within the stall limit makes every other peer look silent."""
+        """Return the fault of this peer's own network daemon, if there is one. A daemon may be slow on a busy machine, but one
+        that does not answer within the stall limit makes every other peer look silent."""
         limit_seconds = self._context.stall_detector.limit_seconds
         try:
             async with asyncio.timeout(limit_seconds):
                 await self._endpoint.p2p.list_peers()
         except P2PDaemonError:
-            return None  # that is an answer, too
+            return None  # an error message is an answer, too
         except TimeoutError:
             return f"this peer's own network daemon did not answer for {limit_seconds:.3g} s"
         except (ConnectionError, FileNotFoundError, asyncio.IncompleteReadError):

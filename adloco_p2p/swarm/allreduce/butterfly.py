@@ -1,42 +1,42 @@
-"""One attempt at one average: every member sends its parts to their reducers and gets the averaged parts back.
+"""The butterfly all-reduce: every member sends its parts to their reducers and gets the averaged parts back.
 
     member --HELLO--> reducer --HELLO_REPLY--> member --DATA (own parts)--> reducer --DATA (averaged parts)--> member
 
 A member opens a few streams to each reducer, or takes those that the last average left open, and deals the parts to them in
-turn (`AllReduceSpec.lanes`): the daemon's flow control lets one stream alone fill only half of a long link. It does not wait
-for the reply. A reducer sums part i as soon as all contributors' part i is here, encodes the mean ONCE, and all members, the
-reducer too, decode those bytes: one result, byte for byte. At the end the member sends NOTE: it has all, and the stream is free
-for the next average.
+turn (`AllReduceSpec.lanes`), because the daemon's flow control lets one stream fill only half of a long link. It does not wait
+for the reply. A reducer sums part i as soon as part i of all contributors is here and encodes the mean ONCE. All members, the
+reducer included, decode those bytes, so they have one result, byte for byte. When the member has everything, it sends NOTE, and
+the stream is free for the next average.
 
 In a retry a contributor first learns what a reducer holds of earlier attempts, and sends the rest; see `uploads.py`.
 
-On the first lane a contributor sends its COMMITMENT, a reducer those of all (PLEDGES) before its first averaged part, and its
-RECEIPT after the last; see `pledges.py`. Parts are reduced when the commitments of all are here, so they follow the commitment:
-ahead of it they would fill the link, and nothing would come back meanwhile.
+On the first lane a contributor sends its COMMITMENT. A reducer sends those of all (PLEDGES) before its first averaged part, and
+its RECEIPT after the last; see `pledges.py`. Parts are reduced only when all commitments are here, so a member sends its
+commitment first: behind the parts it would be late, and nothing would come back meanwhile.
 
-Under an aggregation rule that needs the Gram matrix (`gram_barrier.py`) parts do not wait for the commitment, which is hashed
-beside them: nothing comes back before all uploads are there. A reducer that has all contributions sends the inner products of
+Under a rule that needs the Gram matrix (`gram_barrier.py`) parts do not wait for the commitment, which is hashed at the same
+time, because nothing comes back before all uploads are there. A reducer that has all contributions sends the inner products of
 its parts on the first lane (GRAM), and forms its parts when those of all reducers are here and the rule has decided. Every
-contributor computes the norm of its own parts as the reducer must have computed it: equal to the bit, or the reducer is a
+contributor computes the norm of its own parts as the reducer must have computed it; a reducer whose norm differs by a bit is a
 suspect.
 
-Flow control is end to end: on each lane a member sends part i only after it got averaged part i - `AllReduceSpec.window`, so a
-reducer takes no more than WINDOW parts of anyone ahead of the means, under a rule with a barrier all of its shard, and never
-has to stop reading.
+Flow control is end to end: on each lane a member sends part i only after it got averaged part i - `AllReduceSpec.window`. So a
+reducer holds at most WINDOW parts of a member ahead of the means, or its whole shard under a rule with a barrier, and never has
+to stop reading.
 
 Suspects: both ends of a stream send keepalives while they have no data; an end that is silent for too long
 (`stall_detector.py`), or gone, is a suspect. A reducer's keepalives name the member that it waits for, so at the deadline the
 suspect is the peer that never came and not the one that waits for it.
 
-`member_side.py` and `reducer_side.py` are the two ends of its streams, `attempt_state.py` is what both share, `attempt_end.py`
-when it is over and which members caused that. They are joined here.
+`member_side.py` and `reducer_side.py` are the two ends of the streams, `attempt_state.py` is the state that they share, and
+`attempt_end.py` determines when the attempt is over and which members caused that. This module joins them.
 
-Memory beside the caller's vector: the encoded result (P values as encoded; kept for repairs), and unless that is float32 the
-averaged vector (4 P bytes) and the own vector as encoded; 4 P bytes of residual for codecs with feedback; and the contributions
-that a reducer holds: one more encoded vector, without a barrier at most `AveragingLimits.held_bytes` and WINDOW parts per
-member. After a failed attempt only these remain, for the retry, and the averaged parts that came back: one more encoded vector,
-until the retry has reported to the last reducer which parts it keeps. The own vector as encoded (for float32 the caller's) is
-kept until an average of a later round has ended, so that members can make parts again.
+Memory beside the caller's vector: the encoded result (P encoded values; kept for repairs); unless the codec is float32, the
+averaged vector (4 P bytes) and the encoded own vector; 4 P bytes of residual for codecs with feedback; and the contributions
+that a reducer holds, one more encoded vector, or without a barrier at most `AveragingLimits.held_bytes` and WINDOW parts per
+member. A failed attempt leaves for the retry only these contributions and the averaged parts that came back, one more encoded
+vector, until the retry has reported to the last reducer which parts it keeps. The encoded own vector (for float32 the caller's)
+is kept until an average of a later round has ended, so that members can make parts again.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class Butterfly:
         context: Context,
         earlier: "Butterfly | None" = None,
     ) -> None:
-        """See `topology.Topology`. `earlier`: the attempt that this one completes."""
+        """See `topology.Topology`. `earlier` is the attempt that this one completes."""
         self.spec = spec
         self._earlier = earlier
         self._completion: Butterfly | None = None
@@ -93,8 +93,8 @@ class Butterfly:
         self._member = MemberSide(self._state, put_products=self._reducer.put_products)
 
     async def run(self) -> AttemptResult:
-        """Until the whole result is here. Raises AveragingError; the caller then calls `closed`, or if there is a `decision`
-        lets others complete this attempt until it calls `let_go`."""
+        """Run until the whole result is here. Raises AveragingError; the caller then calls `closed`, or, if there is a
+        `decision`, may have a retry complete this attempt until it calls `let_go`."""
         state, executor = self._state, self._state.context.executor
         loop = asyncio.get_running_loop()
         state.end.spawn(state.watch.look_on(state.awaited_by_means, state.peer), member=None)
@@ -127,7 +127,7 @@ class Butterfly:
         return result
 
     def let_go(self) -> None:
-        """The attempt has failed and is not completed: what came is kept for a retry."""
+        """Give up completing this failed attempt; the parts that came are kept for another retry."""
         state = self._state
         state.context.held.keep(self.spec, self._reducer.uploads.kept())
         if state.earlier is None:
@@ -142,11 +142,11 @@ class Butterfly:
 
     @property
     def decision(self) -> Digest | None:
-        """See `completion.py`; None where nothing is decided that another attempt could complete."""
+        """The decision (`completion.py`) by which a retry can complete this attempt; None where there is none."""
         return self._state.decision
 
     def report_decision(self, on_decided: Callable[[Digest], None]) -> None:
-        """Call it as soon as there is a decision."""
+        """Call `on_decided` as soon as there is a decision."""
         if self.spec.needs_gram:
             self._state.end.spawn(self._report_decision(on_decided), member=None)
 
@@ -157,7 +157,7 @@ class Butterfly:
             on_decided(self.decision)
 
     def rule_of_rest(self, members: Collection[PeerId]) -> AggregationRule:
-        """For the parts that are lost with all other contributors. Raises AveragingError."""
+        """Return the rule for the lost parts, over those contributors that are among `members`. Raises AveragingError."""
         assert self.decision is not None and self._state.barrier.decision is not None
         rest = [place for place, member in enumerate(self.spec.contributors) if self.spec.members[member] in members]
         return DecidedRule(self.decision, decision_of_rest(self._state.barrier.decision, rest))
@@ -172,7 +172,7 @@ class Butterfly:
         return self._completion
 
     def _follow(self, earlier: "Butterfly") -> None:
-        """End when what the earlier attempt still had to bring is here, or when one that has to return it has failed."""
+        """End when the earlier attempt has brought its other parts, or when a member that owes some of them has failed."""
         state, before = self._state, earlier._state
 
         def fail_with_it() -> None:
@@ -193,7 +193,8 @@ class Butterfly:
         before.end.spawn(look(before), member=None)
 
     def _result(self, own: list[memoryview], packed: np.ndarray, lengths: list[int]) -> AttemptResult:
-        """`own`: the own parts as they were sent, where they are kept; `packed` and `lengths`: see `PartAssembly.packed`."""
+        """Build the result. `own` are the own parts as sent, if they are kept; for `packed` and `lengths` see
+        `PartAssembly.packed`."""
         state, spec, barrier, assembly = self._state, self.spec, self._state.barrier, self._state.assembly
         assert barrier.decision is not None
         binding, table = barrier.binding(state.commitments.roots), tuple(zip(lengths, assembly.digests, strict=True))
@@ -222,13 +223,13 @@ class Butterfly:
 
     @property
     def _left_out(self) -> tuple[int, ...]:
-        """Contributors that the rule left out."""
+        """Indices of the contributors that the rule left out."""
         decision = self._state.barrier.decision
         return tuple(self.spec.contributors[place] for place in decision.left_out) if decision else ()
 
     def _statistics(self) -> PseudoGradientStatistics:
-        """From the Gram matrix where there is one; see `gram_statistics`. Zeros beside the average's norm for a member whose
-        vector is not in it."""
+        """Return this member's statistics, from the Gram matrix where there is one (`gram_statistics`). For a member whose
+        vector is not in the average, all but the average's norm is 0."""
         gram, decision = self._state.barrier.gram, self._state.barrier.decision
         if gram is None or decision is None:
             return statistics_of(self._state.assembly.sums)
@@ -262,8 +263,8 @@ class Butterfly:
         await self._state.end.closed()
 
     def close(self) -> None:
-        """End every stream and task, and every way from this object to itself: its buffers, as large as the model, must not
-        wait for the garbage collector. Idempotent."""
+        """End every stream and task, and break the reference cycles through this object: its buffers, as large as the model,
+        must not wait for the garbage collector. Idempotent."""
         earlier, self._earlier = self._earlier, None
         if earlier is not None:
             earlier._state.on_checked, earlier._state.end.on_late = None, lambda: None
@@ -282,14 +283,15 @@ class Butterfly:
         return self._state.watch.traffic
 
     async def serve(self, stream: FramedStream, hello: Hello) -> bool:
-        """Take a member's parts and send it the means, until it has all. True: the stream is free for another average."""
+        """Take a member's parts and send it the means, until it has all. Return whether the stream is free for another
+        average."""
         return await self._reducer.serve(stream, hello)
 
     def on_remote_failure(self, reporter: PeerId, spec: bytes, reply: HelloReply) -> None:
-        """Another member reports that the average has failed. A report about another spec is ignored."""
+        """Handle another member's report that the average has failed; see `AttemptEnd`."""
         self._state.end.on_remote_failure(reporter, spec, reply)
 
     @property
     def awaited(self) -> set[int]:
-        """The members that hold up the result, as far as this one can determine."""
+        """The members that hold up the result, as far as this member can determine."""
         return self._state.awaited_by_result()

@@ -1,12 +1,11 @@
-"""The decision of an attempt, by which a retry completes it: a member that dies after the barrier stays in the mean.
+"""The decision of an attempt, by which a retry completes it, so that a member that dies after the barrier stays in the mean.
 
 Once a member has the commitments of all contributors and the inner products of all reducers, every reducer holds all
 contributions to its parts, and the coefficients are fixed. A death then takes away only the parts that the dead member
-reduces. So the attempt fails and is not closed: the members that are left still return the parts that they reduce, under the
-commitments, the products and the receipts of that attempt. The retry averages the lost parts alone, over the members that are
-left, by the same coefficients, which are scaled there to their old sum. Its result is bound by the decision
-(`GramBarrier.binding`), so no host commits a mixture of two attempts; it does not give the statistics of the batch test,
-because its parts are not means of the same contributions.
+reduces. So the failed attempt is not closed: the remaining members still return the parts that they reduce, under the
+commitments, products and receipts of that attempt. The retry averages only the lost parts, over the remaining members, with the
+same coefficients, scaled to their old sum. The decision binds its result (`GramBarrier.binding`), so no host commits a mixture
+of two attempts. The result gives no statistics of the norm test, because its parts are not means of the same contributions.
 """
 
 from collections.abc import Sequence
@@ -21,12 +20,12 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 
 
 def decision_digest(spec: AllReduceSpec, inputs: Digest) -> Digest:
-    """Of an attempt that has decided; `inputs` is `inputs_digest`, of commitments and coefficients."""
+    """Return the decision of an attempt; `inputs` is the `inputs_digest` of its commitments and coefficients."""
     return canonical.digest(["decision", spec.key, spec.digest.hex(), inputs])
 
 
 def decision_of_rest(decision: Decision, rest: Sequence[int]) -> Decision:
-    """For the contributions at these indices alone, ascending. Raises AveragingError where all of them were left out."""
+    """Restrict a decision to the contributions at these indices, ascending. Raises AveragingError if all were left out."""
     coefficients = [decision.coefficients[index] for index in rest]
     if not any(coefficients):
         raise AveragingError("no contribution that the decision keeps is left")
@@ -43,7 +42,7 @@ def decision_of_rest(decision: Decision, rest: Sequence[int]) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class DecidedRule:
-    """An aggregation rule: what an earlier attempt decided, of the contributions that are left."""
+    """An aggregation rule that repeats the decision of an earlier attempt for the remaining contributions."""
 
     decision: Digest
     of_rest: Decision

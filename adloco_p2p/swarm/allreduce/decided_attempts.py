@@ -1,4 +1,4 @@
-"""Attempts that failed when their members had decided on a mean: a retry may complete them (`completion.py`)."""
+"""Attempts that failed after their members had decided on a mean, and that a retry may complete (`completion.py`)."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from adloco_p2p.swarm.allreduce.topology import Attempt
 
 
 class DecidedAttempts:
-    """Of one peer: at most one per round and instance. For one event loop."""
+    """Keeps one peer's decided attempts, at most one per round and instance. Belongs to one event loop."""
 
     def __init__(self, attempts: AttemptRegister, held: HeldUploads, *, close: Callable[[Attempt], None]) -> None:
         """`close` closes the streams of an attempt that no retry completes, in the background."""
@@ -21,25 +21,25 @@ class DecidedAttempts:
         self._expiries: dict[tuple[int, InstanceId], asyncio.TimerHandle] = {}
 
     def keep(self, attempt: Attempt) -> None:
-        """It has failed; its streams stay open."""
+        """Keep a failed attempt, whose streams stay open."""
         self._kept[attempt.spec.round, attempt.spec.instance] = attempt
 
     def is_kept(self, key: Digest) -> bool:
         return any(attempt.spec.key == key for attempt in self._kept.values())
 
     def to_complete(self, spec: AllReduceSpec) -> Attempt:
-        """The attempt that `spec` completes. Raises AveragingError."""
+        """Return the attempt that `spec` completes. Raises AveragingError."""
         earlier = self._kept.get((spec.round, spec.instance))
         if earlier is None or earlier.decision != spec.completes or not spec.reducers:
             raise AveragingError("what this attempt completes is not here, or is missing nothing")
         return earlier
 
     def take(self, spec: AllReduceSpec) -> Attempt | None:
-        """The average has its result: the attempt before it, if one is kept, is the caller's to close."""
+        """Remove and return the earlier attempt at an average that has its result, if one is kept; the caller closes it."""
         return self._kept.pop((spec.round, spec.instance), None)
 
     def let_go(self, round: int, instance: InstanceId) -> None:
-        """No retry completes an earlier attempt at this average, or one of another round of the instance."""
+        """Let go of attempts that no retry completes any more: those of this instance, and those before the previous round."""
         for average in tuple(self._kept):
             if average[1] == instance or average[0] < round - 1:
                 self._let_go(average)
@@ -47,14 +47,14 @@ class DecidedAttempts:
                     self._held.drop(*average)
 
     def stay(self, round: int, instance: InstanceId) -> None:
-        """A retry goes on, however long."""
+        """Keep the attempt while a retry is in progress, however long that takes."""
         expiry = self._expiries.pop((round, instance), None)
         if expiry is not None:
             expiry.cancel()
 
     def expire_later(self, round: int, instance: InstanceId, seconds: float) -> None:
-        """The last attempt has ended. If it left one that had decided, a retry begins within the time of an attempt or
-        not at all: the round may be void, or the instance hosted elsewhere."""
+        """Let go of a kept attempt after `seconds`, the time of an attempt. A retry begins by then or not at all: the round may
+        be void, or the instance hosted elsewhere."""
         self.stay(round, instance)
         if (round, instance) in self._kept:
             loop = asyncio.get_running_loop()

@@ -1,10 +1,10 @@
-"""The barrier of one attempt: contributions complete, then decide, then return parts.
+"""The barrier of one attempt: the rule decides when all contributions are complete, and only then are parts reduced.
 
-A rule that needs the Gram matrix waits for it. Every reducer computes the inner products of the contributions in its own parts
-and sends them to all members; with those of all reducers a member adds them, asks the rule, and has the same coefficients as
-every member that got the same bytes. A hash of these bytes and of all commitments (`pledges.py`), and the hosts that were left
-out, are part of the result's digest (`binding`): hosts that were sent different ones cannot commit one average, and a host that
-fetches the result learns what is in it. A rule that needs no products has decided before anything is sent.
+Every reducer computes the inner products of the contributions in its own parts and sends them to all members. A member that has
+those of all reducers adds them up and asks the rule, so it has the same coefficients as every member that got the same bytes. A
+hash of these bytes and of all commitments (`pledges.py`), and the hosts that were left out, are part of the result's digest
+(`binding`). So hosts that were sent different bytes cannot commit one average, and a host that fetches the result learns whose
+contributions are in it. A rule that needs no products decides before anything is sent.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ _HASH_BYTES = 32
 
 
 def encode_products(packed: Sequence[float]) -> bytes:
-    """A packed Gram matrix as little-endian float64."""
+    """Encode a packed Gram matrix as little-endian float64."""
     return struct.pack(f"<{len(packed)}d", *packed)
 
 
 def decode_products(payload: bytes, num_hosts: int) -> tuple[float, ...]:
-    """The packed matrix of so many hosts, checked. Raises RemoteProtocolError."""
+    """Decode and check the packed Gram matrix of so many hosts. Raises RemoteProtocolError."""
     count = packed_size(num_hosts)
     if len(payload) != 8 * count:
         raise RemoteProtocolError(f"inner products of {len(payload)} bytes, {8 * count} needed")
@@ -35,7 +35,7 @@ def decode_products(payload: bytes, num_hosts: int) -> tuple[float, ...]:
 
 
 def diagonal_of(payload: bytes, num_hosts: int) -> tuple[float, ...]:
-    """The squared norms in a packed matrix. Raises RemoteProtocolError."""
+    """Return the squared norms in an encoded packed matrix. Raises RemoteProtocolError."""
     packed = decode_products(payload, num_hosts)
     return tuple(packed[packed_size(host + 1) - 1] for host in range(num_hosts))
 
@@ -47,28 +47,28 @@ def _encode_left_out(contributors: Sequence[PeerId], decision: Decision) -> byte
 
 
 def is_binding(data: bytes) -> bool:
-    """Whether a result may be bound by this: a hash and, where a rule needed the Gram matrix, a bit per contributor."""
+    """Return whether this may be a binding: a hash and, if the rule needed the Gram matrix, a bit per contributor."""
     return _HASH_BYTES <= len(data) <= _HASH_BYTES + MAX_HOSTS // 8
 
 
 def has_judged(binding: bytes) -> bool:
-    """Whether a rule used the Gram matrix of the result's contributions."""
+    """Return whether the rule used the Gram matrix of the result's contributions."""
     return len(binding) > _HASH_BYTES
 
 
 def left_out_by(binding: bytes, contributors: Sequence[PeerId]) -> tuple[PeerId, ...]:
-    """Those of the contributors whose vectors are not in the result, sorted."""
+    """Return the contributors whose vectors are not in the result, sorted."""
     bits = int.from_bytes(binding[_HASH_BYTES:], "little")
     return tuple(peer for place, peer in enumerate(sorted(contributors)) if bits >> place & 1)
 
 
 class GramBarrier:
-    """Decides once. For one attempt."""
+    """Collects the inner products of one attempt and decides once."""
 
     def __init__(self, spec: AllReduceSpec) -> None:
         self._spec = spec
         self._payloads: dict[int, bytes] = {}
-        """By reducer."""
+        """Encoded inner products, by reducer."""
         self.gram: Gram | None = None
         self.decision: Decision | None = None
         self.is_decided = asyncio.Event()
@@ -78,11 +78,11 @@ class GramBarrier:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Reducers whose inner products are awaited."""
+        """The reducers whose inner products are awaited."""
         return () if self.decision else tuple(reducer for reducer in self._spec.reducers if reducer not in self._payloads)
 
     def put(self, reducer: int, payload: bytes) -> None:
-        """Take a reducer's inner products, and decide if they are the last. Raises RemoteProtocolError."""
+        """Take a reducer's inner products, and decide once all are here. Raises RemoteProtocolError."""
         decode_products(payload, len(self._spec.contributors))
         self._payloads[reducer] = payload
         if not self.missing and self.decision is None:
@@ -96,8 +96,11 @@ class GramBarrier:
         self.is_decided.set()
 
     def binding(self, roots: Sequence[Digest]) -> bytes:
-        """The binding of the result: SHA-256 of the contributors' roots and of all products, or of the decision that is
-        completed, and, where there are any, a bit for each contributor, sorted, that was left out. Once decided."""
+        """Return the binding of the result. Only once decided.
+
+        It is the SHA-256 of the contributors' roots and of all products, or of the decision that is completed. Where there are
+        products or such a decision, a bit for each contributor, sorted, follows, which is set if that one was left out.
+        """
         assert self.decision is not None
         spec = self._spec
         payloads = [self._payloads[reducer] for reducer in spec.reducers] if spec.needs_gram else []

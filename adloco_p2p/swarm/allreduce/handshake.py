@@ -1,4 +1,4 @@
-"""The messages of an average besides its data. Every one is checked here, and every length has a limit."""
+"""The messages that open, answer and abort an average. Each is checked here, and every length has a limit."""
 
 import struct
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_LANES
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES
 
 HANDLER = "adloco.average.9"
-"""Name of the binary stream handler; ends in the version, so that other versions cannot meet."""
+"""The name of the binary stream handler. It ends in the version, so that peers of different versions cannot connect."""
 MAX_SUSPECTS = 16
-"""Suspects that one note names."""
+"""The most suspects that one note names."""
 
 _HELLO = struct.Struct("<4sBBBB32s32sQI")
-THROUGHPUT = struct.Struct("<Qd")  # bytes, seconds: how fast a member's first parts came, as the reducer saw it
+THROUGHPUT = struct.Struct("<Qd")  # bytes, seconds: how fast a member's first parts came, as measured by the reducer
 _MAGIC = b"ADLO"
 _VERSION = 9
 
@@ -29,26 +29,26 @@ class Purpose(IntEnum):
     AVERAGE = 1
     ABORT = 2
     RECEIPTS = 3
-    """The sender shows the receipts that it got, so that a reducer cannot give two."""
+    """The sender shows the receipts that it got, so that a reducer cannot give two different ones."""
     RECHECK = 4
-    """The sender makes parts again, and asks for what the receiver contributed to them."""
+    """The sender makes parts again and asks for the receiver's contributions to them."""
     ASSESS = 5
-    """The sender looks at the receiver's contribution, and asks for all of it."""
+    """The sender assesses the receiver's contribution and asks for all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The purpose of a stream: its first frame, and that of every further average on it. 84 bytes."""
+    """The first frame of a stream, and of every further average on it, which states the purpose. 84 bytes."""
 
     purpose: Purpose
     key: Digest
-    """Of the average."""
+    """The key of the attempt."""
     spec: bytes = bytes(32)
     codec: int = 0
     lane: int = 0
-    """Which of the streams between the member and the reducer this is."""
+    """The number of this stream among those between the member and the reducer."""
     size: int = 0
-    """Values of the vector."""
+    """The number of values in the vector."""
     part_bytes: int = 0
 
     def encode(self) -> bytes:
@@ -77,10 +77,10 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelloReply:
-    """Answer to a hello, and the content of an abort."""
+    """The answer to a hello, and the content of an abort."""
 
     status: Literal["go", "refused", "failed"]
-    """refused: this stream has no business here; failed: the average has failed, and why."""
+    """refused: this peer does not serve the stream; failed: the average has failed."""
     reason: Text = ""
     suspects: Annotated[tuple[PeerId, ...], MaxLen(MAX_SUSPECTS)] = ()
 
@@ -100,7 +100,7 @@ def refusal(reason: str) -> HelloReply:
 
 
 def failure(reason: str, suspects: tuple[str, ...]) -> HelloReply:
-    """Sent to the other members; the reason is cut to the size of one frame."""
+    """Return the note of a failure for the other members, with the reason cut to fit one frame."""
     named = tuple(PeerId(peer) for peer in suspects[:MAX_SUSPECTS])
     return HelloReply(status="failed", reason=_short(reason), suspects=named)
 

@@ -1,18 +1,18 @@
-"""Parts that failed attempts brought to a reducer and back from it: the next attempt at the same average need not send them
-again.
+"""Held and returned parts: those that failed attempts brought to a reducer, and back from it, so that the next attempt at the
+same average need not send them again.
 
 Nothing here is taken on trust. A contributor commits itself anew in every attempt, and a reducer counts as held only bytes that
-hash to that commitment (`uploads.py`); so a liar can neither bring in another contribution by an old one nor be given that of
+hash to that commitment (`uploads.py`). So a liar can neither smuggle in another contribution by an old one nor be given that of
 another peer.
 
-Of averaged parts that came back, the members report how many of each lane they have, and get the others:
+Members report how many averaged parts of each lane came back to them, and get the others:
 
     member --HELD (how many parts of each lane)--> reducer --DATA (the others)--> member
 
-They are kept only where the retry is made from the same contributions, by the same coefficients (`inputs_digest`): then an
-honest reducer makes the same bytes again, and its new receipt, which every member checks against the parts that it holds, old
-ones included, names one that does not. A lane returns its parts in order, so their number identifies them. A contributor
-keeps those alone whose own parts the reducer holds, from the first one on: so both count alike how far ahead it may send.
+Returned parts are kept only where the retry has the same contributions and coefficients (`inputs_digest`). Then an honest
+reducer makes the same bytes again. Every member checks the new receipt against its parts, old ones included, so a reducer that
+makes other bytes is found. A lane returns its parts in order, so their number identifies them. A contributor keeps only the
+leading parts whose uploads the reducer holds, so both agree how far ahead it may send.
 """
 
 import struct
@@ -29,7 +29,7 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 
 
 class UploadKey(NamedTuple):
-    """One contributor's encoded values of one part, by their places in the vector."""
+    """The key of one contributor's upload of one part, by its place in the vector."""
 
     contributor: PeerId
     first: int
@@ -37,7 +37,7 @@ class UploadKey(NamedTuple):
 
 
 Kept = dict[UploadKey, np.ndarray]
-"""uint8, at least as long as the part is when encoded."""
+"""Held parts: uint8 arrays, each at least as long as the encoded part."""
 
 
 def upload_key(contributor: PeerId, part: Part) -> UploadKey:
@@ -46,25 +46,28 @@ def upload_key(contributor: PeerId, part: Part) -> UploadKey:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReturnedParts:
-    """The parts that one failed attempt left."""
+    """The averaged parts that came back in one failed attempt."""
 
     inputs: Digest
     encoded: np.ndarray
-    """uint8; the parts lie at the offsets of the spec."""
+    """uint8, with the parts at the offsets of the spec."""
     has_come: tuple[bool, ...]
-    """By part."""
+    """Whether each part has come back."""
 
     def counts(self, spec: AllReduceSpec, reducer: int, held: Collection[int] | None) -> tuple[int, ...]:
-        """By lane of the reducer: how many of the first parts are here. `held`: places of the own parts that it holds; None of
-        a member that sends none. Beyond the first ones that are held nothing is kept: a part that came back would let the own
-        ones go further ahead than the reducer, which has to make it again, has room for."""
+        """Return how many leading parts of each lane of the reducer are kept.
+
+        `held` are the places of the own parts that the reducer holds, or None for a member that sends none. Parts beyond the
+        first that is not held are not kept: they would let uploads run further ahead than the reducer, which has to make them
+        again, has room for.
+        """
         return tuple(
             num_first(self.has_come[part.index] and (held is None or spec.place_of[part.index] in held) for part in lane)
             for lane in spec.lanes(reducer)
         )
 
     def copy_to(self, room: memoryview, part: Part) -> None:
-        """Put an encoded part into the room that it has in the retry."""
+        """Copy an encoded part to its room in the retry."""
         room[:] = self.encoded.data[part.offset : part.offset + part.num_bytes]
 
 
@@ -73,7 +76,7 @@ def encode_counts(counts: tuple[int, ...]) -> bytes:
 
 
 def decode_counts(payload: bytes, spec: AllReduceSpec, reducer: int) -> tuple[int, ...]:
-    """Raises RemoteProtocolError."""
+    """Decode a member's counts of returned parts, one per lane. Raises RemoteProtocolError."""
     lanes = spec.lanes(reducer)
     if len(payload) != 4 * len(lanes):
         raise RemoteProtocolError(f"{len(payload)} bytes are no counts of held parts for {len(lanes)} lanes")
@@ -84,41 +87,40 @@ def decode_counts(payload: bytes, spec: AllReduceSpec, reducer: int) -> tuple[in
 
 
 def num_first(flags: Iterable[bool]) -> int:
-    """How many are true before the first that is not."""
+    """Return the number of flags before the first that is false."""
     return sum(1 for _ in takewhile(bool, flags))
 
 
 class HeldUploads:
-    """Of one peer. At most what its failed attempts of one round held."""
+    """The held and returned parts of one peer: at most those of its failed attempts of one round."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, InstanceId], Kept] = {}
-        """By round and instance."""
+        """Held parts, by round and instance."""
         self._returned: dict[tuple[int, InstanceId], tuple[AllReduceSpec, ReturnedParts]] = {}
 
     def begin(self, spec: AllReduceSpec) -> Kept:
-        """The remains of earlier attempts at this average, which pass to the new attempt. Those of other rounds are dropped."""
+        """Hand the held parts of earlier attempts at this average to a new one, and drop those of other rounds."""
         found = self._kept.pop((spec.round, spec.instance), {})
         self._kept = {average: kept for average, kept in self._kept.items() if average[0] == spec.round}
         self._returned = {average: kept for average, kept in self._returned.items() if average[0] == spec.round}
         return found if spec.is_retry else {}
 
     def keep(self, spec: AllReduceSpec, kept: Kept) -> None:
-        """The attempt has failed, and leaves these."""
+        """Keep the uploads that a failed attempt leaves."""
         self._kept[spec.round, spec.instance] = {**self._kept.get((spec.round, spec.instance), {}), **kept}
 
     def returned(self, spec: AllReduceSpec) -> ReturnedParts | None:
-        """Averaged parts that came back in the attempt before this one, which the caller has now, where its members are the
-        same ones."""
+        """Hand over the averaged parts that came back in the previous attempt; None if its members were not the same."""
         earlier, parts = self._returned.pop((spec.round, spec.instance), (None, None))
         is_same = earlier is not None and replace(spec, key=earlier.key, attempt=earlier.attempt).digest == earlier.digest
         return parts if is_same and spec.is_retry else None
 
     def keep_returned(self, spec: AllReduceSpec, parts: ReturnedParts) -> None:
-        """The attempt has failed, and leaves these."""
+        """Keep the averaged parts that came back in a failed attempt."""
         self._returned[spec.round, spec.instance] = (spec, parts)
 
     def drop(self, round: int, instance: InstanceId) -> None:
-        """There is no further attempt at this average."""
+        """Drop everything of an average at which there is no further attempt."""
         self._kept.pop((round, instance), None)
         self._returned.pop((round, instance), None)

@@ -1,4 +1,4 @@
-"""An attempt as a member has it: its parts go to their reducers, and the averaged parts come back."""
+"""The member's side of an attempt: its parts go to their reducers, and the averaged parts come back."""
 
 import asyncio
 import contextlib
@@ -25,31 +25,31 @@ from adloco_p2p.swarm.transport.held import decode_held, num_held_bytes
 
 
 class MemberSide:
-    """Its streams are those that this member opens."""
+    """Opens this member's streams to all reducers and exchanges parts on them."""
 
     def __init__(self, state: AttemptState, *, put_products: Callable[[int, bytes], None]) -> None:
-        """`put_products`: those of a reducer are here."""
+        """`put_products` is called with a reducer and its inner products, when they are here."""
         self._state = state
         self._put_products = put_products
         self._loop = asyncio.get_running_loop()
         self.uplink = UplinkMeasure()
         self._skipped: dict[int, tuple[int, ...]] = {}
-        """By reducer: the first parts of each lane that came back in the attempt before; once that is known."""
+        """By reducer: how many leading parts of each lane came back in the previous attempt, once that is known."""
         if not state.spec.is_retry:
             self._skipped = {member: (0,) * len(state.spec.lanes(member)) for member in state.spec.reducers}
         self._sinks: dict[tuple[int, int], PartSink] = {}
-        """By reducer and lane: of averaged parts."""
+        """The receivers of averaged parts, by reducer and lane."""
         self._num_uploads = 0
-        """Streams on which own parts go out now."""
+        """The number of streams on which own parts go out now."""
         self._sending_since = math.inf
-        """When the first own parts could go out; as `loop.time()`."""
+        """The `loop.time()` at which the first own parts could go out."""
         self._held_there: dict[int, asyncio.Future[frozenset[int]]] = {}
-        """By reducer: places of the own parts that it holds of an earlier attempt, once it has reported them."""
+        """By reducer: places of the own parts that it holds from an earlier attempt, once it has reported them."""
         self._settling: dict[int, set[asyncio.Task[None]]] = {}
-        """By reducer: averaged parts that are being put in place."""
+        """By reducer: the tasks that put averaged parts in place."""
 
     def begin(self) -> None:
-        """Open every stream."""
+        """Hash and check the own vector, and open every stream."""
         state = self._state
         if state.own is not None:
             state.end.spawn(self._check_own_vector(), member=None)
@@ -60,12 +60,12 @@ class MemberSide:
                     state.end.spawn(self._exchange(member, lane, parts), member=member)
 
     def close(self) -> None:
-        """No stream brings anything any more."""
+        """Forget all streams, because they bring nothing any more."""
         self._state.reducers.clear()
         self._sinks.clear()
 
     async def cut_off(self, members: Collection[int]) -> None:
-        """Nothing of these members is put in place any more."""
+        """End the streams to these members, and wait until none of their parts is being put in place."""
         watch = self._state.watch
         for stream, member in tuple(watch.streams.items()):
             if member in members:
@@ -77,12 +77,15 @@ class MemberSide:
 
     @property
     def sending_rate(self) -> float:
-        """Bytes per second that the others take, while the own contribution is on its way; 0 once they have it."""
+        """The rate in bytes per second at which the own contribution goes out; 0 once the others have it."""
         return self.uplink.sending_rate if self._num_uploads else 0.0
 
     async def _exchange(self, member: int, lane: int, parts: tuple[Part, ...]) -> None:
-        """A stream that was kept open may have died unnoticed: where it ends before the reducer has answered, a new one
-        takes its place, once. No part can count twice: a reducer takes one stream per member and lane, and refuses others."""
+        """Exchange the parts of one lane with a reducer.
+
+        A stream kept open from an earlier average may have died unnoticed. If it ends before the reducer has answered, a new
+        one replaces it, once. No part counts twice, because a reducer refuses a second stream of the same member and lane.
+        """
         state = self._state
         stream = await self._reach(member)
         is_new = stream.bytes_sent == 0
@@ -157,8 +160,7 @@ class MemberSide:
         state.context.pool.give_back(stream)
 
     async def _keep_returned(self, reducer: int) -> bytes:
-        """In a retry, once its inputs are decided: keep the parts that came back from this reducer. Returns the report to
-        it."""
+        """In a retry, once its inputs are decided, keep the parts that came back from this reducer. Return the report to it."""
         state, spec = self._state, self._state.spec
         await state.commitments.is_complete.wait()
         await state.barrier.is_decided.wait()
@@ -166,7 +168,7 @@ class MemberSide:
         if returned is not None and returned.inputs == state.inputs:
             counts = returned.counts(spec, reducer, self._held_by(reducer).result() if state.own is not None else None)
         self._skipped[reducer] = counts
-        if len(self._skipped) == len(set(spec.reducers) - {state.me}):  # as large as the model: gone with its last part
+        if len(self._skipped) == len(set(spec.reducers) - {state.me}):  # it is as large as the model, and needed no longer
             state.returned = None
         for lane, count in enumerate(counts):
             if (reducer, lane) in self._sinks:
@@ -176,7 +178,7 @@ class MemberSide:
         return encode_counts(counts)
 
     def _held_by(self, reducer: int) -> asyncio.Future[frozenset[int]]:
-        """Places in its shard of the own parts that it holds already."""
+        """Return a future of the places, in the reducer's shard, of the own parts that the reducer holds already."""
         if reducer not in self._held_there:
             self._held_there[reducer] = self._loop.create_future()
             if not self._state.spec.is_retry:
@@ -187,13 +189,13 @@ class MemberSide:
         self, own: OwnContribution, stream: FramedStream, sink: PartSink, reducer: int, parts: tuple[Part, ...]
     ) -> None:
         state = self._state
-        if not state.spec.needs_gram:  # parts are reduced as they come, with the commitment: behind them it would come late
+        if not state.spec.needs_gram:  # parts are reduced as they come, but only with the commitment, so that goes first
             await state.commitments.wait_for(state.me)
         self._sending_since = min(self._sending_since, self._loop.time())
         held = await self._held_by(reducer)
         self._num_uploads += 1
         way = self.uplink.new_way()
-        with contextlib.suppress(StreamLost):  # seen where the answer is awaited
+        with contextlib.suppress(StreamLost):  # handled where the answer is awaited
             for turn, part in enumerate(parts):
                 if state.spec.place_of[part.index] in held:
                     continue
@@ -214,7 +216,7 @@ class MemberSide:
             stream.send(FrameKind.COMMITMENT, frame)
 
     async def _reach(self, member: int) -> FramedStream:
-        """Dial until it works; a peer that has just started may need a moment."""
+        """Dial a member until it answers; a peer that has just started may need a moment. Raises StreamLost."""
         state = self._state
         limits = state.context.limits
         give_up = min(state.end.deadline, self._loop.time() + limits.connect_seconds)
@@ -245,7 +247,7 @@ class MemberSide:
         task.add_done_callback(settling.discard)
 
     async def _settle_received(self, member: int, part: Part, returned: ReturnedParts | None = None) -> None:
-        """An averaged part is in its room, or among those `returned` in the attempt before."""
+        """Put an averaged part in place, which is in its room, or among those `returned` in the previous attempt."""
         state = self._state
 
         def settle() -> None:
@@ -264,7 +266,8 @@ class MemberSide:
         state.count_settled()
 
     async def _check_own_norm(self, reducer: int, products: bytes) -> None:
-        """A reducer that invents a norm of this host has it clipped, or left out. Only this host can detect that."""
+        """Check the norm that a reducer signed for this host's parts. A false one gets this host clipped or left out, and no
+        other host can detect it."""
         state = self._state
         if state.own is None:
             return
@@ -277,7 +280,7 @@ class MemberSide:
             raise BadPart(reducer, f"a squared norm of {theirs!r} for this host's parts, which have {ours!r}")
 
     async def _check_own_vector(self) -> None:
-        """Refuse here, by name, what every other member would have to refuse."""
+        """Fail with this host as the suspect if its vector does not fit the codec: every other member would refuse it."""
         state = self._state
         codec = state.spec.codec
         if not await self._loop.run_in_executor(state.context.executor, fits, codec, state.vector):

@@ -1,7 +1,4 @@
-"""One attempt's result on this member, part by part: averaged values, encoded bytes, hashes, and the loss of the own vector.
-
-`settle` runs in worker threads, for different parts at the same time.
-"""
+"""The result of one attempt on this member, part by part: averaged values, encoded bytes, hashes and the own residual."""
 
 import numpy as np
 import torch
@@ -15,7 +12,8 @@ from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution, mean_ro
 
 
 class PartAssembly:
-    """Buffers as large as the model, so that no member of an attempt may hold them in a cycle."""
+    """The buffers of a result, as large as the model: nothing may hold them in a reference cycle. `settle` runs in worker
+    threads, for different parts at the same time."""
 
     def __init__(
         self,
@@ -24,41 +22,41 @@ class PartAssembly:
         *,
         encoded: np.ndarray,
     ) -> None:
-        """`own`: what this member contributes; none for a receiver. `encoded`, uint8 [most bytes of all parts], is filled."""
+        """`own` is this member's contribution, None for a receiver. `encoded`, uint8 [most bytes of all parts], gets filled."""
         self.encoded = encoded
         self.averaged = values_in(spec.mean_codec, encoded, spec.size)
-        """float32 [P]."""
+        """The averaged vector, float32 [P]."""
         self.digests: list[bytes] = [b""] * spec.num_parts
-        """SHA-256 of every encoded part."""
+        """The SHA-256 of every encoded part."""
         self.roots: list[bytes] = [b""] * spec.num_parts
-        """The root of its slices, which its reducer signs in the receipt."""
+        """The root of every part's slices, which its reducer signs in the receipt."""
         self.sums: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] * spec.num_parts
-        """See `part_statistics`; zeros where the Gram matrix gives all of it."""
+        """The `part_statistics` of every part; zeros where the Gram matrix gives the statistics."""
         self.residual = torch.empty(spec.size) if own is not None and spec.codec.needs_feedback else None
         self._spec = spec
         self._own = own
 
     def room(self, part: Part) -> memoryview:
-        """For the encoded part."""
+        """Return the memory for an encoded part."""
         return self.encoded.data[part.offset : part.offset + part.num_bytes]
 
     def data(self, part: Part) -> memoryview:
-        """The encoded part, which is in its room. Raises RemoteProtocolError."""
+        """Return an encoded part, whose bytes are in its room. Raises RemoteProtocolError."""
         room = self.room(part)
         return room[: self.length(part, room)]
 
     def length(self, part: Part, data: memoryview) -> int:
-        """Bytes of the encoded part with which `data` begins. Raises RemoteProtocolError."""
+        """Return the length in bytes of the encoded part at the start of `data`. Raises RemoteProtocolError."""
         return encoded_length(self._spec.mean_codec, data, part.size)
 
     def packed(self) -> tuple[np.ndarray, list[int]]:
-        """The encoded parts without gaps, uint8, once all are here, and the bytes of each."""
+        """Return all encoded parts without gaps, uint8, and the length of each. Only once all are here."""
         data = [self.data(part) for part in self._spec.parts]
         is_dense = not self._spec.mean_codec.is_variable
         return self.encoded if is_dense else np.frombuffer(b"".join(data), dtype=np.uint8), list(map(len, data))
 
     def settle(self, part: Part, values: torch.Tensor) -> None:
-        """Put a decoded part, whose bytes are in its room, in place."""
+        """Put a decoded part in place, hash its bytes, which are in its room, and compute its share of residual and sums."""
         if not self._spec.mean_codec.is_verbatim:
             self.averaged[part.first : part.first + part.size] = values
         self.digests[part.index] = chunk_digest(self.data(part))
@@ -72,10 +70,10 @@ class PartAssembly:
             self.sums[part.index] = part_statistics(transmitted, values)
 
     def take_back(self) -> None:
-        """The rule left this member out: all of its vector waits for the next average, where a residual is kept at all."""
+        """Make the whole own vector the residual, because the rule left this member out; if a residual is kept at all."""
         if self.residual is not None and self._own is not None:
             self._own.copy_to(self.residual)
 
     def release(self) -> None:
-        """Let go of the own contribution."""
+        """Release the own contribution."""
         self._own = None

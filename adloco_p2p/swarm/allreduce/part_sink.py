@@ -1,4 +1,4 @@
-"""Where the parts go that arrive on one stream."""
+"""The receiver of the parts that arrive on one stream."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 
 
 class PartSink:
-    """Parts in order, each into its own room. `permitted` returns how many may have been begun by now. `parts` is None until
-    `expect` names those that come.
+    """Puts arriving parts, in order, each into its own room.
 
-    `length`: bytes of a part that begins so, at most those of its room; asked once a `VARIABLE_HEAD` is there. None where every
-    part fills its room.
+    `permitted` returns how many parts may have begun by now. `parts` is None until `expect` names them. `length` returns the
+    bytes of a part from its beginning, at most those of its room, and is called once a `VARIABLE_HEAD` is there; it is None
+    where every part fills its room.
     """
 
     def __init__(
@@ -29,22 +29,22 @@ class PartSink:
     ) -> None:
         self.num_arrived = 0
         self.num_bytes = 0
-        """That have come, of whole parts and of the one that arrives."""
+        """Bytes that have come, of whole parts and of the current one."""
         self._sender = sender
         self._parts = parts
         self._room, self._on_part, self._permitted = room, on_part, permitted
         self._length = length
         self._whole = self._view = memoryview(b"")
-        """Room of the part that arrives, and what of it is awaited."""
+        """The room of the current part, and its rest that is still awaited."""
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     def expect(self, parts: tuple[Part, ...]) -> None:
-        """The parts that come are known now."""
+        """Set the parts that will come."""
         assert self.num_arrived == 0
         self._parts = parts
 
     def skip(self, count: int) -> None:
-        """The first so many parts are here already."""
+        """Count the first parts as arrived, because they are here already."""
         assert self.num_bytes == 0
         self.num_arrived = count
         self._wake()
@@ -67,7 +67,7 @@ class PartSink:
             self._shorten(self._length(self._parts[self.num_arrived], self._whole), filled)
         if len(self._view):
             return
-        self._whole = self._view = memoryview(b"")  # an empty view of the room would keep all of it in memory
+        self._whole = self._view = memoryview(b"")  # even an empty view of the room would keep it in memory
         self.num_arrived += 1
         self._wake()
         self._on_part(self._parts[self.num_arrived - 1])
@@ -78,7 +78,7 @@ class PartSink:
                 waiter.set_result(None)
 
     def _shorten(self, length: int, filled: int) -> None:
-        """Await no more than the size that the part announces."""
+        """Reduce the awaited bytes to the length that the part announces."""
         if filled > length:
             raise RemoteProtocolError(f"{self._sender} sends a part that is too long")
         self._whole = self._whole[:length]
@@ -86,7 +86,7 @@ class PartSink:
 
     @property
     def rest_bytes(self) -> int:
-        """Of a stream on which all parts fill their rooms: bytes still to come, once the parts are known."""
+        """Bytes still to come on a stream whose parts all fill their rooms; only once the parts are known."""
         return sum(part.num_sent_bytes for part in self._parts or ()) - self.num_bytes
 
     @property
@@ -94,7 +94,7 @@ class PartSink:
         return self._parts is not None and self.num_arrived == len(self._parts)
 
     async def wait_for(self, count: int) -> None:
-        """Until so many parts are here. The caller bounds the waiting."""
+        """Wait until so many parts are here. The caller sets a limit."""
         if self.num_arrived < count:
             entry = (count, asyncio.get_running_loop().create_future())
             self._waiters.append(entry)

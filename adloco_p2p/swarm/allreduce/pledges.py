@@ -1,16 +1,16 @@
-"""Pledges of the members of one attempt: contributors bind themselves by a root over their parts, reducers by their
-measurements and by receipts.
+"""The pledges of the members of one attempt: contributors bind themselves by a root over their parts, reducers by inner
+products and receipts.
 
-Every contributor signs the root of its encoded parts and sends it to every reducer, with the hashes of that reducer's parts; a
-reducer reduces nothing before it has the roots of all, and only parts that hash to them. Every reducer passes the signed roots
-on to every member, so all members compare the roots that a contributor sent to each reducer. The roots are part of the
-result's digest: hosts that saw different ones cannot commit one average.
+Every contributor signs the root of its encoded parts and sends it to every reducer, with the hashes of that reducer's parts. A
+reducer reduces nothing before it has all roots, and only parts that hash to them. Every reducer passes the signed roots on to
+every member, so all members compare the roots that a contributor sent to each reducer. The roots are part of the result's
+digest: hosts that saw different ones cannot commit one average.
 
-Inner products are signed, too, where a rule needs them, and a receipt names those that its reducer decided by: so all members
-of an attempt that ends have decided by the same ones, and a receipt is about the coefficients that every member has.
+Where a rule needs inner products, these are signed, too, and a receipt carries the pledges by which its reducer decided. So all
+members of an attempt that succeeds have decided by the same products, and a receipt is about the coefficients of every member.
 
-Two signed roots of one contributor, or two receipts or two products of one reducer, are evidence, which anybody can check. A
-fault without a signature of the accused peer is no evidence: the attempt then fails with a suspect, as for any other fault.
+Two different roots of one contributor, or receipts or products of one reducer, are evidence that anybody can check. A fault
+without a signature of the accused peer is no evidence: the attempt then fails with a suspect, as for any other fault.
 """
 
 import asyncio
@@ -34,69 +34,69 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_PARTS, AllReduceSpec, 
 from adloco_p2p.swarm.allreduce.own_contribution import root_of
 
 _PLEDGE_BYTES = 2048
-"""More than a pledge takes in canonical form."""
+"""An upper bound on the bytes of a pledge in canonical form."""
 _LENGTH = struct.Struct("<H")
 _DIGEST_BYTES = 68
-"""Of a digest in a list, in canonical form."""
+"""Bytes of one digest of a list in canonical form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commitment:
-    """A contributor's pledge, and what one reducer needs to check its own parts by it."""
+    """A contributor's pledge, and the hashes that one reducer needs to check its parts against it."""
 
     pledge: Pledge
     shards: Annotated[tuple[HexDigest, ...], MaxLen(MAX_HOSTS)]
-    """Roots of the shards, by reducer; together they are the root."""
+    """The roots of the shards, by reducer, from which the contribution's root follows."""
     leaves: Annotated[tuple[HexDigest, ...], MaxLen(MAX_PARTS)]
-    """Root of each part of this reducer."""
+    """The roots of this reducer's parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldContribution:
-    """Another member's contribution as a reducer can show it: the parts that it reduces."""
+    """The parts of another member's contribution that this reducer reduces, with the hashes to show them."""
 
     leaves: tuple[bytes, ...]
-    """Root of each part of this reducer."""
+    """The roots of this reducer's parts."""
     shards: tuple[bytes, ...]
-    """Roots of the shards, by reducer."""
+    """The roots of the shards, by reducer."""
     parts: Mapping[int, Buffer]
-    """As they came."""
+    """The encoded parts as received, by index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """A reducer's pledge, and those by which it decided: a member that got other products has other coefficients, by no
-    fault of the reducer."""
+    """A reducer's pledge, and the pledges by which it decided: a member that got other products has other coefficients, through
+    no fault of the reducer."""
 
     pledge: Pledge
     products: Annotated[tuple[Pledge, ...], MaxLen(MAX_HOSTS)]
-    """Of all reducers, in order; none under a rule that needs no products."""
+    """The pledges about the products of all reducers, in order; none under a rule that needs no products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pledges:
-    """Of several members."""
+    """The pledges of several members, as one frame."""
 
     pledges: Annotated[tuple[Pledge, ...], MaxLen(MAX_HOSTS)]
 
 
 def most_commitment_bytes(spec: AllReduceSpec, reducer: int) -> int:
-    """Of the frame that a contributor sends to this reducer."""
+    """Return the most bytes of the commitment that a contributor sends to this reducer."""
     return _PLEDGE_BYTES + _DIGEST_BYTES * (len(spec.members) + len(spec.shards[reducer]))
 
 
 def most_pledges_bytes(num_members: int) -> int:
-    """Of a frame with a pledge of each member."""
+    """Return the most bytes of a frame with a pledge of each member."""
     return 64 + _PLEDGE_BYTES * num_members
 
 
 def decode_pledges(payload: bytes, num_members: int) -> tuple[Pledge, ...]:
-    """Not checked further. Raises RemoteProtocolError."""
+    """Decode pledges without checking their signatures. Raises RemoteProtocolError."""
     return decode(Pledges, payload, max_bytes=most_pledges_bytes(num_members)).pledges
 
 
 class Notary:
-    """Makes and checks the pledges of one peer's attempts, and hands out the evidence that it meets."""
+    """Makes and checks the pledges of one peer's attempts, and reports the evidence that it finds."""
 
     def __init__(self, own_peer: PeerId, *, sign: Sign, verify: Verify, on_evidence: Callable[[Evidence], None]) -> None:
         self._own_peer = own_peer
@@ -105,26 +105,26 @@ class Notary:
         self._on_evidence = on_evidence
 
     def pledge(self, spec: AllReduceSpec, kind: PledgeKind, content: Digest) -> Pledge:
-        """This peer's."""
+        """Return this peer's signed pledge of that kind about this attempt."""
         plan, own = spec.plan, self._own_peer
         unsigned = Pledge(kind=kind, peer=own, plan=plan, round=spec.round, key=spec.key, content=content, signature="")
         return replace(unsigned, signature=self._sign(unsigned.payload))
 
     def check(self, spec: AllReduceSpec, pledge: Pledge, kind: str, peer: PeerId) -> None:
-        """It is this peer's pledge of that kind about this attempt. Raises RemoteProtocolError."""
+        """Check that this is the pledge of `peer` of that kind about this attempt. Raises RemoteProtocolError."""
         if (pledge.kind, pledge.peer, pledge.plan, pledge.round, pledge.key) != (kind, peer, spec.plan, spec.round, spec.key):
             raise RemoteProtocolError("a pledge about something else")
         if not self._verify(pledge.peer, pledge.payload, pledge.signature):
             raise RemoteProtocolError(f"a pledge that {pledge.peer} did not sign")
 
     def accuse(self, one: Pledge, other: Pledge) -> None:
-        """Two pledges of one peer, both checked, about one thing, that differ."""
+        """Report two checked pledges of one peer about one thing that differ."""
         first, second = sorted((one, other), key=lambda pledge: pledge.content)
         self._on_evidence(Equivocation(first=first, second=second))
 
     def compare(self, held: Sequence[Pledge], shown: Sequence[Pledge]) -> tuple[PeerId, ...]:
-        """Pledges of one kind about one attempt as this peer got them, checked, and as another member reports them: the first
-        of each peer. Returns the peers that signed two."""
+        """Compare checked pledges of one kind about one attempt with those that another member reports, the first of each peer.
+        Return the peers that signed two different ones."""
         by_peer, liars = {pledge.peer: pledge for pledge in held}, []
         for pledge in shown:
             own = by_peer.pop(pledge.peer, None)
@@ -138,48 +138,48 @@ class Notary:
 
 
 class CommitmentBook:
-    """The commitments of one attempt, on one member."""
+    """The commitments of one attempt on one member."""
 
     def __init__(self, spec: AllReduceSpec, me: int, notary: Notary) -> None:
         self.is_complete = asyncio.Event()
-        """The roots of all contributors are here and, on a reducer, the hashes of all its parts."""
+        """Set once the roots of all contributors are here and, on a reducer, the hashes of all its parts."""
         self._spec, self._me = spec, me
         self._notary = notary
         self._is_here = {member: asyncio.Event() for member in spec.contributors}
         self._pledges: dict[int, Pledge] = {}
         self._leaves: dict[int, tuple[bytes, ...]] = {}
-        """By contributor: roots of its parts for this reducer."""
+        """By contributor: the roots of its parts for this reducer."""
         self._shards: dict[int, tuple[bytes, ...]] = {}
-        """And of its shards, by reducer."""
+        """By contributor: the roots of its shards, by reducer."""
         self.own_leaves: tuple[tuple[bytes, ...], ...] = ()
-        """Roots of the own parts, by reducer; none of a member that only receives."""
+        """The roots of the own parts, by reducer; empty for a member that only receives."""
 
     @property
     def roots(self) -> list[Digest]:
-        """In the order of the contributors; only when complete."""
+        """The roots of all contributions, in order. Only when complete."""
         return [self._pledges[member].content for member in self._spec.contributors]
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Contributors that have not committed themselves here."""
+        """The contributors that have not committed themselves here."""
         return tuple(member for member in self._spec.contributors if member not in self._leaves)
 
     async def wait_for(self, member: int) -> None:
-        """Until this contributor has committed itself here, or, if it is this member, has hashed its parts."""
+        """Wait until this contributor has committed itself here, or, if it is this member, has hashed its parts."""
         await self._is_here[member].wait()
 
     def leaf(self, member: int, part: Part) -> bytes:
-        """Root that a contribution to one of this reducer's parts must have; only when complete."""
+        """Return the root that a contribution to one of this reducer's parts must have. Only when complete."""
         return self._leaves[member][self._spec.place_of[part.index]]
 
     def commit_own(self, leaves: tuple[tuple[bytes, ...], ...]) -> None:
-        """Sign the root of the own parts; `leaves` are those of `OwnContribution`."""
+        """Sign the root of the own parts; `leaves` come from `OwnContribution.leaves`."""
         self.own_leaves = leaves
         root = root_of(self._spec, [tree_root(shard) for shard in leaves])
         self._put(self._me, self._notary.pledge(self._spec, "contribution", root), leaves[self._me])
 
     async def own_frame(self, reducer: int) -> bytes:
-        """The own commitment as this reducer gets it, once it is made."""
+        """Wait for the own commitment, and return it encoded for this reducer."""
         await self.wait_for(self._me)
         commitment = Commitment(
             pledge=self._pledges[self._me],
@@ -189,7 +189,7 @@ class CommitmentBook:
         return canonical.encode(commitment)
 
     def take(self, member: int, payload: bytes) -> None:
-        """A contributor commits itself to this reducer. Raises BadPart."""
+        """Take a contributor's commitment to this reducer. Raises BadPart."""
         spec, me = self._spec, self._me
         try:
             commitment = decode(Commitment, payload, max_bytes=most_commitment_bytes(spec, me))
@@ -205,16 +205,16 @@ class CommitmentBook:
         self._put(member, commitment.pledge, leaves)
 
     def held_of(self, member: int, parts: Mapping[int, Buffer]) -> HeldContribution:
-        """Another contributor's, as far as this reducer has it."""
+        """Return another member's contribution, as far as this reducer has it."""
         return HeldContribution(self._leaves[member], self._shards[member], parts)
 
     def frame(self) -> bytes:
-        """All roots, as this reducer got them; only when complete."""
+        """Return all commitments' pledges, as this reducer got them, encoded. Only when complete."""
         return canonical.encode(Pledges(pledges=tuple(self._pledges[member] for member in self._spec.contributors)))
 
     def take_all(self, reducer: int, payload: bytes) -> None:
-        """A reducer's list of all contributors' commitments. Raises BadPart; AveragingError where a contributor sent it another
-        one."""
+        """Take a reducer's list of all contributors' pledges. Raises BadPart; AveragingError where a contributor sent that
+        reducer another pledge."""
         spec = self._spec
         try:
             pledges = decode_pledges(payload, len(spec.members))
@@ -242,7 +242,7 @@ class CommitmentBook:
 
 
 class ProductsBook:
-    """The pledges about inner products of one attempt's reducers, on one member. None under a rule that needs no products."""
+    """The reducers' pledges about inner products of one attempt on one member; empty under a rule that needs no products."""
 
     def __init__(self, spec: AllReduceSpec, notary: Notary) -> None:
         self._spec, self._notary = spec, notary
@@ -252,23 +252,23 @@ class ProductsBook:
 
     @property
     def all(self) -> tuple[Pledge, ...]:
-        """In the order of the reducers; only once all are here."""
+        """The pledges of all reducers, in order. Only once all are here."""
         return tuple(self._pledges[reducer] for reducer in self._spec.reducers) if self._spec.needs_gram else ()
 
     def sign(self, me: int, products: bytes) -> None:
-        """The own ones are computed."""
+        """Sign this reducer's products, which are computed."""
         self._pledges[me] = self._notary.pledge(self._spec, "products", _content_of(products))
         pledge = canonical.encode(self._pledges[me])
         self._own = _LENGTH.pack(len(pledge)) + pledge + products
         self._has_own.set()
 
     async def own(self) -> bytes:
-        """As the members get them, once they are signed."""
+        """Wait for the own signed products, and return them encoded."""
         await self._has_own.wait()
         return self._own
 
     def take(self, reducer: int, payload: bytes) -> bytes:
-        """A reducer's products, which it signed. Raises BadPart."""
+        """Take a reducer's signed products, and return them without the pledge. Raises BadPart."""
         begin = _LENGTH.size
         try:
             end = begin + (_LENGTH.unpack_from(payload)[0] if len(payload) >= begin else 0)
@@ -287,7 +287,7 @@ def _content_of(products: bytes) -> Digest:
 
 
 class ReceiptBook:
-    """The receipts of one attempt's reducers, on one member."""
+    """The receipts of one attempt's reducers on one member."""
 
     def __init__(self, spec: AllReduceSpec, notary: Notary) -> None:
         self._spec = spec
@@ -305,27 +305,27 @@ class ReceiptBook:
 
     @property
     def all(self) -> tuple[Pledge, ...]:
-        """In the order of the reducers; only when complete."""
+        """The pledges of all receipts, in the order of the reducers. Only when complete."""
         return tuple(self.of(self._spec.reducers).values())
 
     def of(self, reducers: Sequence[int]) -> dict[int, Pledge]:
-        """By reducer; only when theirs are here."""
+        """Return the pledges of these reducers' receipts, by reducer. Only when they are here."""
         return {reducer: self._receipts[reducer].pledge for reducer in reducers}
 
     def sign(self, me: int, inputs: Digest, parts: Sequence[bytes], products: tuple[Pledge, ...]) -> None:
-        """All own parts are made; `parts` are their roots."""
+        """Sign the own receipt, when all own parts are made; `parts` are their roots."""
         pledge = self._notary.pledge(self._spec, "reduction", receipt_content(inputs, tree_root(parts)))
         self._receipts[me] = Receipt(pledge=pledge, products=products)
         self._own = canonical.encode(self._receipts[me])
         self._has_own.set()
 
     async def own(self) -> bytes:
-        """The own receipt as the members get it, once it is signed."""
+        """Wait for the own signed receipt, and return it encoded."""
         await self._has_own.wait()
         return self._own
 
     def take(self, reducer: int, payload: bytes) -> None:
-        """A reducer's receipt. Raises BadPart."""
+        """Take a reducer's receipt. Raises BadPart."""
         try:
             receipt = decode(Receipt, payload, max_bytes=most_pledges_bytes(1 + len(self._spec.members)))
             self._notary.check(self._spec, receipt.pledge, "reduction", self._spec.members[reducer])
@@ -334,8 +334,11 @@ class ReceiptBook:
         self._receipts[reducer] = receipt
 
     def check(self, reducer: int, inputs: Digest, parts: Sequence[bytes], products: tuple[Pledge, ...]) -> None:
-        """The receipt is about what this member decided and the parts that it holds; `parts` are their roots, `products` the
-        pledges that it decided by. Raises BadPart; AveragingError where a third peer signed two different products."""
+        """Check that a receipt is about the inputs that this member decided on and the parts that it holds.
+
+        `parts` are the roots of these parts, `products` the pledges that this member decided by. Raises BadPart; AveragingError
+        where a third peer signed two different products.
+        """
         receipt = self._receipts[reducer]
         if receipt.pledge.content == receipt_content(inputs, tree_root(parts)):
             return

@@ -1,7 +1,7 @@
-"""Receipts of the last attempts, and the comparison of them between members: a reducer cannot give two members two.
+"""The exchange of receipts between members, so that a reducer cannot give different receipts to different members.
 
-Every member shows the receipts that it got to one of the other reducers, drawn at random after the average is made. Where a
-reducer split n members in two halves that reduce alike, the probability that no member shows its receipts to the other half is
+Every member shows the receipts that it got to one other reducer, drawn at random after the average is made. If a reducer splits
+n members into two halves, with as many reducers in each, the probability that no member shows its receipts to the other half is
 about 2 ** -n.
 """
 
@@ -26,11 +26,11 @@ _CONNECT_SECONDS = 5.0
 _ATTEMPTS_KEPT = 16
 _SHOWN_KEPT = 256
 _SHOWN_KEPT_PER_SENDER = 4
-"""Receipts of attempts that this peer has not ended: lists, each from one sender. None takes the place of another sender's."""
+"""Lists of receipts kept of one sender about attempts that have not ended here; a further one replaces its own oldest."""
 
 
 class ReceiptExchange:
-    """For one peer."""
+    """Keeps, shows and compares the receipts of one peer's last attempts."""
 
     def __init__(self, own_peer: PeerId, notary: Notary, connect: Callable[[PeerId, float], Awaitable[FramedStream]]) -> None:
         self._own_peer = own_peer
@@ -38,15 +38,15 @@ class ReceiptExchange:
         self._connect = connect
         self._random = random.Random()
         self._held: OrderedDict[Digest, tuple[Pledge, ...]] = OrderedDict()
-        """By key."""
+        """Checked receipts, by key."""
         self.tasks = BackgroundTasks()
-        """In which receipts are shown: nothing waits for it."""
+        """The tasks that show receipts; nothing waits for them."""
         self._compared: set[tuple[Digest, PeerId]] = set()
-        """Members whose receipts of a held attempt were compared: each may show them once."""
+        """The members whose receipts of a held attempt were compared; each may show them once."""
         self._shown: OrderedDict[tuple[Digest, PeerId], tuple[Pledge, ...]] = OrderedDict()
 
     def hold(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
-        """An attempt has ended here with these, which were checked; compare with what others showed already."""
+        """Keep the checked receipts of an attempt that has ended here; compare them with those that others showed before."""
         self._held[spec.key] = receipts
         while len(self._held) > _ATTEMPTS_KEPT:
             self._held.popitem(last=False)
@@ -57,7 +57,7 @@ class ReceiptExchange:
                 self._notary.compare(receipts, self._shown.pop((key, sender)))
 
     def on_shown(self, sender: PeerId, key: Digest, payload: bytes) -> None:
-        """Another member shows the receipts that it got. Raises RemoteProtocolError."""
+        """Handle the receipts that another member shows. Raises RemoteProtocolError."""
         if (key, sender) in self._compared:
             raise RemoteProtocolError(f"{sender} shows its receipts of one average again")
         shown = decode_pledges(payload, MAX_HOSTS)
@@ -74,7 +74,7 @@ class ReceiptExchange:
             self._shown.popitem(last=False)
 
     async def show(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
-        """Show them to one of the reducers that can be reached."""
+        """Show receipts to one other reducer, drawn at random. One that cannot be reached is not replaced."""
         others = [spec.members[reducer] for reducer in spec.reducers if spec.members[reducer] != self._own_peer]
         if not others:
             return
@@ -84,7 +84,7 @@ class ReceiptExchange:
                 stream = await self._connect(peer, _CONNECT_SECONDS)
             stream.send(FrameKind.HELLO, Hello(purpose=Purpose.RECEIPTS, key=spec.key, spec=spec.digest).encode())
             stream.send(FrameKind.PLEDGES, canonical.encode(Pledges(pledges=receipts)))
-            await stream.until_closed(_CONNECT_SECONDS)  # bytes on their way are lost with a stream
+            await stream.until_closed(_CONNECT_SECONDS)  # closing a stream drops the bytes that are on their way
             stream.close()
         except (StreamLost, TimeoutError) as error:
             logger.debug("averaging.receipts_not_shown peer=%s error=%s", peer, error)

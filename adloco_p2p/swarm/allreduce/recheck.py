@@ -1,16 +1,16 @@
-"""Parts of ended averages, made again by other members: a reducer cannot return one wrong sum to everybody.
+"""Re-checks: members make parts of ended averages again, so that a reducer cannot return one wrong sum to everybody.
 
-When an average has ended here, every reducer is bound by its receipt and every contributor by its root, and each member draws a
-few parts that others reduced (`recheck_draw.py`). It fetches the contributions to them from the contributors, which keep theirs
-until one of a later round has ended in the same instance, checks them against the roots, makes the sums again, and compares the
-values. A slice of a sum that is another one, with the same slice of the contributions and their proofs, is evidence.
+When an average has ended here, every reducer is bound by its receipt and every contributor by its root. Each member then draws
+a few parts that others reduced (`recheck_draw.py`) and fetches the contributions to them from the contributors, which keep
+theirs until an average of a later round has ended in the same instance. It checks them against the roots, makes the sums again,
+and compares the values. A slice of a wrong sum, with the same slice of the contributions and their proofs, is evidence.
 
     checker --HELLO, WANT (a part, whose)--> contributor --PROOF, DATA (the part), NOTE--> checker --WANT ...
 
 Contributors are asked, because a reducer that lied would withhold the proof of it. The reducer is asked only for the part of a
-contributor that died and stayed in the mean, which it holds. A reducer can still withhold its own contribution to its own part:
-a part that cannot be made again bans nobody, and is a complaint about the peer that did not show it. The consequences of
-complaints are in `core/planning/suspension.py`.
+contributor that died and stayed in the mean, which it holds. A reducer can still withhold its own contribution to its own part.
+So a part that cannot be made again bans nobody, but leads to a complaint about the peer that did not show its part. The
+consequences of complaints are in `core/planning/suspension.py`.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, St
 logger = logging.getLogger(__name__)
 _CONNECT_SECONDS = 20.0
 _PART_SECONDS = 120.0
-"""For a part of one contributor, which may have to end the average first."""
+"""The time limit for a part of one contributor, which may have to end the average first."""
 _ATTEMPTS_KEPT = 64
 _WANT = struct.Struct("<II")
-"""Index of the part, and the contributor's place."""
+"""Index of the part, and place of the contributor."""
 
 
 class Rechecks:
-    """For one peer, and one event loop."""
+    """Makes parts again, and shows this peer's own parts to members that do. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -56,27 +56,27 @@ class Rechecks:
         on_evidence: Callable[[Evidence], None],
         is_coming: Callable[[Digest], bool],
     ) -> None:
-        """`rate`: see `drawn_parts`. `is_coming`: whether the average with this key has begun here and not ended."""
+        """For `rate` see `drawn_parts`. `is_coming` tells whether the average with this key has begun here and not ended."""
         self._rate = rate
         self._connect = connect
         self._on_evidence = on_evidence
         self._is_coming = is_coming
         self._newest_begun: dict[InstanceId, AllReduceSpec] = {}
-        """By instance, the newest average that has begun here."""
+        """The newest average that has begun here, by instance."""
         self._held: OrderedDict[Digest, Settled] = OrderedDict()
-        """By key."""
+        """Averages that have ended here, by key."""
         self._sent: dict[InstanceId, Settled] = {}
-        """The own contributions to the newest attempts that failed here, which may have given others their result."""
+        """By instance, the own contribution to the newest attempt that failed here but may have given others their result."""
         self._asked: set[tuple[Digest, PeerId]] = set()
-        """Members that have asked for parts: each may once, of an attempt."""
+        """The members that have asked for parts; each may do so once per attempt."""
         self._has_more = asyncio.Event()
         self.tasks = BackgroundTasks()
-        """In which parts are made again."""
+        """The tasks that make parts again."""
 
     # --- as a contributor ---
 
     def hold(self, settled: Settled) -> None:
-        """An average has ended here: its own parts are shown until one ends that takes its place."""
+        """Keep an average that has ended here, and show its own parts until a later average takes its place."""
         self._held = OrderedDict((key, old) for key, old in self._held.items() if not _is_after(settled.spec, old.spec))
         self._held[settled.spec.key] = settled
         self._sent = {
@@ -90,18 +90,18 @@ class Rechecks:
         self.wake()
 
     def hold_sent(self, sent: Settled | None) -> None:
-        """An attempt has failed here: its own parts, if there are any, are shown like those of one that ended."""
+        """Show the own parts of an attempt that failed here, if there are any, like those of an average that ended."""
         if sent is not None:
             self._sent[sent.spec.instance] = sent
         self.wake()
 
     def wake(self) -> None:
-        """An average has ended here, or failed: members that wait for it look again."""
+        """Make members that wait for the end of an average look again."""
         self._has_more.set()
         self._has_more = asyncio.Event()
 
     async def asked_for(self, peer: PeerId, hello: Hello) -> Settled:
-        """The average that a member asks about, once it has ended here. Raises RemoteProtocolError, TimeoutError."""
+        """Return the average that a member asks about, once it has ended here. Raises RemoteProtocolError, TimeoutError."""
         async with asyncio.timeout(_PART_SECONDS):
             while hello.key not in self._held and self._is_coming(hello.key):
                 await self._has_more.wait()
@@ -111,19 +111,19 @@ class Rechecks:
         return settled
 
     def holds(self, settled: Settled) -> bool:
-        """No average that takes its place has ended here."""
+        """Return whether the average is still kept: none that takes its place has ended here."""
         return self._shown(settled.spec.key) is not None
 
     def _shown(self, key: Digest) -> Settled | None:
         return self._held.get(key) or next((sent for sent in self._sent.values() if sent.spec.key == key), None)
 
     def ended(self, instance: InstanceId, round: int) -> list[Settled]:
-        """The attempts at this average that gave their results here, the last one first; none where they are dropped."""
+        """Return the attempts at this average that gave results here and are still kept, the last one first."""
         held = reversed(self._held.values())
         return [one for one in held if (one.spec.instance, one.spec.round) == (instance, round)]
 
     async def serve(self, stream: FramedStream, hello: Hello) -> None:
-        """Show another member the own parts that it asks for, no more of them than it may draw. Raises StreamLost,
+        """Show another member the parts that it asks for, at most as many as it may draw. Raises StreamLost,
         RemoteProtocolError, TimeoutError."""
         settled = await self.asked_for(stream.peer, hello)
         if (hello.key, stream.peer) in self._asked:
@@ -144,14 +144,15 @@ class Rechecks:
     # --- as a checker ---
 
     def note_begun(self, spec: AllReduceSpec) -> None:
-        """An average begins here. A contributor drops the one before once this one has ended there."""
+        """Note that an average begins here. A contributor drops the previous one once this one has ended there."""
         newest = self._newest_begun.get(spec.instance)
         if newest is None or newest.round < spec.round:
             self._newest_begun[spec.instance] = spec
         self._newest_begun = {key: old for key, old in self._newest_begun.items() if not _is_after(spec, old)}
 
     def is_past(self, spec: AllReduceSpec) -> bool:
-        """An average has begun here that takes its place: contributors may drop what they keep of this one."""
+        """Return whether an average that takes the place of this one has begun here, so that contributors may have dropped
+        theirs."""
         return any(_is_after(begun, spec) for begun in self._newest_begun.values())
 
     def begin(
@@ -163,9 +164,12 @@ class Rechecks:
         inspected: Collection[PeerId],
         on_not_shown: Callable[[PeerId, PeerId], None],
     ) -> None:
-        """Make parts of it again, beside other work, some of `inspected` reducers among them. `result` gives an encoded part by
-        its index, now and not later. `on_not_shown` is called with the contributor that did not show its part, and the reducer;
-        not where the contributor was asked so late that it may have dropped it."""
+        """Make parts of an average again in the background, some of `inspected` reducers among them.
+
+        `result` returns an encoded part by its index; it is called only before this returns. `on_not_shown` is called with the
+        member that did not show a part, and the part's reducer, unless the member was asked so late that it may have dropped
+        the part.
+        """
         if self._rate <= 0:
             return
         spec = settled.spec
@@ -221,7 +225,7 @@ class Rechecks:
         streams: dict[int, FramedStream],
         stack: contextlib.AsyncExitStack,
     ) -> ShownPart:
-        """The part as that contributor sent it, shown by this member. Raises StreamLost, RemoteProtocolError, TimeoutError."""
+        """Fetch the part of the contributor at `place` from `member`. Raises StreamLost, RemoteProtocolError, TimeoutError."""
         if member == settled.me:
             return settled.own_part(part)
         async with asyncio.timeout(_PART_SECONDS):
@@ -234,13 +238,13 @@ class Rechecks:
 
 
 def _is_after(later: AllReduceSpec, spec: AllReduceSpec) -> bool:
-    """Whether `later` takes the place of `spec` in memory: an average of a later round, and of another instance, which may be a
-    round ahead, only of the round after that."""
+    """Return whether `later` takes the place of `spec` in memory: it is of a later round, or, if of another instance, which may
+    be a round ahead, at least two rounds later."""
     return later.round - (later.instance != spec.instance) > spec.round
 
 
 def _wanted(settled: Settled, payload: bytes) -> ShownPart | None:
-    """The part that a checker asks for; None where it is not here."""
+    """Return the part that a checker asks for; None where it is not here."""
     index, place = _WANT.unpack(payload) if len(payload) == _WANT.size else (settled.spec.num_parts, 0)
     is_known = index in settled.spec.reducer_of and place < len(settled.spec.contributors)
     return settled.part_of(place, settled.spec.parts[index]) if is_known else None
@@ -259,5 +263,5 @@ async def _receive(settled: Settled, stream: FramedStream, place: int, part: Par
 
 
 def most_drawn(rate: float, num_parts: int, num_members: int) -> int:
-    """Parts that one member draws at most."""
+    """Return the most parts that one member draws."""
     return min(num_parts, 1 + math.ceil(max(1.0, rate * num_parts) / max(1, num_members - 1)))

@@ -1,4 +1,4 @@
-"""An attempt as a reducer has it: the parts of all come in, their means go out, each encoded once."""
+"""The reducer's side of an attempt: the parts of all members come in, and their means, each encoded once, go out."""
 
 import asyncio
 import contextlib
@@ -20,17 +20,17 @@ from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream
 
 
 class ReducerSide:
-    """Its streams are those that the other members open."""
+    """Serves the streams that the other members open to this reducer."""
 
     def __init__(self, state: AttemptState) -> None:
         self._state = state
         self._loop = asyncio.get_running_loop()
         self._returned: dict[int, asyncio.Future[tuple[int, ...]]] = {}
-        """By member."""
+        """By member: how many leading parts of each lane it has from an earlier attempt."""
         self.uploads = Uploads(state.spec, state.me, state.reduction, state.context.held.begin(state.spec))
 
     def begin(self) -> None:
-        """Reduce at once the parts to which no other member contributes."""
+        """Look for stragglers if there is a quorum; reduce at once if no other member contributes."""
         state, quorum = self._state, self._state.spec.quorum
         if state.remote_contributors and quorum is not None:
             state.end.spawn(self._look_for_stragglers(quorum), member=None)
@@ -49,15 +49,18 @@ class ReducerSide:
                 raise AveragingError(reason, suspects=tuple(state.peer(member) for member in found))
 
     def _others_wait_for(self, late: Collection[int]) -> bool:
-        """Whether this host's downlink is not the cause: another reducer's keepalives name one of these, too, or there is no
-        other reducer to compare with."""
+        """Return whether other reducers wait for these members, too, so that this host's downlink is not the cause.
+
+        That is so if another reducer's keepalives name one of them, or if there is no other reducer to compare with.
+        """
         state = self._state
         others = set(state.spec.reducers) - {state.me, *late}
         streams = [stream for (member, _), (stream, _) in state.reducers.items() if member in others]
         return not others or any(not set(late).isdisjoint(stream.awaited_members) for stream in streams)
 
     async def serve(self, stream: FramedStream, hello: Hello) -> bool:
-        """Take a member's parts and send it the means, until it has all. True: the stream is free for another average."""
+        """Take a member's parts and send it the means, until it has all. Return whether the stream is free for another
+        average."""
         state = self._state
         refused = self._reason_to_refuse(stream.peer, hello)
         if refused:
@@ -120,7 +123,7 @@ class ReducerSide:
             state.watch.forget(stream)
 
     def _returned_to(self, member: int) -> asyncio.Future[tuple[int, ...]]:
-        """By lane: the number of first parts that the member has of an earlier attempt."""
+        """Return a future of the number of leading parts of each lane that the member has from an earlier attempt."""
         if member not in self._returned:
             self._returned[member] = self._loop.create_future()
             if not self._state.spec.is_retry:
@@ -137,7 +140,7 @@ class ReducerSide:
         self._state.commitments.take(member, await stream.receive(FrameKind.COMMITMENT))
 
     async def _take_over(self, member: int) -> bytes:
-        """In a retry: report to this contributor which of its parts are held."""
+        """In a retry, take over the held parts of this contributor, and return the report about them."""
         state = self._state
         held, whole = await self.uploads.take_over(member, state.commitments.leaf, state.context.executor)
         for part in whole:
@@ -145,13 +148,13 @@ class ReducerSide:
         return held
 
     async def _send_throughput(self, stream: FramedStream, member: int, sink: PartSink, first: Sequence[Part]) -> None:
-        """Report to the member how fast its first parts came: those that it sends without waiting for others."""
-        if not self._state.spec.needs_gram:  # they follow the commitment
+        """Report to the member how fast its first parts came, those that it sends without waiting for averaged parts."""
+        if not self._state.spec.needs_gram:  # the parts follow the commitment
             await self._state.commitments.wait_for(member)
         begun = self._loop.time()
         await sink.wait_for(len(first))
         seconds = self._loop.time() - begun
-        with contextlib.suppress(StreamLost):  # the member then owes nothing, or its loss is seen elsewhere
+        with contextlib.suppress(StreamLost):  # either the member owes nothing any more, or its loss is handled elsewhere
             stream.send(FrameKind.THROUGHPUT, THROUGHPUT.pack(sum(part.num_sent_bytes for part in first), seconds))
 
     def _reason_to_refuse(self, peer: PeerId, hello: Hello) -> str | None:
@@ -180,8 +183,8 @@ class ReducerSide:
             state.end.spawn(self._complete(state.reduction.index_of(part)), member=None)
 
     async def _complete(self, index: int) -> None:
-        """All contributions to one of the own parts are here: check them against the commitments, then reduce them, or take
-        what the decision needs."""
+        """Check the contributions to one of the own parts, which are all here, against the commitments; then reduce them, or
+        measure the inner products that the decision needs."""
         state = self._state
         await state.commitments.is_complete.wait()
         await state.reduction.check(index, state.commitments.leaf, state.context.executor)
@@ -192,7 +195,7 @@ class ReducerSide:
             self.put_products(state.me, state.reduction.products)
 
     def put_products(self, reducer: int, payload: bytes) -> None:
-        """The inner products of one reducer's parts are here; with the last of them the rule decides."""
+        """Take the inner products of one reducer's parts; with the last of them the rule decides. Raises BadPart."""
         state = self._state
         try:
             state.barrier.put(reducer, payload)

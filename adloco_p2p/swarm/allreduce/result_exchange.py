@@ -1,4 +1,4 @@
-"""Encoded results of one peer between its attempts and other peers: held, served, fetched, decoded."""
+"""The encoded results of one peer: this module holds them, serves them to other peers, fetches them and decodes them."""
 
 import asyncio
 import logging
@@ -21,14 +21,15 @@ logger = logging.getLogger(__name__)
 
 _DOWNLOADS_KEPT = 2
 RESULT_KIND = "average"
-"""Name of results among the blobs."""
+"""The name of results among the kinds of blobs."""
 MAX_REPAIRS = 64
+"""Repairs that this peer serves at the same time."""
 MAX_REPAIRS_PER_PEER = 4
-"""Repairs that this peer serves at the same time, in all and of one peer, which hosts several instances."""
+"""Repairs that this peer serves at the same time to one peer, which may host several instances."""
 
 
 class ResultExchange:
-    """For one event loop."""
+    """Holds and exchanges results. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -37,16 +38,16 @@ class ResultExchange:
         codec: TensorCodec,
         limits: AveragingLimits,
     ) -> None:
-        """`codec`: of the contributions."""
+        """`codec` is that of the contributions."""
         self._own_peer = endpoint.me
         self._codec = codec
         self._folder, self._reserve_bytes = limits.folder, 2 * limits.kept_bytes
         self._store = ResultStore(kept_rounds=limits.kept_rounds, max_bytes=limits.kept_bytes)
         self._moving: asyncio.Task[None] | None = None
         self._downloads: dict[Digest, ResultDownload] = {}
-        """Results that could not be fetched so far."""
+        """Downloads of results that are not complete yet."""
         self._num_readers = 0
-        """Decodings of held results that go on now."""
+        """The number of held results that are being decoded now."""
         self._fetcher = ChunkFetcher(endpoint, RESULT_KIND, connect_seconds=limits.connect_seconds)
         self._server = ChunkServer(
             endpoint,
@@ -65,21 +66,21 @@ class ResultExchange:
         await self._server.stop()
 
     def new_buffer(self, num_bytes: int) -> np.ndarray:
-        """uint8 [num_bytes], of any content, for the result of an average that begins."""
+        """Return a buffer, uint8 [num_bytes] of any content, for the result of an average that begins."""
         return self._store.new_buffer(num_bytes)
 
     def find(self, digest: Digest) -> EncodedResult | None:
         return self._store.find(digest)
 
     def of(self, key: Digest) -> EncodedResult | None:
-        """The result of the average with this key, if it is held."""
+        """Return the result of the average with this key, if it is held."""
         return self._store.of(key)
 
     def hold(
         self, key: Digest, result: EncodedResult, *, round: int, busy: Collection[Digest], is_fetched: bool = False
     ) -> None:
-        """Keep a result for those that lost theirs, until later rounds take its place. `busy`: keys of attempts that may still
-        read their buffers."""
+        """Keep a result for hosts that lost theirs, until later rounds replace it. `busy` are the keys of attempts that may
+        still read their buffers."""
         self._store.keep(key, result, round=round, is_fetched=is_fetched)
         for outdated in self._store.outdated():
             self.forget(outdated, busy=busy)
@@ -87,7 +88,8 @@ class ResultExchange:
             self._moving = asyncio.get_running_loop().create_task(self._move_earlier(busy))
 
     async def _move_earlier(self, busy: Collection[Digest]) -> None:
-        """To files, one after the other. One that finds no room there is dropped: others may have it."""
+        """Move results of earlier rounds to files, one after the other. A result for which the disk has no room is dropped,
+        since others may have it."""
         while (earlier := self._store.earlier_in_memory()) is not None:
             key, encoded = earlier
             try:
@@ -108,8 +110,8 @@ class ResultExchange:
     async def fetch(
         self, digest: Digest, from_peers: tuple[PeerId, ...], *, size: int, timeout_seconds: float, silence_seconds: float
     ) -> tuple[EncodedResult, tuple[int, int]]:
-        """A result of so many values that others hold, every part checked against the digest; and the bytes sent and received.
-        Raises AveragingError."""
+        """Fetch a result of `size` values from peers that hold it; every part is checked against the digest. Return it and the
+        bytes sent and received. Raises AveragingError."""
         wanted = self._download_of(digest, size)
         download = wanted.download
         before = download.bytes_sent, download.bytes_received
@@ -122,7 +124,8 @@ class ResultExchange:
         return wanted.result, (download.bytes_sent - before[0], download.bytes_received - before[1])
 
     def _download_of(self, digest: Digest, size: int) -> ResultDownload:
-        """The one that was begun, so that a slow line comes to an end over several tries; only of few results."""
+        """Return the download that was begun, so that a slow link finishes over several tries, or a new one. Only few are
+        kept."""
         wanted = self._downloads.pop(digest, None) or ResultDownload(digest, codec=self._codec, size=size)
         self._downloads[digest] = wanted
         while len(self._downloads) > _DOWNLOADS_KEPT:
@@ -130,7 +133,7 @@ class ResultExchange:
         return wanted
 
     async def restore(self, result: EncodedResult, own: torch.Tensor | None, executor: Executor) -> Restored:
-        """See `EncodedResult.restore`."""
+        """Run `EncodedResult.restore` in the executor."""
         self._num_readers += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(executor, result.restore, own)

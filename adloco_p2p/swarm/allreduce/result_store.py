@@ -1,7 +1,7 @@
-"""Results of averages, as encoded: kept for hosts that lost theirs, served to them as blobs, and fetched by them.
+"""Encoded results of averages: kept for hosts that lost theirs, served to them as blobs, and fetched by them.
 
-The digest that the hosts committed is the root of the blob: a part is a chunk, and codec and size of the vector are the head.
-Results of earlier rounds lie in files: they are there for peers that come late, and memory is for the vectors of this round.
+The digest that the hosts committed is the root of the blob; its chunks are the parts, and its head has the codec and the size
+of the vector. Results of earlier rounds serve only peers that come late, so they lie in files and leave memory to this round.
 """
 
 import errno
@@ -32,11 +32,11 @@ from adloco_p2p.swarm.transfer.chunk_protocol import ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob
 from adloco_p2p.swarm.transfer.download import Download
 
-_PART_OVERHEAD_BYTES = 4096  # that coding a part by itself may cost beside coding the vector at once
+_PART_OVERHEAD_BYTES = 4096  # the most that one part may add to the size of the vector encoded at once
 
 
 class Restored(NamedTuple):
-    """A result, decoded."""
+    """A decoded result."""
 
     vector: torch.Tensor
     """float32 [size]; not to be written to."""
@@ -46,22 +46,22 @@ class Restored(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodedResult:
-    """One averaged vector as every host holds it."""
+    """One averaged vector, encoded, as every host holds it."""
 
     digest: Digest
     codec: TensorCodec
     sent_codec: TensorCodec
-    """Of the contributions."""
+    """The codec of the contributions."""
     size: int
-    """Values."""
+    """The number of values."""
     encoded: np.ndarray
     """uint8 [bytes of all parts]; never written to again."""
     parts: tuple[tuple[int, bytes], ...]
-    """Bytes and SHA-256 of every part, in order."""
+    """Length in bytes and SHA-256 of every part, in order."""
     binding: bytes = b""
-    """See `GramBarrier.binding`."""
+    """The `GramBarrier.binding` of the average."""
     receipts: tuple[Pledge, ...] = ()
-    """Of its reducers; none where the result was fetched."""
+    """The receipts of its reducers; empty for a fetched result."""
     _offsets: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,11 +76,11 @@ class EncodedResult:
         return self.encoded.data[self._offsets[index] : self._offsets[index + 1]]
 
     def restore(self, own: torch.Tensor | None) -> Restored:
-        """The vector; of this host's contribution, if there is one, the scalars of both, and the residual where the codec loses
-        something.
+        """Decode the vector; from this host's contribution `own`, if there is one, compute the statistics and the residual.
 
-        Summed part by part as in the average itself, so that every host reports the same norm, to the last bit. Where a rule
-        saw the Gram matrix, only that gives the scalars, and it is not part of the result.
+        The statistics are summed part by part as in the average itself, so that every host reports the same norm, to the last
+        bit. Where the rule used the Gram matrix they are None, because only that gives them and the result does not contain it.
+        The residual is None for a codec whose loss is negligible.
         """
         vector, sums, first = values_in(self.codec, self.encoded, self.size), [], 0
         residual = torch.empty_like(own) if own is not None and self.sent_codec.needs_feedback else None
@@ -99,23 +99,27 @@ class EncodedResult:
 
 
 def in_file(encoded: np.ndarray, folder: Path | None, *, reserve_bytes: int = 0) -> np.ndarray:
-    """uint8: the same bytes in a file without a name, which vanishes with the process or, before that, with the last reader.
-    `folder`: on whose disk; none: that of temporary files. `reserve_bytes` of it stay free, for checkpoints. Raises OSError."""
+    """Copy bytes to a nameless file, which vanishes with the process or its last reader, and return them as a uint8 memory map.
+
+    The file lies in `folder`, by default that of temporary files. `reserve_bytes` of its disk stay free, for checkpoints.
+    Raises OSError.
+    """
     if shutil.disk_usage(folder or tempfile.gettempdir()).free < encoded.nbytes + reserve_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         written = 0
         while written < encoded.nbytes:
             written += file.write(encoded.data[written:])
-        return np.memmap(file, dtype=np.uint8, mode="c")  # torch warns of memory that cannot be written to
+        return np.memmap(file, dtype=np.uint8, mode="c")  # copy-on-write, because torch warns of read-only memory
 
 
 class ResultStore:
-    """The results of the last rounds by key; and, unless the averaged vector lies in it, one spare buffer, because touching new
-    memory for every average costs more than all the arithmetic on it."""
+    """Keeps the results of the last rounds by key, and one spare buffer, because touching new memory for every average costs
+    more than all the arithmetic on it. The buffer of a verbatim codec, which holds the averaged vector, is never reused."""
 
     def __init__(self, *, kept_rounds: int, max_bytes: int) -> None:
-        """`kept_rounds` before the newest one; of these only what fits in `max_bytes`, the latest first."""
+        """Results of `kept_rounds` rounds before the newest one are kept, of these only what fits in `max_bytes`, the latest
+        first."""
         self._results: OrderedDict[Digest, EncodedResult] = OrderedDict()
         self._rounds: dict[Digest, int] = {}
         self._newest = 0
@@ -123,19 +127,21 @@ class ResultStore:
         self._spare = np.empty(0, dtype=np.uint8)
 
     def new_buffer(self, num_bytes: int) -> np.ndarray:
-        """uint8 [num_bytes], of any content."""
+        """Return a buffer, uint8 [num_bytes] of any content."""
         spare, self._spare = self._spare, np.empty(0, dtype=np.uint8)
         return spare if spare.nbytes == num_bytes else np.empty(num_bytes, dtype=np.uint8)
 
     def keep(self, key: Digest, result: EncodedResult, *, round: int, is_fetched: bool = False) -> None:
-        """An average that was made here gives the current round; one that was fetched may be of a round that is over."""
+        """Keep a result. An average that was made here sets the newest round; one that was fetched may be of an earlier one."""
         self._results[key] = result
         self._rounds[key] = round
         self._newest = max(round, self._newest) if is_fetched else round
 
     def outdated(self) -> list[Digest]:
-        """Keys of results that are to be forgotten: of rounds that no peer repairs any more, or beyond the limit of bytes.
-        Rounds may begin lower again: another history counts then, and those of the old one are far away too."""
+        """Return the keys of results to forget: those of rounds that no peer repairs any more, or beyond the limit of bytes.
+
+        After a reorg rounds may begin lower again, so the distance to the newest round counts in both directions.
+        """
         dropped = [key for key, number in self._rounds.items() if abs(number - self._newest) > self._kept_rounds]
         earlier = [key for key, number in self._rounds.items() if number != self._newest and key not in dropped]
         num_bytes = 0
@@ -146,20 +152,21 @@ class ResultStore:
         return dropped
 
     def forget(self, key: Digest, *, may_reuse: bool) -> None:
-        """Drop a result; `may_reuse`: nothing reads its bytes any more. The averaged vector itself may lie in those of a
-        verbatim codec, and has readers of its own."""
+        """Drop a result; `may_reuse` tells that nothing reads its encoded bytes any more, so that they may become the spare
+        buffer."""
         result = self._results.pop(key, None)
         self._rounds.pop(key, None)
         if result is not None:
             self._spare_room(result, may_reuse=may_reuse)
 
     def earlier_in_memory(self) -> tuple[Digest, np.ndarray] | None:
-        """Key and bytes of a result of an earlier round that is to be moved to a file."""
+        """Return key and bytes of a result of an earlier round that is still in memory; None if there is none."""
         earlier = ((key, self._results[key].encoded) for key, number in self._rounds.items() if number != self._newest)
         return next(((key, encoded) for key, encoded in earlier if not isinstance(encoded, np.memmap)), None)
 
     def move(self, key: Digest, encoded: np.ndarray, mapped: np.ndarray, *, may_reuse: bool) -> None:
-        """These bytes of the result lie in a file now, unless another result came for the key. `may_reuse`: see `forget`."""
+        """Replace the bytes of a result by their copy in a file, unless another result came for the key. For `may_reuse` see
+        `forget`."""
         if (result := self._results.get(key)) is not None and result.encoded is encoded:
             self._results[key] = replace(result, encoded=mapped)
             self._spare_room(result, may_reuse=may_reuse)
@@ -183,17 +190,17 @@ class ResultStore:
 
 
 class ResultDownload:
-    """A result that this peer lacks."""
+    """The download of a result that this peer lacks."""
 
     def __init__(self, digest: Digest, *, codec: TensorCodec, size: int) -> None:
-        """`codec`: of the contributions; `size`: values."""
+        """`codec` is that of the contributions, `size` the number of values."""
         self.download = Download(digest, self._make_room, max_chunks=MAX_PARTS, name=f"average {digest:.12}")
         self._codec, self._size = codec, size
         self._result: EncodedResult | None = None
 
     @property
     def result(self) -> EncodedResult:
-        """The fetched result. Not before the download is complete."""
+        """The fetched result. Only once the download is complete."""
         assert self._result is not None and self.download.is_complete
         return self._result
 

@@ -1,5 +1,4 @@
-"""An average that has ended, as one member keeps it: its own parts with their proofs, and the proof of a reducer's wrong
-sum."""
+"""An ended average as one member keeps it, to show its own parts with their proofs, and to prove a reducer's wrong sum."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ MAX_PROOF_BYTES = 2 * MAX_WAY_TEXT + 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartProof:
-    """The way from the root of a part to that of its shard, and from there to the root of a contribution. Base64."""
+    """The hash paths from the root of a part to that of its shard, and from there to the root of a contribution, in base64."""
 
     to_shard: Annotated[str, MaxLen(MAX_WAY_TEXT)]
     to_root: Annotated[str, MaxLen(MAX_WAY_TEXT)]
@@ -34,7 +33,7 @@ class PartProof:
 
 @dataclass(frozen=True, slots=True)
 class ShownPart:
-    """A contributor's part, which is in its contribution."""
+    """An encoded part of a contribution, and the proof that it belongs to it."""
 
     data: Buffer
     proof: PartProof
@@ -42,32 +41,32 @@ class ShownPart:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Settled:
-    """Enough to make any part again, and to prove what is found."""
+    """The data that a member keeps of an ended average, to make any part again and to prove a wrong one."""
 
     spec: AllReduceSpec
     me: int
     coefficients: tuple[float, ...]
     divisors: tuple[float, ...] = ()
-    """See `Decision`."""
+    """The divisors of the rule's `Decision`."""
     roots: tuple[Digest, ...]
-    """Of the contributors, in order."""
+    """The roots of the contributions, in the order of the contributors."""
     receipts: Mapping[int, Pledge]
-    """By reducer; of an attempt that was completed without some, those of the others."""
+    """The reducers' receipts, without those of reducers that a completed attempt has lost."""
     result_roots: Sequence[bytes]
-    """Of the parts of the result."""
+    """The roots of the parts of the result."""
     own_leaves: tuple[tuple[bytes, ...], ...]
-    """Roots of the own parts, by reducer; none of a member that only received."""
+    """The roots of the own parts, by reducer; empty for a member that only received."""
     own: Sequence[Buffer]
-    """The own parts, by index, in the memory that they were sent from; none of a member that only received."""
+    """The own encoded parts, by index, in the memory that they were sent from; empty for a member that only received."""
     seconds: float = 0.0
-    """That the attempt took here, from its beginning."""
+    """The duration of the attempt here."""
     gone: frozenset[int] = frozenset()
-    """Contributors that died before the attempt was completed: the reducers show their parts."""
+    """Contributors that died before the attempt was completed, so that reducers show their parts."""
     held: Mapping[int, HeldContribution] = field(default_factory=dict)
-    """By member: theirs, as far as this member reduces them."""
+    """The contributions of members that are gone, as far as this member reduces them."""
 
     def share_of(self, peer: PeerId) -> tuple[float, float]:
-        """The coefficient of its contribution in the average, and the sum of all. Raises AveragingError for no contributor."""
+        """Return the coefficient of the peer's contribution, and the sum of all. Raises AveragingError if it has none."""
         spec = self.spec
         places = {spec.members[member]: place for place, member in enumerate(spec.contributors)}
         if peer not in places:
@@ -79,7 +78,7 @@ class Settled:
         return self._shown(part, self.own[part.index], self.own_leaves[self.spec.reducer_of[part.index]], shards)
 
     def part_of(self, place: int, part: Part) -> ShownPart | None:
-        """The part of the contributor at that place, if this member is to show it."""
+        """Return the part of the contributor at that place, if this member can show it."""
         member = self.spec.contributors[place]
         if member == self.me:
             return self.own_part(part) if self.own else None
@@ -95,7 +94,7 @@ class Settled:
         return ShownPart(data, PartProof(to_shard=_text(within), to_root=_text(proof(named, reducer))))
 
     def checked(self, place: int, part: Part, shown: ShownPart) -> ShownPart:
-        """A part that is in the contribution of that place among the contributors. Raises RemoteProtocolError."""
+        """Return a part after checking that it belongs to the contribution at that place. Raises RemoteProtocolError."""
         reducer = self.spec.members[self.spec.reducer_of[part.index]]
         try:
             shard = climb(sent_root(self.spec, part, shown.data), base64.b64decode(shown.proof.to_shard, validate=True))
@@ -107,8 +106,8 @@ class Settled:
         return shown
 
     def wrong_sum(self, part: Part, shown: Sequence[ShownPart], result: bytes) -> WrongSum | None:
-        """Evidence that the encoded part `result` does not follow from the parts that are shown, by all contributors that
-        count; None where it does."""
+        """Return evidence that the encoded part `result` does not follow from the parts shown of all contributors with a
+        coefficient above 0; None where it does."""
         spec = self.spec
         taken = [place for place, factor in enumerate(self.coefficients) if factor != 0]
         factors = [self.coefficients[place] for place in taken]
@@ -145,7 +144,7 @@ class Settled:
         return list(slices(codec, data, first=part.first, size=part.size, length=self.spec.slice_values))
 
     def _proven(self, codec: TensorCodec, data: Buffer, part: Part, index: int, way: bytes, to_root: str) -> ProvenSlice:
-        """`way`: from the root of the part to that of its shard."""
+        """Return one slice with its proof; `way` is the path from the root of the part to that of its shard."""
         leaves = part_leaves(codec, data, first=part.first, size=part.size, length=self.spec.slice_values)
         cut = bytes(self._cuts(codec, data, part)[index][1])
         return ProvenSlice(data=_text(cut), to_shard=_text(proof(leaves, index) + way), to_root=to_root)
@@ -154,7 +153,7 @@ class Settled:
 def _combined(
     spec: AllReduceSpec, sent: Sequence[Buffer], factors: Sequence[float], divisors: Sequence[float], size: int
 ) -> torch.Tensor | None:
-    """None where the committed bytes are none that an honest reducer accepts."""
+    """Return the `combination` of the slices; None where an honest reducer would not have accepted the committed bytes."""
     try:
         return combination(spec.codec, list(enumerate(sent)), factors, size, divisors=divisors)
     except BadPart:
@@ -162,14 +161,14 @@ def _combined(
 
 
 def _is_wrong(spec: AllReduceSpec, average: torch.Tensor | None, given: Buffer) -> bool:
-    """As the ledger will judge it (`core/ledger/evidence.py`)."""
+    """Return whether the result is wrong, by the judgement of the ledger (`core/ledger/evidence.py`)."""
     mean = spec.mean_codec
     if average is None:
         return True
     if not fits(mean, average):
-        return False  # there is no way to encode it
+        return False  # the true average cannot be encoded
     wanted, have = mean.decode(mean.encode(average)), mean.decode(given)
-    if isinstance(mean, SignCodec) and len(wanted) == len(have):  # a scale is a sum, in an order of the machine's own
+    if isinstance(mean, SignCodec) and len(wanted) == len(have):  # a scale is a sum whose order depends on the machine
         return not torch.allclose(wanted, have, rtol=SCALE_ROUNDING, atol=LEAST_VALUE)
     return wanted.tolist() != have.tolist()
 

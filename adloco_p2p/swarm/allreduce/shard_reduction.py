@@ -1,8 +1,8 @@
-"""The parts that one member reduces: contributions come in, inner products and means go out.
+"""The reduction of one member's shard: contributions come in, inner products and means go out.
 
-Contributions are held until the attempt has ended: as much as one encoded vector, where the members reduce equal shares. A
-barrier needs them until the rule has decided, and a retry takes over what has come. Without a barrier they are held beyond
-`AveragingLimits.held_bytes` only until the mean of their part is there.
+Contributions are held until the attempt has ended, because a barrier needs them until the rule has decided, and a retry takes
+them over. They take as much memory as one encoded vector if all members reduce equal shares. Without a barrier, those beyond
+`AveragingLimits.held_bytes` are dropped once the mean of their part is there.
 """
 
 import asyncio
@@ -23,27 +23,27 @@ from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 
 
 class ShardReduction:
-    """For one attempt. The methods that compute run in worker threads."""
+    """Reduces one member's shard in one attempt. The coroutines compute in worker threads."""
 
     def __init__(
         self, spec: AllReduceSpec, me: int, assembly: PartAssembly, own: OwnContribution | None, *, held_bytes: int = 0
     ) -> None:
-        """`own`: this member's contribution, if it makes one. `held_bytes`: of contributions that are held, although no barrier
-        needs them."""
+        """`own` is this member's contribution, if it makes one. `held_bytes` is the most memory for contributions that are held
+        although no barrier needs them."""
         self.parts = spec.shards[me]
         self.is_reduced = [asyncio.Event() for _ in self.parts]
         self.num_reduced = [0] * len(spec.lanes(me))
-        """By lane."""
+        """The number of reduced parts, by lane."""
         self.num_measured = 0
-        """Parts whose inner products are known."""
+        """The number of parts whose inner products are known."""
         self.products = b""
-        """Encoded inner products of the whole shard."""
+        """The encoded inner products of the whole shard."""
         self._spec, self._me = spec, me
         self._assembly = assembly
         self._own = own
         self._inbox: list[dict[int, np.ndarray]] = [{} for _ in self.parts]
         self._has_arrived: list[set[int]] = [set() for _ in self.parts]
-        """By part: members whose contribution is whole."""
+        """By part: the members whose contribution is complete."""
         self._num_remote = len(set(spec.contributors) - {me})
         self._num_arrived = [0] * len(spec.members)
         self._held_bytes = held_bytes
@@ -54,35 +54,35 @@ class ShardReduction:
         return self._spec.place_of[part.index]
 
     def room(self, member: int, part: Part) -> memoryview:
-        """Where a member's contribution to the part goes."""
+        """Return memory for a member's contribution to the part."""
         largest = max(part.num_sent_bytes for part in self.parts)
         room = self._spare.pop() if self._spare else np.empty(largest, dtype=np.uint8)
         self._inbox[self.index_of(part)][member] = room
         return room.data[: part.num_sent_bytes]
 
     def arrive(self, member: int, part: Part) -> bool:
-        """A contribution is whole. Whether those of all others are."""
+        """Note that a contribution is complete. Return whether those of all other members to the part are."""
         arrived = self._has_arrived[self.index_of(part)]
         arrived.add(member)
         self._num_arrived[member] += 1
         return len(arrived) == self._num_remote
 
     def adopt(self, member: int, part: Part, room: np.ndarray) -> bool:
-        """A contribution came in an earlier attempt, in this room. Whether those of all others are here."""
+        """Take over a contribution of an earlier attempt. Return whether those of all other members to the part are here."""
         self._inbox[self.index_of(part)][member] = room
         return self.arrive(member, part)
 
     def num_arrived(self, member: int) -> int:
-        """Contributions of this member that are whole."""
+        """Return the number of this member's complete contributions."""
         return self._num_arrived[member]
 
     def arrived(self) -> list[tuple[int, Part, np.ndarray]]:
-        """The whole contributions that are held, by member and part."""
+        """Return the complete contributions that are held, each as member, part and bytes."""
         whole = zip(self.parts, self._inbox, self._has_arrived, strict=True)
         return [(member, part, inbox[member]) for part, inbox, arrived in whole for member in arrived if member in inbox]
 
     def of(self, member: int) -> dict[int, Buffer]:
-        """The parts that are held of a member."""
+        """Return the parts that are held of a member, by index."""
         held = zip(self.parts, self._inbox, strict=True)
         return {part.index: inbox[member].data[: part.num_sent_bytes] for part, inbox in held if member in inbox}
 
@@ -94,8 +94,8 @@ class ShardReduction:
         return [(member, encoded[member]) for member in self._spec.contributors]
 
     async def check(self, index: int, leaf: Callable[[int, Part], bytes], executor: Executor) -> None:
-        """The contributions to one part, which are all here, are those that their senders committed themselves to: `leaf` is
-        the root that each must have. Raises BadPart."""
+        """Check that the contributions to one part, which are all here, have the roots that their senders committed themselves
+        to, as `leaf` returns them. Raises BadPart."""
         part, inbox = self.parts[index], self._inbox[index]
 
         def check() -> None:
@@ -110,8 +110,8 @@ class ShardReduction:
         await asyncio.get_running_loop().run_in_executor(executor, check)
 
     async def measure(self, index: int, executor: Executor) -> bool:
-        """Take the inner products of the contributions to one part, which are all here. Whether it was the last part. Raises
-        BadPart."""
+        """Compute the inner products of the contributions to one part, which are all here. Return whether it was the last part.
+        Raises BadPart."""
 
         def measure() -> tuple[float, ...]:
             return partial_gram(decoded_parts(self._spec.codec, self._contributions(index), self.parts[index].size))
@@ -144,7 +144,7 @@ class ShardReduction:
         self.is_reduced[index].set()
 
     def _hold_or_reuse(self, index: int) -> None:
-        """The part is made; a retry would need its contributions."""
+        """After a part is reduced, hold its contributions for a retry, or reuse their memory if the limit is reached."""
         if self._spec.needs_gram:
             return
         self._held_bytes -= sum(room.nbytes for room in self._inbox[index].values())
@@ -153,7 +153,7 @@ class ShardReduction:
             self._inbox[index].clear()
 
     def release(self) -> None:
-        """Drop what came in."""
+        """Drop all contributions."""
         self._inbox = [{} for _ in self.parts]
         self._spare.clear()
         self._own = None

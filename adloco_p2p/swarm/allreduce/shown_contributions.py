@@ -1,14 +1,14 @@
-"""Whole contributions to ended averages, shown to the members that are drawn to look at them (`core/model/assessments.py`).
+"""Whole contributions to ended averages, shown to the assessors that are drawn to score them (`core/model/assessments.py`).
 
     assessor --HELLO--> subject --PROOF (the roots of all parts), DATA (all parts)--> assessor (closes)
 
-The subject shows what it keeps for re-checks (`recheck.py`) until one of a later round has ended: to the assessors that its own
-core names, to each once, again only where the stream was lost, and to nobody else. It begins when its average has ended, so
-that most of it travels while the hosts train. An assessor checks the roots against the contribution's signed root, and every
-part against its own root.
+The subject shows the contribution that it keeps for re-checks (`recheck.py`) until an average of a later round has ended. It
+shows it only to the assessors that its own core names, once to each, and again only if the stream was lost. It begins when its
+average has ended, so that most of the bytes travel while the hosts train. An assessor checks the roots of all parts against the
+contribution's signed root, and every part against its own root.
 
 A contribution that is not shown in time is the subject's fault unless this peer may be the cause: its own daemon does not
-answer, or the subject was still sending when the next average began, which came too soon for a link as fast as in the last one.
+answer, or the next average began too soon for a subject that was still sending, at the speed of the links in the last average.
 """
 
 import asyncio
@@ -34,21 +34,21 @@ from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream
 
 _CONNECT_SECONDS = 20.0
 _PART_SECONDS = 120.0
-"""For one part; for the first, the subject may have to end its average and its outer step before."""
+"""The time limit for one part; before the first, the subject may have to end its average and its outer step."""
 _TRIES = 2
-"""An assessor asks again where the stream was lost ..."""
+"""How often an assessor may ask; it asks again only if the stream was lost."""
 _PAUSE_SECONDS = 0.5
-"""... after this."""
+"""The pause before an assessor asks again."""
 _PATIENCE = 2 * ASSESSORS
-"""So many times as long as the average took, which carried about as much, a contribution may take: it is sent to all assessors
-at the same time, and at half the rate still in time."""
+"""The time limit for a contribution, in durations of the average, which carried about as many bytes: the subject sends to all
+assessors at the same time, and half the rate is still in time."""
 _ROUNDS_KEPT = 8
-"""Averages whose assessors are known."""
+"""The number of averages whose assessors are remembered."""
 _ROOT_BYTES = hashlib.sha256().digest_size
 
 
 class ShownContributions:
-    """For one peer, and one event loop."""
+    """Shows this peer's contributions to their assessors, and fetches those of others. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -57,18 +57,18 @@ class ShownContributions:
         connect: Callable[[PeerId, float], Awaitable[FramedStream]],
         local_fault: Callable[[], Awaitable[str | None]],
     ) -> None:
-        """`local_fault`: see `Context`."""
+        """For `local_fault` see `Context`."""
         self._rechecks = rechecks
         self._connect = connect
         self._local_fault = local_fault
         self._assessors: OrderedDict[tuple[InstanceId, int], dict[PeerId, int]] = OrderedDict()
-        """By instance and round, of this peer's contributions: those that may still ask, and how often."""
+        """By instance and round of this peer's contributions: how often each assessor may still ask."""
         self._has_more = asyncio.Event()
 
     # --- as the subject ---
 
     def show(self, instance: InstanceId, round: int, assessors: Collection[PeerId]) -> None:
-        """These members look at this peer's contribution."""
+        """Name the assessors of this peer's contribution to one average."""
         self._assessors[instance, round] = dict.fromkeys(assessors, _TRIES)
         while len(self._assessors) > _ROUNDS_KEPT:
             self._assessors.popitem(last=False)
@@ -76,7 +76,7 @@ class ShownContributions:
         self._has_more = asyncio.Event()
 
     async def serve(self, stream: FramedStream, hello: Hello) -> None:
-        """Show an assessor the own contribution. Raises StreamLost, RemoteProtocolError, TimeoutError."""
+        """Show the own contribution to an assessor. Raises StreamLost, RemoteProtocolError, TimeoutError."""
         settled = await self._rechecks.asked_for(stream.peer, hello)
         if not settled.own:
             raise RemoteProtocolError(f"{stream.peer} asks for a contribution that is not here")
@@ -101,15 +101,15 @@ class ShownContributions:
     # --- as an assessor ---
 
     async def fetch(self, settled: Settled, subject: PeerId, executor: Executor) -> torch.Tensor:
-        """The contribution of `subject`, as all hosts decode it: float32 [P]. Raises ContributionNotShown; AveragingError where
-        this peer may be the cause, or asked so late that an honest subject may have dropped it."""
+        """Fetch the contribution of `subject` as all hosts decode it, float32 [P]. Raises ContributionNotShown; AveragingError
+        if this peer may be the cause, or asked so late that an honest subject may have dropped it."""
         loop, arrived = asyncio.get_running_loop(), list[Part]()
         begun, is_in_time = loop.time(), not self._rechecks.is_past(settled.spec)
         for tries_left in reversed(range(_TRIES)):
             try:
                 return await self._fetched(settled, subject, executor, arrived)
             except (StreamLost, RemoteProtocolError, TimeoutError) as error:
-                cause = error.with_traceback(None)  # it refers to what came, which is as large as the model
+                cause = error.with_traceback(None)  # the traceback refers to received data, which is as large as the model
             if not isinstance(cause, StreamLost) or not tries_left or self._rechecks.is_past(settled.spec):
                 break
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -121,14 +121,14 @@ class ShownContributions:
         raise (ContributionNotShown(why, suspects=(subject,)) if is_at_fault else AveragingError(why)) from cause
 
     def _had_time(self, settled: Settled, seconds: float, arrived: Collection[Part]) -> bool:
-        """Whether an honest subject would have shown everything in so many seconds. Links are as fast as in the average itself;
-        of a retry that is not known, since part of it was there before."""
+        """Return whether an honest subject would have shown everything in so many seconds, at the speed of the links in the
+        average itself. A retry does not show that speed, since some of its parts were there before."""
         if not arrived or not self._rechecks.is_past(settled.spec):
             return True
         return not settled.spec.is_retry and seconds >= _PATIENCE * settled.seconds
 
     async def _fetched(self, settled: Settled, subject: PeerId, executor: Executor, arrived: list[Part]) -> torch.Tensor:
-        """Parts that come are added to `arrived`."""
+        """Try once to fetch the contribution; parts that come are added to `arrived`."""
         spec, loop = settled.spec, asyncio.get_running_loop()
         vector = torch.empty(spec.size)
         came: dict[int, bytearray] = {}
@@ -143,10 +143,10 @@ class ShownContributions:
             stream.sink = sink = PartSink(subject, parts, room=room, on_part=arrived.append, permitted=lambda: len(parts))
             stream.max_control_bytes = max(CONTROL_BYTES, _ROOT_BYTES * len(parts))
             stream.send(FrameKind.HELLO, Hello(purpose=Purpose.ASSESS, key=spec.key, spec=spec.digest).encode())
-            async with asyncio.timeout(2 * _PART_SECONDS):  # the subject waits for two things, each so long
+            async with asyncio.timeout(2 * _PART_SECONDS):  # the subject waits for two events, up to this limit each
                 roots = _checked_roots(settled, subject, await stream.receive(FrameKind.PROOF))
-            ending = asyncio.ensure_future(stream.receive(FrameKind.NOTE))  # none comes: it raises when the stream ends
-            ending.add_done_callback(lambda done: done.cancelled() or done.exception())  # often nobody asks for it
+            ending = asyncio.ensure_future(stream.receive(FrameKind.NOTE))  # no note comes: this raises when the stream ends
+            ending.add_done_callback(lambda done: done.cancelled() or done.exception())  # avoids a warning if not awaited
             for turn, part in enumerate(parts):
                 if not self._rechecks.holds(settled):
                     raise TimeoutError("it was not here before the next average ended")
@@ -161,7 +161,7 @@ class ShownContributions:
 
 
 async def _arrived(sink: PartSink, count: int, ending: "asyncio.Future[bytes]") -> None:
-    """Until so many parts are here. Raises what `ending` raises, RemoteProtocolError, TimeoutError."""
+    """Wait until so many parts are here. Raises as `ending` does, RemoteProtocolError, TimeoutError."""
     waiting = asyncio.ensure_future(sink.wait_for(count))
     try:
         async with asyncio.timeout(_PART_SECONDS):
@@ -174,7 +174,7 @@ async def _arrived(sink: PartSink, count: int, ending: "asyncio.Future[bytes]") 
 
 
 def _checked_roots(settled: Settled, subject: PeerId, payload: bytes) -> Sequence[bytes]:
-    """The roots of all parts, by index, that make the contribution's signed root. Raises RemoteProtocolError."""
+    """Return the roots of all parts, by index, checked against the contribution's signed root. Raises RemoteProtocolError."""
     spec = settled.spec
     if len(payload) != _ROOT_BYTES * spec.num_parts:
         raise RemoteProtocolError("roots of another number of parts")
@@ -194,7 +194,7 @@ def _checked_roots(settled: Settled, subject: PeerId, payload: bytes) -> Sequenc
 
 
 def _decode(spec: AllReduceSpec, part: Part, data: bytearray, root: bytes, vector: torch.Tensor) -> None:
-    """The part, into its place of `vector` [P]. Raises RemoteProtocolError."""
+    """Check a part and decode it to its place in `vector` [P]. Raises RemoteProtocolError."""
     if sent_root(spec, part, data) != root:
         raise RemoteProtocolError("a part that it did not commit itself to")
     values = spec.codec.decode(data)

@@ -1,4 +1,4 @@
-"""The live streams of one attempt: signs of life go out on them and are looked for, and their bytes are counted."""
+"""The live streams of one attempt: this module sends keepalives on them, ends silent ones and counts their bytes."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from adloco_p2p.swarm.transport.stall_detector import StallDetector
 
 
 class StreamWatch:
-    """Every live stream, and the member at its other end."""
+    """Watches every live stream, each with the member at its other end."""
 
     def __init__(self, stall_detector: StallDetector, *, least_stall_seconds: float) -> None:
         self.streams: dict[FramedStream, int] = {}
@@ -19,7 +19,7 @@ class StreamWatch:
         self._quiet_seconds = min(1.0, least_stall_seconds / 5)
         self._loop = asyncio.get_running_loop()
         self._bytes_sent = self._bytes_received = 0
-        """On streams that have left."""
+        """Bytes on streams that are not watched any more."""
 
     @property
     def traffic(self) -> tuple[int, int]:
@@ -28,7 +28,7 @@ class StreamWatch:
         return sent, self._bytes_received + sum(stream.bytes_received for stream in self.streams)
 
     def adopt(self, stream: FramedStream, member: int, *, on_lost: Callable[[Exception], None]) -> None:
-        """Watch the stream from now on: between two averages it was silent by right."""
+        """Watch a stream. Its silence counts from now on, because between two averages it was allowed to be silent."""
 
         def lost(error: Exception) -> None:
             self.forget(stream)
@@ -53,13 +53,13 @@ class StreamWatch:
         self._silence.reset()
 
     async def look_on(self, awaited: Callable[[int], tuple[int, ...]], name_of: Callable[[int], PeerId]) -> None:
-        """Send signs of life, which name the members `awaited` here for the member at the other end, and look for those of the
-        others; for ever. A stream that is silent for too long is ended."""
+        """Send keepalives and end streams that are silent for too long, for ever. A keepalive names the members that are
+        `awaited` here, as far as they concern the member at the other end."""
         last = self._loop.time()
         while True:
             await asyncio.sleep(self._quiet_seconds)
             now = self._loop.time()
-            was_suspended = now - last > 2 * self._quiet_seconds  # this process did not run: the stall was its own
+            was_suspended = now - last > 2 * self._quiet_seconds  # this process itself did not run, so no stream is to blame
             last = now
             if was_suspended:
                 self._silence.reset()

@@ -1,6 +1,6 @@
-"""The interface of an averaging topology: how the members of one attempt move their parts. `butterfly.py` is one.
+"""The interface of an averaging topology, which moves the parts between the members of one attempt. `butterfly.py` is one.
 
-The averager uses this interface alone: it begins an attempt, hands it the streams and notes of other members, awaits its result
+The averager uses only this interface: it begins an attempt, hands it the streams and notes of other members, awaits its result
 or its failure, lets it serve slower members, and closes it.
 """
 
@@ -29,67 +29,67 @@ from adloco_p2p.swarm.transport.stream_pool import StreamPool
 
 
 def most_waiting(num_instances: int) -> int:
-    """Averages for which an honest peer may have streams open: one attempt per instance, and the one given up before it."""
+    """Return for how many averages an honest peer may have streams open: per instance, one attempt and the one before it."""
     return 2 * num_instances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingLimits:
-    """Limits of memory and of waiting."""
+    """The limits of memory and waiting for the averages of one peer."""
 
     stall_seconds: float = 5.0
-    """A peer that shows no sign of life for this time is a suspect, ..."""
+    """The least stall limit: after this silence a peer is a suspect, unless stalls that ended took longer."""
     longest_stall_seconds: float = 20.0
-    """... where ended stalls were short. However long they were, no member may be silent for longer than this."""
+    """The greatest stall limit: no member may be silent for longer, however long earlier stalls took."""
     connect_seconds: float = 20.0
     """A reducer that cannot be reached for this time is a suspect."""
     retry_seconds: float = 0.5
-    """Pause before a reducer is dialed again."""
+    """The pause before a reducer is dialed again."""
     grace_seconds: float = 0.3
-    """After a stream has ended: the wait for a note that names the true cause."""
+    """The wait, after a stream has ended, for a note that names the true cause."""
     note_seconds: float = 2.0
-    """The time in which a failure is sent to the other members; a member that was not reached by then notices by itself."""
+    """The time for sending a failure to the other members; a member that is not reached by then notices by itself."""
     hello_seconds: float = 5.0
-    """An accepted stream that sends no hello by then is dropped."""
+    """An accepted stream that sends no hello within this time is dropped."""
     waiting_seconds: float = 300.0
-    """How long a stream may wait for this peer to start its average."""
+    """How long a stream may wait for this peer to begin its average."""
     max_waiting: int = most_waiting(1)
-    """Averages not begun here for which streams of one peer may wait at a time. A further one ends the oldest wait."""
+    """For how many averages not begun here streams of one peer may wait at a time. A further one ends the oldest wait."""
     max_streams: int = 2048
-    """Accepted streams, in all; fewer where the system allows this process fewer descriptors."""
+    """The most accepted streams; fewer where the system allows this process fewer descriptors."""
     max_streams_per_peer: int = 64
     stranger_seconds: float = 5.0
-    """`waiting_seconds` of a peer that has no seat: no plan that is known here gives it a part in an average."""
+    """The `waiting_seconds` of a peer without a seat, since no plan known here gives it a part in an average."""
     max_stranger_streams: int = 64
-    """Of all accepted streams, those of peers without a seat."""
+    """The most accepted streams of peers without a seat."""
     max_streams_per_stranger: int = 4
     kept_rounds: int = results_kept(2)
-    """Rounds before the newest average whose encoded results are held for repairs: a peer vouches for those before its last
-    report, and its next average is at most two rounds after that one; ..."""
+    """The rounds before the newest average whose encoded results are held for repairs. A peer vouches for those before its last
+    report, and its next average is at most two rounds after that one."""
     kept_bytes: int = LEAST_KEPT_BYTES
-    """... as far as they fit in this, in nameless files on the disk of ..."""
+    """The most bytes of results of earlier rounds, which are held in nameless files; the newest round's are in memory."""
     folder: Path | None = None
-    """... this folder; none: where the system has its temporary files. Results of the newest round are held in memory."""
+    """The folder on whose disk these files are; None for the system's folder of temporary files."""
     held_bytes: int = HELD_BYTES
-    """Contributions that a reducer holds for a retry although their means are made, under a rule that has no barrier."""
+    """Bytes of contributions that a reducer without a barrier holds for a retry after their means are made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The parts that all attempts of one peer share."""
+    """The objects that all attempts of one peer share."""
 
     own_peer: PeerId
     limits: AveragingLimits
     executor: Executor
-    """For work on whole parts."""
+    """Worker threads for encoding, summing and hashing parts."""
     pool: StreamPool
     stall_detector: StallDetector
     local_fault: Callable[[], Awaitable[str | None]]
-    """The fault of this peer's own network daemon, if there is one."""
+    """Returns the fault of this peer's own network daemon, if there is one."""
     notary: Notary
     held: HeldUploads
     keeps_contributions: bool
-    """Whether a member's contributions are kept after an attempt, so that parts can be made again from them."""
+    """Whether contributions are kept after an attempt, so that parts can be made again from them."""
     on_refused: Callable[[PeerId, str], None]
     """Called with the refused peer and the reason."""
 
@@ -101,60 +101,60 @@ class AttemptResult:
     vector: torch.Tensor
     """float32 [P]; not to be written to, since it may lie in `encoded`."""
     encoded: EncodedResult
-    """The same, as every host holds it."""
+    """The same result, encoded, as every host holds it."""
     left_out: dict[PeerId, str]
     """Contributors whose vectors the aggregation rule left out, and why."""
     statistics: PseudoGradientStatistics | None
-    """None where the parts are not all of the same contributions; see `completion.py`."""
+    """None where not all parts are means of the same contributions; see `completion.py`."""
     settled: tuple[Settled, ...]
-    """For members that make parts again: of this attempt, and of the one that it completes."""
+    """This attempt, and the one that it completes, as kept for members that make parts again."""
     residual: torch.Tensor | None
-    """float32 [P]: the part of this member's vector that the others could not use; none where nothing is lost."""
+    """float32 [P]: the part of this member's vector that is not in the average; None for a codec whose loss is negligible."""
     upload_bytes_per_second: float
 
 
 class Attempt(Protocol):
-    """One try at one average. Belongs to the event loop in which it was begun."""
+    """One try at one average. Belongs to the event loop in which it began."""
 
     @property
     def spec(self) -> AllReduceSpec: ...
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received until now."""
+        """Bytes sent and received so far."""
 
     @property
     def decision(self) -> Digest | None:
-        """Once a retry could complete the attempt; see `completion.py`."""
+        """The decision by which a retry can complete the attempt, once there is one; see `completion.py`."""
 
     @property
     def sent(self) -> Settled | None:
-        """After `run` has failed, the own contribution, if it may be in the result of others: without its sums."""
+        """After `run` has failed, the own contribution, if it may be in the result of others; without the results."""
 
     def report_decision(self, on_decided: Callable[[Digest], None]) -> None:
-        """Call it as soon as there is a decision."""
+        """Call `on_decided` as soon as there is a decision."""
 
     def rule_of_rest(self, members: Collection[PeerId]) -> AggregationRule:
-        """For a retry of these members that completes the attempt. Raises AveragingError."""
+        """Return the rule for a retry of these members that completes the attempt. Raises AveragingError."""
 
     async def completed_by(self, spec: AllReduceSpec, timeout_seconds: float) -> "Attempt":
         """Begin the retry that completes this attempt, which has failed."""
 
     def let_go(self) -> None:
-        """No retry completes the attempt, which has failed: what came is kept for other ones."""
+        """Give up completing this failed attempt; the parts that came are kept for another retry."""
 
     async def run(self) -> AttemptResult:
-        """Until the whole result is here. Raises AveragingError, with suspects; the caller then calls `closed`, where there is
-        a `decision` after `let_go` or the retry that completes it."""
+        """Run until the whole result is here. Raises AveragingError, with suspects; the caller then calls `closed`, if there is
+        a `decision` only after `let_go` or after the retry that completes the attempt."""
 
     async def serve_stragglers(self) -> None:
-        """After `run`: serve slower members until each is served or the deadline has come."""
+        """After `run`, serve slower members until each is served or the deadline has come."""
 
     async def serve(self, stream: FramedStream, hello: Hello) -> bool:
-        """Serve a stream that a peer opened for this average. True: it is free for another one."""
+        """Serve a stream that a peer opened for this average. Return whether it is free for another one."""
 
     def on_remote_failure(self, reporter: PeerId, spec: bytes, reply: HelloReply) -> None:
-        """Another member reports that the average has failed."""
+        """Handle another member's report that the average has failed."""
 
     def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """End without a result; the first reason stands."""
@@ -167,5 +167,5 @@ class Attempt(Protocol):
 
 
 Topology = Callable[[AllReduceSpec, torch.Tensor, np.ndarray, float, Context], Attempt]
-"""Begins an attempt: spec; own vector, float32 [P]; room for the encoded result, uint8; seconds until the deadline;
-context."""
+"""Begins an attempt from its spec, the own vector (float32 [P]), a buffer for the encoded result (uint8), the seconds until the
+deadline, and the context."""

@@ -1,11 +1,11 @@
-"""Contributions to one attempt at one reducer, stream by stream, and those that it holds of earlier attempts.
+"""The uploads of all contributors to one reducer in one attempt, stream by stream, with the parts held from earlier attempts.
 
-In a retry a contributor sends nothing before it has the list of held parts:
+In a retry a contributor sends no part before it has the list of held parts:
 
     member --HELLO, COMMITMENT--> reducer --HELLO_REPLY, HELD--> member --DATA (the other parts)--> reducer
 
-HELD has a bit for each part of the reducer's shard. A part is held where its bytes, which came in an earlier attempt, hash to
-what the contributor commits itself to in this one.
+HELD has a bit for each part of the reducer's shard. A part is held if its bytes, which came in an earlier attempt, hash to the
+leaf to which the contributor commits itself in this one.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ LOOK_SECONDS = 0.5
 
 
 class Uploads:
-    """For one attempt of one reducer."""
+    """Receives the uploads of one attempt at one reducer."""
 
     def __init__(self, spec: AllReduceSpec, me: int, reduction: ShardReduction, kept: Kept) -> None:
-        """`kept`: what earlier attempts left."""
+        """`kept` are the parts that earlier attempts left."""
         self._spec, self._me = spec, me
         self._reduction = reduction
         self._kept = kept
         self._contributors = frozenset(spec.contributors) - {me}
         self._held: dict[int, frozenset[int]] = {}
-        """By contributor: places of the parts that it need not send; in a retry once it has committed itself."""
+        """By contributor: places of the parts that it need not send; in a retry known once it has committed itself."""
         self._is_announced = {member: asyncio.Event() for member in self._contributors}
         self._sinks: dict[tuple[int, int], PartSink] = {}
-        """By member and lane: streams that were opened to this reducer."""
+        """The receivers of the streams that were opened to this reducer, by member and lane."""
         self._turns: dict[tuple[int, int], list[int]] = {}
-        """And the places on the lane of what comes on them."""
+        """By member and lane: the places on the lane of the parts that come."""
         self._begun: dict[int, float] = {}
-        """By contributor: since when it sends, on all lanes. Seconds."""
+        """By contributor: the loop time since which it can send on all lanes."""
         if not spec.is_retry:
             for member in self._contributors:
                 self._announce(member, frozenset())
@@ -55,7 +55,7 @@ class Uploads:
 
     @property
     def are_complete(self) -> bool:
-        """Every contributor has sent all."""
+        """Whether every contributor has sent all its parts."""
         lanes = range(len(self._spec.lanes(self._me)))
         sinks = [self._sinks.get((member, lane)) for member in self._contributors for lane in lanes]
         return all(sink is not None and sink.is_complete for sink in sinks)
@@ -64,7 +64,7 @@ class Uploads:
         return (member, lane) in self._sinks
 
     def open(self, member: int, lane: int, on_part: Callable[[Part], None]) -> PartSink:
-        """For a stream that a member opened. One that contributes nothing only receives on it."""
+        """Return the receiver for a stream that a member opened. A member that does not contribute sends no parts on it."""
         sink = self._sinks[member, lane] = PartSink(
             self._spec.members[member],
             () if member not in self._contributors else None,
@@ -76,15 +76,18 @@ class Uploads:
         return sink
 
     def _permitted(self, member: int, lane: int) -> int:
-        """Parts of the stream that may have been begun by now. A member may have kept, of an earlier attempt, averaged parts
-        that are not made again yet: at most as many of the first ones as are held of it."""
+        """Return how many parts of the stream may have begun by now.
+
+        A member may have kept averaged parts of an earlier attempt that are not made again yet, at most as many leading ones as
+        are held of it.
+        """
         turns = self._turns[member, lane]
         num_first_held = turns[0] if turns else len(self._spec.lanes(self._me)[lane])
         return bisect_left(turns, max(self._reduction.num_reduced[lane], num_first_held) + self._spec.window)
 
     def _is_waiting(self, member: int, lane: int) -> bool:
-        """All is here that the member can send on the stream before it gets a part that is not made yet. One that has kept
-        averaged parts may be further."""
+        """Return whether all parts are here that the member can send on the stream before it gets an averaged part that is not
+        made yet. A member that has kept averaged parts may be further ahead."""
         lane_parts, is_reduced = self._spec.lanes(self._me)[lane], self._reduction.is_reduced
         num_first_made = num_first(is_reduced[self._reduction.index_of(part)].is_set() for part in lane_parts)
         due = bisect_left(self._turns[member, lane], num_first_made + self._spec.window)
@@ -102,7 +105,7 @@ class Uploads:
             self._begun[member] = asyncio.get_running_loop().time()
 
     def of(self, member: int, now: float) -> Upload:
-        """How far a contributor is; this reducer itself is there."""
+        """Return how far a contributor's upload is; this reducer's own counts as there."""
         weight = self._spec.weights[member][1]
         if member not in self._begun:
             return Upload(weight=weight, is_there=member == self._me)
@@ -118,14 +121,14 @@ class Uploads:
         )
 
     async def first_parts(self, member: int, lane: int) -> list[Part]:
-        """Those that the contributor sends on the stream without waiting for others, once it has HELD."""
+        """Return the parts that the contributor, once it has HELD, sends on the stream without waiting for averaged parts."""
         await self._is_announced[member].wait()
         parts = self._spec.lanes(self._me)[lane]
         return [parts[turn] for turn in self._turns[member, lane] if turn < self._spec.window]
 
     async def take_over(self, member: int, leaf: Callable[[int, Part], bytes], executor: Executor) -> tuple[bytes, list[Part]]:
-        """Take what is held of a contributor that has committed itself: `leaf` is the root that each part must have. Returns
-        HELD, and the parts of which nothing is missing any more."""
+        """Take over the held parts of a contributor that has committed itself; `leaf` returns the root that a part must have.
+        Return HELD, and the parts to which all contributions are now here."""
         peer, parts = self._spec.members[member], self._spec.shards[self._me]
 
         def is_held(part: Part) -> bool:
@@ -133,7 +136,7 @@ class Uploads:
             try:
                 return room is not None and sent_root(self._spec, part, room.data[: part.num_sent_bytes]) == leaf(member, part)
             except RemoteProtocolError:
-                return False  # what came in the failed attempt was never checked
+                return False  # the bytes of the failed attempt were never checked
 
         def find() -> list[Part]:
             return [part for part in parts if is_held(part)]
@@ -151,38 +154,38 @@ class Uploads:
             self._expect(member, lane)
 
     def kept(self) -> Kept:
-        """Everything that is here, for the next attempt."""
+        """Return all parts that are here, for the next attempt."""
         members = self._spec.members
         arrived = {upload_key(members[member], part): room for member, part, room in self._reduction.arrived()}
         return {**self._kept, **arrived}
 
     def release(self) -> None:
-        """Drop what was not taken."""
+        """Drop the held parts that were not taken over."""
         self._kept = {}
 
     def close(self) -> None:
-        """No stream brings anything any more."""
+        """Forget all streams, because they bring nothing any more."""
         self._sinks.clear()
 
 
 class StragglerWatch:
-    """Finds the contributors without which the reducer ends the attempt: the others are here, and theirs take too long.
+    """Finds the stragglers because of which the reducer ends the attempt: the quorum is there, and their uploads take too long.
 
     It looks at the uploads again and again; see `core/model/quorum.py`."""
 
     def __init__(self, spec: AllReduceSpec, quorum: Quorum, uploads: Uploads, now: float) -> None:
-        """Instants are in seconds."""
+        """All instants are in seconds."""
         self._spec, self._quorum, self._uploads = spec, quorum, uploads
         self._last = self._since = now
-        """Of the last look, and since when all contributors have begun."""
+        """The instant of the last look, and that since which all contributors have begun."""
         self._waited_seconds = 0.0
-        """Since then, with the quorum here."""
+        """The time since `_since` during which the quorum was there."""
 
     def look(self, now: float) -> dict[int, str]:
-        """The members without which the attempt ends, and why."""
+        """Return the stragglers, each with the reason; empty while the attempt goes on."""
         uploads = [self._uploads.of(member, now) for member in self._spec.contributors]
         passed, self._last = now - self._last, now
-        if passed > 4 * LOOK_SECONDS:  # this process did not run: what has come in may wait to be read
+        if passed > 4 * LOOK_SECONDS:  # this process did not run, so arrived bytes may wait to be read
             return {}
         if not all(upload.is_there or upload.seconds for upload in uploads):
             self._since, self._waited_seconds = now, 0.0

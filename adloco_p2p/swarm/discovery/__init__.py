@@ -1,1 +1,1 @@
-"""How a run and its peers are found: signed DHT records, manifests, join links, reachability."""
+"""Finding a run and its peers: signed DHT records, manifests, join links, reachability."""

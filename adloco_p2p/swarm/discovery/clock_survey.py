@@ -1,4 +1,4 @@
-"""Whether this machine's clock agrees with those of other peers. Nothing in a run depends on it; readers of logs do. Pure."""
+"""The comparison of this machine's clock with those of other peers. No run depends on it, but readers of logs do. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ MAX_OFFSET_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSurvey:
-    """The clocks of others against ours: positive where theirs are ahead."""
+    """The offsets of other clocks from ours, positive where theirs are ahead."""
 
     offset_seconds: float
-    """Their median."""
+    """The median offset."""
     uncertainty_seconds: float
-    """Half the round trip to the slowest of them: the true offset lies within."""
+    """Half the longest round trip; the true offset differs by at most this."""
     peers: tuple[PeerId, ...]
     offsets_seconds: tuple[float, ...]
-    """By peer."""
+    """The offset of each of `peers`."""
 
     @property
     def is_off(self) -> bool:
-        """Beyond doubt further off than MAX_OFFSET_SECONDS."""
+        """Whether the offset exceeds MAX_OFFSET_SECONDS beyond its uncertainty."""
         return abs(self.offset_seconds) - self.uncertainty_seconds > MAX_OFFSET_SECONDS
 
     @property
@@ -37,7 +37,7 @@ class ClockSurvey:
 
 
 def survey(readings: Mapping[PeerId, ClockReading]) -> ClockSurvey:
-    """At least one reading."""
+    """Survey at least one reading."""
     assert readings
     peers: Sequence[PeerId] = sorted(readings)
     offsets = tuple(readings[peer].offset_seconds for peer in peers)

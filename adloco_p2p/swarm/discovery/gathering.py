@@ -1,4 +1,4 @@
-"""The start of a run that has founders: none of them begins before all are there."""
+"""The start of a run with founders, none of whom begins before all are there."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 GATHER_SECONDS = 600.0
-"""After this time the run begins without the founders that are missing; their seats end as those of silent members do."""
+"""After this time the run begins without the missing founders; their seats end as those of silent members do."""
 LOOK_SECONDS = 0.5
 
 
@@ -23,9 +23,8 @@ async def gather(
     *,
     report: Callable[[list[PeerId]], None],
 ) -> None:
-    """Return when each of the other founders answers as a node of the run, which it does once it is ready to train, or time is
-    up. `report` is called with those that are missing, whenever they change; in the end the empty list, or those that never
-    came."""
+    """Wait until all other founders answer as nodes of the run, which they do once they are ready to train, or until time is
+    up. `report` is called with the missing founders whenever they change."""
     missing, reported = list(founders), list[PeerId]()
     deadline = time.monotonic() + GATHER_SECONDS
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""DNS names in this peer's own addresses. Others cannot judge where a name leads, so they get its numbers beside it."""
+"""DNS names in this peer's own addresses. Others cannot judge where a name leads, so they also get its IP addresses."""
 
 import asyncio
 import socket
@@ -10,7 +10,7 @@ LOOKUP_SECONDS = 5.0
 
 
 async def with_numbers(addresses: Sequence[str]) -> tuple[str, ...]:
-    """The addresses, those with a name also by each IP address that it has now."""
+    """Return the addresses, and for each with a name also one for each IP address that the name has now."""
     named = [address for address in addresses if address.split("/")[1] in NAME_FAMILIES]
     found = await asyncio.gather(*map(_numbers, named))
     return shareable([*(number for numbers in found for number in numbers), *addresses])

@@ -1,7 +1,7 @@
-"""Invitations as they travel: the token inside a join link, which lets its holder take a seat.
+"""Invitations as they travel: the token in a join link, which lets its holder take a seat.
 
-A token holds the private part of an invitation's key: everybody who has it may join until its seats are taken. A joiner signs
-its own peer id with that key, which itself never leaves the link.
+A token holds the private part of an invitation's key, so every holder may join until its seats are taken. A joiner signs its
+own peer id with that key, which itself is sent to no peer.
 """
 
 import base64
@@ -16,7 +16,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.swarm.p2p.identity import Identity, is_signed, peer_id_of, signature
 
 _FORM = struct.Struct(">B32s32sHQ64s")
-"""Version, private part of the key, public key of the signer, seats, last round, the signer's signature."""
+"""Version, private part of the key, public key of the signer, seats, last round, signature of the signer."""
 _VERSION = 1
 
 
@@ -27,11 +27,11 @@ class Token:
     invitation: Invitation
     seed: bytes
     signer_key: bytes
-    """Public, 32 bytes."""
+    """The signer's public key, 32 bytes."""
 
     @classmethod
     def issue(cls, run: Digest, signer: Identity, *, seats: int, last_round: int) -> "Token":
-        """A new one of this signer."""
+        """Make a new invitation of this signer."""
         assert 1 <= seats <= MAX_ROSTER
         seed = os.urandom(32)
         unsigned = Invitation(
@@ -46,12 +46,12 @@ class Token:
         return cls(invitation=signed, seed=seed, signer_key=signer.public_key)
 
     def ticket(self, peer: PeerId) -> Ticket:
-        """The invitation, made out to the peer."""
+        """Return the invitation, made out to the peer."""
         unsigned = Ticket(invitation=self.invitation, signature="")
         return replace(unsigned, signature=signature(Identity.from_seed(self.seed), unsigned.payload(peer)))
 
     def to_text(self) -> str:
-        """In letters, digits, `-` and `_`."""
+        """Encode the token in letters, digits, `-` and `_`."""
         invitation = self.invitation
         raw = _FORM.pack(
             _VERSION,
@@ -65,7 +65,7 @@ class Token:
 
     @classmethod
     def from_text(cls, text: str, run: Digest) -> "Token":
-        """For a link to this run. Raises ConfigError for what `to_text` did not write, and for an invitation to another run."""
+        """Decode the token of a link to this run. Raises ConfigError for a damaged token and for one of another run."""
         try:
             raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
             version, seed, signer_key, seats, last_round, signed = _FORM.unpack(raw)

@@ -1,4 +1,4 @@
-"""The way of a process to its run: the run's digest, its manifest, and its peers."""
+"""Joining a run: finding its digest, its manifest and its peers."""
 
 import asyncio
 import random
@@ -18,28 +18,28 @@ from adloco_p2p.swarm.p2p.dht_records import PeerRecord, RunRecord
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 DISCOVERY_SECONDS = 60.0
-"""How long a joiner looks for a run, and for its manifest, before it gives up: a first peer answers once its model is built."""
+"""How long a joiner looks for a run, and for its manifest; the first peer of a run answers once its model is built."""
 LOOK_SECONDS = 1.0
 PEERS_ASKED = 5
-"""About the protocol that the run follows now."""
+"""The number of peers that are asked which protocol the run follows now."""
 MAX_OTHERS_DIALLED = 8
-"""At each look, of the announced peers that had no seat as far as is known. Anybody can announce any number of names, with
-addresses of third parties, and all peers of the run find all of them."""
+"""Announced peers without a known seat that are dialled at each look. Anybody can announce any number of names with addresses
+of third parties, and all peers of the run find all of them."""
 _RANDOM = random.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinTarget:
-    """The user's arguments that lead to the run."""
+    """The user's arguments that lead to a run."""
 
     initial_peers: tuple[str, ...]
-    """Addresses and join links; none for the first peer of a run."""
+    """Addresses and join links; empty for the first peer of a run."""
     run: str | None
-    """Digest, or the beginning of one, where the DHT holds several runs."""
+    """The digest of the run, or its beginning; needed where the DHT holds several runs."""
 
 
 async def choose_run(discovery: Discovery, *, wanted: str | None) -> Digest:
-    """The run to join. A digest of full length needs no directory. Raises ConfigError and SwarmError."""
+    """Return the run to join; a full digest is taken without a search. Raises ConfigError and SwarmError."""
     if wanted is not None and len(wanted) == 64:
         return Digest(wanted)
     deadline = time.monotonic() + DISCOVERY_SECONDS
@@ -64,18 +64,20 @@ class RunConnections:
     """The announced peers of a run, without this one."""
 
     connected: tuple[PeerId, ...]
-    """Sorted."""
+    """The connected peers, sorted."""
     unreached: Mapping[PeerId, str]
-    """Why not, in words."""
+    """The peers that were dialled in vain, with the reason in words."""
     records: tuple[PeerRecord, ...]
 
 
 async def connect_to_run(
     swarm_node: SwarmNode, discovery: Discovery, run: Digest, *, should_retry: bool, members: Collection[PeerId] = ()
 ) -> RunConnections:
-    """Connect to the announced peers of the run and remember those that this peer has a connection with: anybody can announce
-    addresses that lead nowhere. All `members` are dialled, and of the others a few, drawn anew at each look. Addresses of
-    networks that this machine is not in are not dialled (`leads_out`). Without `should_retry` each peer is dialled once."""
+    """Connect to the announced peers of the run, and remember the addresses of those that are connected.
+
+    All `members` are dialled, and a few others, drawn anew at each look. Addresses that `leads_out` rejects are not dialled.
+    Without `should_retry` each peer is dialled once.
+    """
     records = await discovery.find_peers(run)
     connected, own = set(await swarm_node.peers_connected()), await swarm_node.addresses()
     addresses = {record.peer: [text for text in record.addresses if leads_out(text, own)] for record in records}
@@ -96,8 +98,8 @@ def _to_dial(announced: Collection[PeerId], members: Collection[PeerId]) -> list
 
 
 async def find_manifest(swarm_node: SwarmNode, discovery: Discovery, run: Digest) -> SignedManifest:
-    """The run's manifest, from any of its peers or of those that this one is connected with. A peer prints its addresses before
-    it has loaded the model, and answers only afterwards: so it is asked again for a while. Raises SwarmError."""
+    """Fetch the run's manifest from any of its peers, or of those that this one is connected with. A peer prints its addresses
+    before it has loaded the model, and answers only afterwards, so peers are asked again for a while. Raises SwarmError."""
     deadline = time.monotonic() + DISCOVERY_SECONDS
     while True:
         known = await connect_to_run(swarm_node, discovery, run, should_retry=False)
@@ -112,8 +114,8 @@ async def find_manifest(swarm_node: SwarmNode, discovery: Discovery, run: Digest
 
 
 async def check_protocol(swarm_node: SwarmNode, run: Digest) -> None:
-    """Raises ProtocolOutgrown where all peers of the run that answer name a protocol that this version does not follow: before
-    anything large is fetched. Their claims are checked later, by the ledger, where one of them names another."""
+    """Raise ProtocolOutgrown, before anything large is fetched, if all peers of the run that answer name a protocol that this
+    version does not follow. If one names another, the ledger settles it later."""
     peers = (await swarm_node.peers_connected())[:PEERS_ASKED]
     answers = await ping_all(swarm_node.p2p, peers)
     named = {answer.protocol for answer in answers.values() if answer.run == run}

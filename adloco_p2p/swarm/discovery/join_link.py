@@ -1,7 +1,7 @@
-"""Join links: adloco://RUN,ADDRESS,ADDRESS,invite:TOKEN - a run's digest, peers to begin with, an invitation. Pure.
+"""Join links of the form adloco://RUN,ADDRESS,ADDRESS,invite:TOKEN: a run's digest, its first peers, an invitation. Pure.
 
-Without an invitation a link only leads to the run, which is enough where everybody may join. With one it lets its holder in, so
-it is shown to the user who made it, and nowhere else. No character of a link means anything to a shell, so it may be pasted
+A link without an invitation only leads to the run, which is enough where everybody may join. One with an invitation lets its
+holder in, so it is shown only to the user who made it. No character of a link has a meaning to a shell, so it may be pasted
 without quotes. The older form adloco://RUN?peer=ADDRESS&peer=ADDRESS is read as well.
 """
 
@@ -24,27 +24,27 @@ class JoinLink:
     run: Digest
     peers: tuple[PeerAddress, ...]
     token: str | None = None
-    """The invitation, as `invitation.py` reads it."""
+    """The invitation in the form of `invitation.py`."""
 
 
 def is_link(text: str) -> bool:
-    """Whether `text` has the form of a link rather than of an address."""
+    """Return whether `text` has the form of a link rather than of an address."""
     return text.strip().lower().startswith(f"{SCHEME}:")
 
 
 def format_link(run: Digest, addresses: Sequence[str]) -> str:
-    """The link to a run through peers at these full addresses (with /p2p/)."""
+    """Return the link to a run through peers at these full addresses (with /p2p/)."""
     assert is_digest(run)
     return ",".join([f"{SCHEME}://{run}", *map(str, parse_peer_addresses(addresses[:MAX_ADDRESSES]))])
 
 
 def with_invitation(link: str, token: str) -> str:
-    """The link that also lets its holder in."""
+    """Return the link with an invitation, which lets its holder in."""
     return f"{link},{INVITATION}{token}"
 
 
 def parse_link(text: str) -> JoinLink:
-    """Raises ConfigError with everything that is wrong."""
+    """Parse a join link of either form. Raises ConfigError."""
     text = text.strip()
     if len(text) > MAX_LINK_CHARS:
         raise ConfigError(f"the join link is longer than {MAX_LINK_CHARS} characters", code="E206")
@@ -64,7 +64,7 @@ def parse_link(text: str) -> JoinLink:
 
 
 def _old_parts(text: str) -> list[str]:
-    """Run and addresses of a link of the older form. Raises ConfigError."""
+    """Return run and addresses of a link of the older form. Raises ConfigError."""
     try:
         parts = urlsplit(text)
         fields = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), max_num_fields=MAX_ADDRESSES)
@@ -77,7 +77,8 @@ def _old_parts(text: str) -> list[str]:
 
 
 def split_initial_peers(texts: Sequence[str]) -> tuple[Digest | None, tuple[PeerAddress, ...]]:
-    """The arguments of `--initial-peers`: addresses and join links, mixed. Raises ConfigError; links must lead to one run."""
+    """Return the run, if a link names one, and the addresses among the arguments of `--initial-peers`, which may be addresses
+    and join links. Raises ConfigError, also if links lead to different runs."""
     links = [parse_link(text) for text in texts if is_link(text)]
     runs = sorted({link.run for link in links})
     if len(runs) > 1:
@@ -94,12 +95,12 @@ def split_initial_peers(texts: Sequence[str]) -> tuple[Digest | None, tuple[Peer
 
 
 def check_held_run(workdir: Path, held: str, *, wanted: str | None) -> None:
-    """Raises ConfigError where the directory holds another run than the wanted one, a digest or the beginning of one."""
+    """Raise ConfigError if the directory holds another run than `wanted`, a digest or its beginning."""
     if wanted is not None and not held.startswith(wanted):
         raise ConfigError(f"--workdir {workdir}: holds run {held[:16]}, not {wanted[:16]}; name another one", code="E203")
 
 
 def token_of(texts: Sequence[str]) -> str | None:
-    """The first invitation among the arguments of `--initial-peers`. Raises ConfigError."""
+    """Return the first invitation among the arguments of `--initial-peers`, if any. Raises ConfigError."""
     tokens = (parse_link(text).token for text in texts if is_link(text))
     return next((token for token in tokens if token is not None), None)

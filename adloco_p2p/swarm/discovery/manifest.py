@@ -1,4 +1,4 @@
-"""The signed configuration of a run: made by its author, served and fetched by every peer."""
+"""The manifest, which is the signed configuration of a run: its author makes it, and every peer fetches and serves it."""
 
 import hashlib
 from collections.abc import Iterable
@@ -23,10 +23,10 @@ _MANIFEST_CONTEXT = "manifest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedManifest:
-    """The configuration of a run as its author signed it: what a joiner fetches first, from anybody."""
+    """The configuration of a run as its author signed it. A joiner fetches it first, from any peer."""
 
     manifest: bytes
-    """Canonical form of the RunConfig; its digest is the run."""
+    """The canonical form of the RunConfig, whose digest is the run."""
     author: PeerId
     signature: bytes
 
@@ -37,12 +37,14 @@ class SignedManifest:
 
     @property
     def run(self) -> Digest:
-        """The digest that this manifest really has."""
+        """The digest of this manifest, computed from its bytes."""
         return Digest(hashlib.sha256(self.manifest).hexdigest())
 
     def verified(self, run: Digest) -> RunConfig:
-        """The configuration, if this is the manifest of `run` and its author signed it. Raises RemoteProtocolError, and
-        ProtocolOutgrown where the run begins with a protocol that this version does not follow."""
+        """Return the configuration after checking that this is the manifest of `run`, signed by its author.
+
+        Raises RemoteProtocolError; ProtocolOutgrown if the run begins with a protocol too new for this version.
+        """
         if len(self.manifest) > MAX_MANIFEST_BYTES:
             raise RemoteProtocolError(f"manifest of {len(self.manifest)} bytes, at most {MAX_MANIFEST_BYTES} accepted")
         if self.run != run:
@@ -67,12 +69,12 @@ class SignedManifest:
         return cls(manifest=message.manifest, author=PeerId(message.author), signature=message.signature)
 
     def to_bytes(self) -> bytes:
-        """For the disk."""
+        """Encode the manifest for the disk."""
         return bytes(self.to_proto().SerializeToString(deterministic=True))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "SignedManifest":
-        """Raises RemoteProtocolError."""
+        """Decode `to_bytes`. Raises RemoteProtocolError."""
         try:
             return cls.from_proto(gossip_pb2.SignedManifest.FromString(data))
         except DecodeError:
@@ -80,11 +82,12 @@ class SignedManifest:
 
 
 _NOT_SERVED = "protocols not supported"
-"""libp2p's answer for a peer that is there and serves no run."""
+"""libp2p's answer of a peer that is there but serves no run."""
 
 
 async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> SignedManifest:
-    """The manifest of `run` from the first of `peers` that has it. Its digest and signature are verified; raises SwarmError."""
+    """Fetch the manifest of `run` from the first of `peers` that has it, and verify its digest and signature. Raises
+    SwarmError."""
     problems = []
     for peer in peers:
         request = gossip_pb2.ManifestRequest(run=bytes.fromhex(run))

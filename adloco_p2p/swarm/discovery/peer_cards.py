@@ -1,4 +1,4 @@
-"""The members as people see them: name, version and reachability, as each announces them, and the round trip from here."""
+"""Cards that present the members to people: name, version and reachability, as each announces them, and the round trip."""
 
 import math
 import time
@@ -12,15 +12,15 @@ from adloco_p2p.swarm.discovery.reachability import ping_all
 from adloco_p2p.swarm.p2p.dht_records import PeerRecord
 
 LOOK_SECONDS = 60.0
-"""Between two looks at one peer, so that one that changes its name with every record fills no event file."""
+"""The least time between two looks at one peer, so that one that keeps changing its name does not fill the event file."""
 MAX_LOOKS = 8
-"""Peers that are asked for their round trip at once, those of the longest time ago."""
+"""Peers whose round trip is measured at one look, those of the longest time ago."""
 CHANGE_RATIO = 1.5
-"""A round trip that differs by less is not written again."""
+"""A round trip that changes by a smaller factor is not written again."""
 
 
 class PeerCards:
-    """Writes the card of a peer when it has changed."""
+    """Writes the card of a peer whenever it has changed."""
 
     def __init__(self, p2p: P2P, write: Callable[[PeerCard], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._p2p = p2p
@@ -30,7 +30,7 @@ class PeerCards:
         self._looked_at: dict[PeerId, float] = {}
 
     async def look(self, records: Sequence[PeerRecord], connected: Collection[PeerId]) -> None:
-        """`records`: of members alone, because names of strangers are not shown."""
+        """Write the cards that have changed. `records` are those of members only, because names of strangers are not shown."""
         now = self._clock()
         known = {record.peer for record in records}
         self._cards = {peer: card for peer, card in self._cards.items() if peer in known}

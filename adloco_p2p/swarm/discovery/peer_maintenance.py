@@ -1,4 +1,4 @@
-"""Maintenance beside training: a peer announces itself, refreshes its connections and compares clocks."""
+"""A peer's maintenance beside training: it announces itself, refreshes its connections and compares clocks."""
 
 import asyncio
 import random
@@ -16,25 +16,25 @@ from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 ANNOUNCE_SECONDS = 40.0
-"""A third of a record's lifetime."""
+"""The time between two announcements, a third of a record's lifetime."""
 ADDRESS_CHECK_SECONDS = 5.0
-"""An address that came or went, such as that of a relay, is announced at once."""
+"""The time between two looks at the own addresses; one that came or went, such as that of a relay, is announced at once."""
 RECONNECT_SECONDS = 10.0
-"""How often newly announced peers are looked for; at first more often, while those who came at the same time announce
+"""The time between two searches for newly announced peers; shorter at first, while peers that came together announce
 themselves."""
 FIRST_CLOCKS_SECONDS = 10.0
 CLOCKS_SECONDS = 600.0
 MAX_CLOCKS = 5
-"""Peers whose clocks are asked for."""
+"""The number of peers whose clocks are asked for."""
 
 CLOCK = "clock"
-"""The key of the warning about it."""
+"""The key of the warning about this machine's clock."""
 
 Write = Callable[[telemetry.Log], None]
 
 
 class PeerMaintenance:
-    """Run its three coroutines beside the loop, until cancelled."""
+    """Maintains one peer's announcements and connections. Its three coroutines run beside the loop until cancelled."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class PeerMaintenance:
         members: Callable[[], Collection[PeerId]],
         write: Write,
     ) -> None:
-        """`members`: all that ever had a seat. `write` takes events: `clock`, `peer_card`, and `warning` where a condition
-        begins and ends."""
+        """`members` returns all peers that ever had a seat. `write` takes events: `clock`, `peer_card`, and `warning` when a
+        condition begins or ends."""
         self._swarm_node = swarm_node
         self._discovery = discovery
         self._run = run
@@ -60,7 +60,7 @@ class PeerMaintenance:
         self._random = random.SystemRandom()
 
     async def announce(self, *, name: str, author: PeerId) -> None:
-        """This peer and the run, again before the records end."""
+        """Announce this peer and the run, and again before the records end."""
         announced: tuple[str, ...] | None = None
         announced_at = 0.0
         shown: telemetry.PeerCard | None = None
@@ -77,7 +77,7 @@ class PeerMaintenance:
             await asyncio.sleep(ADDRESS_CHECK_SECONDS)
 
     async def refresh_connections(self) -> None:
-        """Keep connected with the others of the run."""
+        """Stay connected with the other peers of the run."""
         pause = RECONNECT_SECONDS / 8
         while True:
             await asyncio.sleep(pause)
@@ -99,13 +99,13 @@ class PeerMaintenance:
             pause = min(2 * pause, RECONNECT_SECONDS)
 
     async def out_of_reach(self, peers: Sequence[PeerId]) -> tuple[PeerId, ...]:
-        """Those that could not be reached when last tried, and have not connected by themselves since."""
+        """Return those of `peers` that could not be reached at the last try and are not connected now."""
         doubtful = [peer for peer in peers if peer in self._unreached]
         connected = await self._swarm_node.peers_connected() if doubtful else ()
         return tuple(peer for peer in doubtful if peer not in connected)
 
     async def compare_clocks(self) -> None:
-        """Ask some peers now and then, and record their answers. One warning where this machine's clock is off."""
+        """Ask some peers for their clocks now and then, write the answers, and warn if this machine's clock is off."""
         await asyncio.sleep(FIRST_CLOCKS_SECONDS)
         while True:
             connected = set(await self._swarm_node.peers_connected())
@@ -125,7 +125,7 @@ class PeerMaintenance:
             await asyncio.sleep(CLOCKS_SECONDS if readings else FIRST_CLOCKS_SECONDS)
 
     def _warn(self, key: str, message: str, *, is_active: bool) -> None:
-        """One event when the condition begins and one when it ends, none in between."""
+        """Write one event when a condition begins and one when it ends, and none in between."""
         if is_active == (key in self._warned):
             return
         (self._warned.add if is_active else self._warned.discard)(key)

@@ -1,11 +1,11 @@
-"""Measurements of the paths between peers: clocks, reachability, throughput. Served by every peer, also by one that takes part
+"""Measurements of the paths between peers: clocks, reachability, throughput. Every peer serves them, even one that takes part
 in no run.
 
-Dialling back is done by a daemon of its own with a throwaway identity, because an open connection would prove nothing. It dials
-only the asker: only addresses at the IP address from which the asker is connected, and libp2p accepts no other
-PeerID there; so a peer cannot be made to look at third parties. All of this is bounded per remote and in total.
+A separate daemon with a throwaway identity dials back, because an open connection would prove nothing. It dials only the asker:
+only addresses at the IP address from which the asker is connected, and libp2p accepts no other PeerID there. So a peer cannot
+be made to probe third parties. All requests are limited per remote peer and in total.
 
-Wire names: hivemind builds them from the servicer's class name, so `AdlocoReachability` is part of the protocol.
+hivemind builds the names on the wire from the servicer's class name, so `AdlocoReachability` is part of the protocol.
 """
 
 import asyncio
@@ -27,50 +27,49 @@ from adloco_p2p.v1 import gossip_pb2
 
 TIMEOUT_SECONDS = 5.0
 DIAL_BACK_SECONDS = 20.0
-"""For the whole of dialling back, the start of a daemon included."""
+"""The time limit for dialling back, including the start of a daemon."""
 SPEED_SECONDS = 20.0
 CHUNK_BYTES = 256 * 1024
 SPEED_BYTES = 2 << 20
-"""Sent, and received, in one measurement."""
+"""Bytes that one measurement sends, and receives."""
 SPEED_STREAMS = 4
-"""Chunks in flight at once, so that a link of long delay does not seem slow."""
+"""Chunks in flight at the same time, so that a link with a long delay does not seem slow."""
 PINGS_PER_SECOND, PING_BURST = 20.0, 100.0
 DIALS_PER_SECOND, DIAL_BURST = 0.1, 5.0
 SPEED_BYTES_PER_SECOND, SPEED_BURST_BYTES = 64.0 * 1024, 4.0 * SPEED_BYTES
-"""Requests served in total."""
+"""The limits on the requests of all peers together."""
 REMOTE_DIAL_SECONDS = 10.0
-"""Between two questions of one remote peer."""
+"""The least time between two requests of one remote peer to dial back."""
 MAX_REMOTES = 1024
 
 Dial = Callable[[Sequence[PeerAddress]], Awaitable[Mapping[str, str | None]]]
-"""Dial these addresses of one peer from outside, up to the first that leads there; the problem of each, or none."""
+"""Dials addresses of one peer from outside, up to the first that leads there; returns the problem of each, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:
-    """Another peer's wall clock against ours."""
+    """Another peer's answer to a ping: its wall clock, protocol and run, and the address under which it sees this one."""
 
     offset_seconds: float
-    """Theirs minus ours; off by at most half the round trip."""
+    """The other clock minus ours; the error is at most half the round trip."""
     round_trip_seconds: float
     protocol: int
     run: Digest
-    """Empty where it takes part in none."""
+    """The run of the other peer; empty if it takes part in none."""
     observed: str
-    """The address under which the other peer sees this one, such as /ip4/203.0.113.7/tcp/4001; empty where it does not report
-    that."""
+    """The address under which the other peer sees this one, such as /ip4/203.0.113.7/tcp/4001; empty if it reports none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Between us and one peer; a lower bound, because little is sent."""
+    """The measured throughput between this peer and another; a lower bound, because little is sent."""
 
     up_bytes_per_second: float
     down_bytes_per_second: float
 
 
 class AdlocoReachability(ServicerBase):  # type: ignore[misc]  # hivemind is not typed
-    """The RPCs that a peer serves. The names of class and methods are the wire's."""
+    """The RPCs that a peer serves. The names of the class and its methods are part of the protocol."""
 
     def __init__(
         self,
@@ -81,7 +80,7 @@ class AdlocoReachability(ServicerBase):  # type: ignore[misc]  # hivemind is not
         wall_clock: Callable[[], float] = time.time,
         protocol: Callable[[], int] = lambda: NEWEST,
     ) -> None:
-        """`protocol`: that the run follows now."""
+        """`protocol` returns the protocol that the run follows now."""
         self._protocol = protocol
         self._p2p = p2p
         self._run = run
@@ -105,7 +104,7 @@ class AdlocoReachability(ServicerBase):  # type: ignore[misc]  # hivemind is not
                 return
 
     async def rpc_ping(self, request: gossip_pb2.PingRequest, context: P2PContext) -> gossip_pb2.PingReply:
-        del request  # versions are compared by the asker, which can report to its user
+        del request  # the asker compares the versions, because it can report to its user
         observed = await self._observed(context.remote_id) if self._pings.try_take(1) else ()
         return gossip_pb2.PingReply(
             protocol_version=self._protocol(),
@@ -146,7 +145,7 @@ class AdlocoReachability(ServicerBase):  # type: ignore[misc]  # hivemind is not
         return True
 
     async def _observed(self, remote: PeerID) -> tuple[str, ...]:
-        """Addresses from which the remote is connected, those of direct connections only."""
+        """Return the addresses of the remote's direct connections."""
         try:
             infos = await self._p2p.list_peers()
         except NETWORK_ERRORS:
@@ -156,7 +155,7 @@ class AdlocoReachability(ServicerBase):  # type: ignore[misc]  # hivemind is not
 
 
 def dialable_for(remote: str, addresses: Sequence[str], hosts: set[str]) -> list[PeerAddress]:
-    """Those of `addresses` that are the remote's own and lie at an IP address from which it is connected. Pure."""
+    """Return the addresses that are the remote's own and lie at an IP address from which it is connected. Pure."""
     wanted = []
     for text in addresses:
         try:
@@ -173,7 +172,7 @@ def dialable_for(remote: str, addresses: Sequence[str], hosts: set[str]) -> list
 
 
 async def ping(p2p: P2P, peer: PeerId, *, wall_clock: Callable[[], float] = time.time) -> ClockReading:
-    """Another peer's clock, protocol version and run, and the address under which it sees this one. Raises SwarmError."""
+    """Ask another peer for its clock, protocol and run, and the address under which it sees this one. Raises SwarmError."""
     asked_at, started = wall_clock(), time.perf_counter()
     request = gossip_pb2.PingRequest(protocol_version=NEWEST)
     try:
@@ -191,7 +190,7 @@ async def ping(p2p: P2P, peer: PeerId, *, wall_clock: Callable[[], float] = time
 
 
 async def ping_all(p2p: P2P, peers: Sequence[PeerId]) -> dict[PeerId, ClockReading]:
-    """Those of the peers that answer; all are asked at once."""
+    """Ping all peers at once; return the answers of those that gave one."""
 
     async def ask(peer: PeerId) -> ClockReading | None:
         try:
@@ -204,7 +203,7 @@ async def ping_all(p2p: P2P, peers: Sequence[PeerId]) -> dict[PeerId, ClockReadi
 
 
 async def ask_to_dial_back(p2p: P2P, peer: PeerId, addresses: Sequence[str]) -> Mapping[str, str | None]:
-    """The result of dialling us from `peer`: per address that it tried, the problem or none. Raises SwarmError."""
+    """Have `peer` dial these addresses of ours; return the problem, or None, of each that it tried. Raises SwarmError."""
     request = gossip_pb2.DialBackRequest(addresses=addresses[:MAX_ADDRESSES])
     try:
         reply = await _stub(p2p, peer).rpc_dial_back(request, timeout=DIAL_BACK_SECONDS)
@@ -216,7 +215,7 @@ async def ask_to_dial_back(p2p: P2P, peer: PeerId, addresses: Sequence[str]) -> 
 
 
 async def measure_speed(p2p: P2P, peer: PeerId) -> Speed:
-    """SPEED_BYTES up, then as many down. Raises SwarmError."""
+    """Measure the throughput by sending SPEED_BYTES, then receiving as many. Raises SwarmError."""
     up = [gossip_pb2.SpeedRequest(payload=os.urandom(CHUNK_BYTES))] * (SPEED_BYTES // CHUNK_BYTES)
     down = [gossip_pb2.SpeedRequest(num_bytes=CHUNK_BYTES)] * (SPEED_BYTES // CHUNK_BYTES)
     return Speed(
@@ -248,6 +247,6 @@ def _stub(p2p: P2P, peer: PeerId):  # type: ignore[no-untyped-def]
 
 
 def _host(maddr: str) -> str:
-    """The IP address in a multiaddress; empty for a name."""
+    """Return the IP address in a multiaddress; empty for a name."""
     _, protocol, host, *_ = f"{maddr}//".split("/")
     return host if protocol in ("ip4", "ip6") else ""

@@ -1,7 +1,7 @@
-"""Runs and peers, found through the DHT, and the signed configuration of a run.
+"""The announcements of runs and peers in the DHT.
 
-The DHT is open: nodes of others may answer with anything. So every record is checked when read, too, and only used to find
-addresses and digests; the manifest defines the run, and the roster the rights of a peer.
+The DHT is open, and foreign nodes may answer with anything. So every record is checked again when read, and is used only to
+find addresses and digests; the manifest defines the run, and the roster the rights of a peer.
 
   adloco/runs         -> {run digest: RunRecord of the peer that announced the run last}
   adloco/RUN/peers    -> {peer id: PeerRecord}
@@ -21,19 +21,19 @@ from adloco_p2p.swarm.p2p.dht_records import PeerRecord, Record, RunRecord, chec
 from adloco_p2p.swarm.p2p.identity import Identity
 
 MAX_RECORDS = 4096
-"""Entries of one DHT key that are looked at."""
+"""The most entries of one DHT key that are read."""
 RECORDS_AT_ONCE = 64
 MAX_LIFETIME_SECONDS = 24 * 3600.0
-"""A record that claims to hold for longer is ignored."""
+"""A record that claims a longer lifetime is ignored."""
 RECORD_LIFETIME_SECONDS = 120.0
-"""How long an announcement holds; renew it at a third of that."""
+"""The lifetime of an announcement, which is renewed at a third of it."""
 READ_TIMEOUT_SECONDS = 10.0
-"""A search that is not done by then counts as one that found nothing."""
+"""A search that takes longer counts as one that found nothing."""
 _RUNS_KEY = "adloco/runs"
 
 
 class Discovery:
-    """Announces and finds. The caller repeats `announce_*` before the record ends."""
+    """Announces and finds runs and peers. The caller repeats `announce_*` before the record ends."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Discovery:
     async def announce_peer(
         self, run: Digest, addresses: Sequence[str], *, lifetime_seconds: float = RECORD_LIFETIME_SECONDS
     ) -> PeerRecord | None:
-        """Announce the addresses of this peer of `run` in the DHT. None where no node stored them."""
+        """Announce this peer of `run` and its addresses in the DHT. Return the record, or None if no node stored it."""
         record = PeerRecord(
             run=run,
             peer=self._identity.peer_id,
@@ -66,7 +66,7 @@ class Discovery:
         return record if is_stored else None
 
     async def announce_run(self, run: Digest, *, name: str, author: PeerId, num_peers: int) -> bool:
-        """Announce in the DHT that `run` is being trained. False where no node stored it."""
+        """Announce in the DHT that `run` is being trained. Return whether a node stored that."""
         record = RunRecord(
             run=run,
             name=name,
@@ -79,12 +79,12 @@ class Discovery:
         return await self._store(_RUNS_KEY, record)
 
     async def list_runs(self) -> tuple[RunRecord, ...]:
-        """The announced runs, those with most peers first."""
+        """Return the announced runs, those with most peers first."""
         records = await self._read(_RUNS_KEY, RunRecord)
         return tuple(sorted(records, key=lambda record: (-record.num_peers, record.run)))
 
     async def find_peers(self, run: Digest) -> tuple[PeerRecord, ...]:
-        """Peers of `run` without this one, sorted by peer, of whatever protocol."""
+        """Return the announced peers of `run` without this one, sorted by peer, whatever their protocol."""
         records = [
             record
             for record in await self._read(_peers_key(run), PeerRecord)
@@ -97,7 +97,7 @@ class Discovery:
         return bool(await self._dht.store(key, value, record.expiration, subkey=record.subkey))
 
     async def _read(self, key: str, kind: type[Record]) -> list[Record]:
-        """The records under `key` that are well formed, signed, under their own names, and in force."""
+        """Return the records under `key` that are well formed, signed, under their own names, and not expired."""
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
                 found = await self._dht.get(key, latest=True)
@@ -109,7 +109,7 @@ class Discovery:
         records = []
         for place, (subkey, entry) in enumerate(list(found.value.items())[:MAX_RECORDS]):
             if place % RECORDS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # to check all at once takes most of a second, in which nothing else happens
+                await asyncio.sleep(0)  # checking all records at once would block the loop for most of a second
             record = checked(kind, subkey, entry.value)
             if record is not None and now < record.expiration <= now + MAX_LIFETIME_SECONDS:
                 records.append(record)
@@ -117,7 +117,7 @@ class Discovery:
 
 
 def _leads_home(record: PeerRecord) -> bool:
-    """Whether every address is one of the peer that signed: a peer cannot send others to a third party in its own name."""
+    """Return whether every address is one of the signing peer, so that it cannot direct others to a third party."""
     try:
         return all(parse_peer_address(address).peer == record.peer for address in record.addresses)
     except ConfigError:

@@ -1,6 +1,6 @@
-"""The memory of a peer about the network between two starts: addresses of others, and its own ports. One small JSON file.
+"""The address book, a small JSON file in which a peer keeps the addresses of others and its own ports between two starts.
 
-The book is a cache: where it cannot be read it is started anew, and the peer needs its bootstrap again.
+The book is a cache: if it cannot be read a new one is begun, and the peer needs its bootstrap again.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ from adloco_p2p.errors import ConfigError, RemoteProtocolError, StorageError
 from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESS_CHARS, MAX_ADDRESSES, PeerAddress, parse_peer_address
 
 MAX_PEERS = 64
-"""The most recent ones are kept."""
+"""Peers whose addresses are kept, the most recent ones."""
 _MAX_FILE_BYTES = MAX_PEERS * MAX_ADDRESSES * (MAX_ADDRESS_CHARS + 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenPort:
-    """The port that was taken for a listening address which leaves the port open."""
+    """The port that was chosen for a listening address with port 0."""
 
     maddr: Annotated[str, MaxLen(MAX_ADDRESS_CHARS)]
     port: Annotated[int, Ge(1), Le(65535)]
@@ -33,17 +33,17 @@ class ListenPort:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
     peers: Annotated[tuple[str, ...], MaxLen(MAX_PEERS * MAX_ADDRESSES)] = ()
-    """Full addresses, the most recent ones come first; the addresses of one peer side by side."""
+    """Full addresses, grouped by peer, the most recent peers first."""
     ports: Annotated[tuple[ListenPort, ...], MaxLen(MAX_ADDRESSES)] = ()
 
 
 class AddressBook:
-    """The book in the file at `path`. Every change is written at once, aside and renamed."""
+    """The book in the file at `path`. Every change is written at once, to a temporary file that is then renamed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._pages = Pages()
-        with contextlib.suppress(OSError, RemoteProtocolError):  # none yet, or not one of ours: the next change replaces it
+        with contextlib.suppress(OSError, RemoteProtocolError):  # no file yet, or not one of ours; the next change replaces it
             self._pages = decode(Pages, path.read_bytes(), max_bytes=_MAX_FILE_BYTES)
 
     @property
@@ -52,16 +52,16 @@ class AddressBook:
         for text in self._pages.peers:
             try:
                 addresses.append(parse_peer_address(text))
-            except ConfigError:  # written by another version; a cache may be dropped
+            except ConfigError:  # written by another version
                 continue
         return tuple(addresses)
 
     def port(self, maddr: str) -> int | None:
-        """The port that `maddr` had in the last life."""
+        """Return the port that `maddr` had at the last start, if it is known."""
         return next((listen.port for listen in self._pages.ports if listen.maddr == maddr), None)
 
     def add_peers(self, addresses: Iterable[PeerAddress]) -> None:
-        """Put these in front; earlier addresses of the same peers are dropped. Raises StorageError."""
+        """Put these addresses in front, and drop earlier ones of the same peers. Raises StorageError."""
         by_peer: dict[str, list[str]] = {}
         for address in addresses:
             by_peer.setdefault(address.peer, []).append(str(address))
@@ -73,7 +73,7 @@ class AddressBook:
         self._write(replace(self._pages, peers=tuple(text for texts in kept for text in texts[:MAX_ADDRESSES])))
 
     def set_ports(self, ports: Iterable[ListenPort]) -> None:
-        """Raises StorageError."""
+        """Keep these ports. Raises StorageError."""
         self._write(replace(self._pages, ports=tuple(ports)))
 
     def _write(self, pages: Pages) -> None:

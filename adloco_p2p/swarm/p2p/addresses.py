@@ -1,6 +1,6 @@
-"""Multiaddresses as text: their syntax, the peer that an address leads to, and from where it can be reached. Pure.
+"""Multiaddresses as text: their syntax, the peer that they lead to, and from where they can be reached. Pure.
 
-Form: /ip4/1.2.3.4/tcp/4001/p2p/12D3KooW...; through a relay: /ip4/.../p2p/RELAY/p2p-circuit/p2p/12D3KooW...
+Their form is /ip4/1.2.3.4/tcp/4001/p2p/12D3KooW..., or through a relay /ip4/.../p2p/RELAY/p2p-circuit/p2p/12D3KooW...
 """
 
 import ipaddress
@@ -15,28 +15,28 @@ from adloco_p2p.errors import ConfigError
 
 MAX_ADDRESS_CHARS = 400
 MAX_ADDRESSES = 16
-"""Addresses that one peer may announce."""
+"""The most addresses that one peer may announce."""
 
 Reach = Literal["relay", "public", "private", "loopback"]
 
 NAME_FAMILIES = {"dns": AF_UNSPEC, "dns4": AF_INET, "dns6": AF_INET6}
-"""Protocols of a host by its name, with the addresses that the name stands for."""
+"""The protocols that name a host, with the family of the addresses that the name stands for."""
 _HOST_PROTOCOLS = ("ip4", "ip6", *NAME_FAMILIES)
 _PORT_PROTOCOLS = ("tcp", "udp")
 _BARE_PROTOCOLS = ("quic-v1", "ws", "wss", "tls", "p2p-circuit")
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 _WRAPPERS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
-"""IPv6 networks whose last 32 bits are an IPv4 address: of gateways (NAT64), and an old form."""
+"""IPv6 networks whose last 32 bits are an IPv4 address: that of NAT64 gateways, and an obsolete form."""
 _PEER_ID = re.compile(r"(12D3KooW|Qm|16Uiu2HA)[1-9A-HJ-NP-Za-km-z]{40,60}")
 _DNS_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAddress:
-    """One way to one peer."""
+    """One address of one peer."""
 
     transport: str
-    """Everything before the last /p2p/."""
+    """The part of the address before the last /p2p/."""
     peer: PeerId
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class PeerAddress:
 
 
 def parse_peer_address(text: str) -> PeerAddress:
-    """The address of a peer, as users and join links give it. Raises ConfigError."""
+    """Parse the address of a peer, as users and join links give it. Raises ConfigError."""
     transport, separator, peer = text.strip().rpartition("/p2p/")
     if not separator:
         raise ConfigError(f"{text!r}: ends without /p2p/PEER-ID; copy the whole line that the other peer printed", code="E206")
@@ -57,7 +57,7 @@ def parse_peer_address(text: str) -> PeerAddress:
 
 
 def parse_peer_addresses(texts: Iterable[str]) -> tuple[PeerAddress, ...]:
-    """All of them, without doubles, or ConfigError with every problem."""
+    """Parse addresses and drop duplicates. Raises ConfigError with every problem."""
     addresses: dict[PeerAddress, None] = {}
     problems: list[str] = []
     for text in texts:
@@ -71,14 +71,14 @@ def parse_peer_addresses(texts: Iterable[str]) -> tuple[PeerAddress, ...]:
 
 
 def check_address(text: str) -> None:
-    """Raises ConfigError unless `text` is an address to listen on, to announce or to dial, without a last /p2p/."""
+    """Raise ConfigError unless `text` is an address to listen on, to announce or to dial, without a last /p2p/."""
     problem = _problem(text)
     if problem is not None:
         raise ConfigError(f"{text!r}: {problem}; an address looks like /ip4/203.0.113.7/tcp/4001", code="E206")
 
 
 def reach(address: str) -> Reach:
-    """From where an address can be reached, judged by its form. A DNS name counts as public."""
+    """Return from where an address can be reached, judged by its form. A DNS name counts as public."""
     if "/p2p-circuit" in address:
         return "relay"
     host = _host(address)
@@ -86,7 +86,7 @@ def reach(address: str) -> Reach:
 
 
 def shareable(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Those that others can use: loopback only where there is nothing else. The widest reach comes first."""
+    """Return the addresses that others can use, the widest reach first; loopback only if there is nothing else."""
     order: tuple[Reach, ...] = ("public", "relay", "private", "loopback")
     ranked = sorted(dict.fromkeys(addresses), key=lambda address: order.index(reach(address)))
     useful = [address for address in ranked if reach(address) != "loopback"]
@@ -94,10 +94,12 @@ def shareable(addresses: Sequence[str]) -> tuple[str, ...]:
 
 
 def leads_out(address: str, own: Sequence[str]) -> bool:
-    """Whether to dial an address that anybody may have announced, given the `own` addresses of this peer. An announced address
-    of this machine or its network is tried only where this peer can itself be reached in such a one: others must not choose the
-    ports that are tried here. Without addresses of its own (client mode) a peer cannot judge, and tries. Of an address through
-    a relay that of the relay counts, which is dialled; and a name may lead anywhere, so it counts as one of this network."""
+    """Return whether to dial an address that anybody may have announced, given the `own` addresses of this peer.
+
+    An announced address of this machine or its network is dialled only if this peer can itself be reached there, because others
+    must not choose the ports that are tried here. Without addresses of its own (client mode) a peer cannot judge, and dials. An
+    address through a relay is judged by that of the relay, which is dialled. A name may lead anywhere, so it counts as private.
+    """
     host = _host(address)
     if host is not None and (host.is_link_local or host.is_multicast or host.is_unspecified):
         return False  # not reachable from another machine
@@ -112,7 +114,7 @@ def leads_out(address: str, own: Sequence[str]) -> bool:
 
 
 def _host(address: str) -> _IP | None:
-    """That an address leads to first; None for a name."""
+    """Return the IP address that is dialled first; None for a name."""
     parts = address.split("/")
     if len(parts) < 3 or parts[1] not in ("ip4", "ip6"):
         return None
@@ -121,7 +123,7 @@ def _host(address: str) -> _IP | None:
 
 
 def _unwrapped(host: ipaddress.IPv6Address) -> _IP:
-    """The IPv4 address that systems and gateways make of an IPv6 address of these kinds; of others itself."""
+    """Return the IPv4 address to which systems and gateways translate an IPv6 address, or the address itself."""
     if host.ipv4_mapped is not None:
         return host.ipv4_mapped
     if host.sixtofour is not None:
@@ -173,7 +175,7 @@ def _value_problem(protocol: str, value: str) -> str | None:
         return None if _DNS_NAME.fullmatch(value) else f"{value!r} is not a host name"
     parse = ipaddress.IPv4Address if protocol == "ip4" else ipaddress.IPv6Address
     try:
-        if "%" in value:  # a zone, behind which anything may stand
+        if "%" in value:  # a zone, after which the parser accepts anything
             raise ValueError
         parse(value)
     except ValueError:

@@ -1,15 +1,15 @@
-"""hivemind's P2P daemon (p2pd, a Go process) as a child that cannot outlive us and that no Ctrl-C reaches.
+"""hivemind's P2P daemon (p2pd, a Go process) as a child that cannot outlive this process and gets no Ctrl-C.
 
-hivemind starts p2pd by asyncio's create_subprocess_exec without a hook for the child's side. It does offer the list of
-arguments: a subclass puts a launcher of five lines in front of them, which asks the kernel to kill it with its parent
-(PR_SET_PDEATHSIG survives exec) and then becomes p2pd. The launcher also leaves our process group: a Ctrl-C in the terminal
-must reach this process first, which still has to send its leave through p2pd.
-Why not otherwise: `setpriv --pdeathsig` is missing on small systems; a preexec_fn would need asyncio's function replaced for
-all callers for a while, and runs Python between fork and exec. Where the kernel has no such thing (macOS), p2pd ends by itself
-IDLE_SECONDS after its last connection, which is ours, is gone.
-The kernel sends the signal when the THREAD that started the child ends: start nodes from the main thread's loop.
+hivemind starts p2pd by asyncio's create_subprocess_exec without a hook for the child's side, but a subclass can change the list
+of arguments. Ours puts a launcher of five lines in front of them, which asks the kernel to kill it with its parent
+(PR_SET_PDEATHSIG survives exec) and then becomes p2pd. The launcher also leaves our process group, because a Ctrl-C in the
+terminal must reach this process alone, which still has to send its leave message through p2pd.
+The alternatives are worse: `setpriv --pdeathsig` is missing on small systems; a preexec_fn would need asyncio's function
+replaced for all callers for a while, and runs Python between fork and exec. On kernels without PR_SET_PDEATHSIG (macOS), p2pd
+ends by itself IDLE_SECONDS after its last connection, which is ours, is gone.
+The kernel sends the signal when the THREAD that started the child ends, so nodes must start in the main thread's loop.
 
-The daemon's unix sockets lie in a directory per workdir, so that what a killed life left there can be removed with certainty.
+The daemon's unix sockets lie in one directory per workdir, so that sockets of a killed process can be removed with certainty.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ from adloco_p2p.swarm.p2p.listening import choose_ports, wait_for_ports, with_po
 IDLE_SECONDS = 30.0
 """p2pd ends this long after its last client has disconnected."""
 REAP_SECONDS = 2.0
-"""For a killed daemon to be gone."""
+"""The time limit for a killed daemon to be gone."""
 _MAX_SOCKET_PATH_BYTES = 100
-"""Unix socket paths end at 107 bytes on Linux, at 103 on macOS."""
+"""The longest path of a unix socket used here; the limit is 107 bytes on Linux and 103 on macOS."""
 _LONGEST_SOCKET_NAME = "p2pclient-xxxxxxxxxxx.sock"
 _LAUNCHER = """
 import ctypes, os, signal, sys
@@ -54,7 +54,7 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit("the parent is gone already")
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""1 is PR_SET_PDEATHSIG of linux/prctl.h. Where the parent died before that call, our parent is another process by now."""
+"""1 is PR_SET_PDEATHSIG of linux/prctl.h. If the parent died before that call, the launcher has another parent by now."""
 _DETACHER = """
 import os, sys
 os.setsid()
@@ -63,19 +63,20 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def launcher() -> list[str]:
-    """The command in front of p2pd's arguments. Isolated and without site packages: starts in about 15 ms."""
+    """Return the command that goes in front of p2pd's arguments. It runs isolated and without site packages, so it starts in
+    about 15 ms."""
     source = _LAUNCHER if sys.platform == "linux" else _DETACHER
     return [sys.executable, "-I", "-S", "-c", source, str(os.getpid())]
 
 
 def daemon_class(sockets: Path) -> type[P2P]:
-    """hivemind's P2P, with a daemon that ends with this process and sockets in `sockets`; it is read on even where a caller
-    stops waiting."""
+    """Return a subclass of hivemind's P2P whose daemon ends with this process, whose sockets are in `sockets`, and whose
+    connection survives callers that stop waiting (`hivemind_patches.py`)."""
 
     class Daemon(P2P):  # type: ignore[misc]  # hivemind is not typed
         _UNIX_SOCKET_PREFIX = f"/unix{sockets}/"
         first_words: str | None = None
-        """The first line that the latest daemon printed; hivemind reports the last one: of a Go panic, a line number."""
+        """The first line of the latest daemon's output. hivemind reports the last, which for a Go panic is a line number."""
 
         @classmethod
         async def create(cls, *args: Any, **kwargs: Any) -> P2P:
@@ -98,8 +99,8 @@ def daemon_class(sockets: Path) -> type[P2P]:
 
 
 def make_socket_directory(workdir: Path) -> Path:
-    """An empty directory that belongs to us and to this workdir. Call with the workdir locked: daemons and sockets of an
-    earlier life are removed, and those of a living process would be too. Raises StorageError."""
+    """Make an empty directory for the sockets of this workdir. The workdir must be locked, because daemons and sockets of
+    another process with it are removed. Raises StorageError."""
     name = f"adloco-{os.getuid()}-{sha256(os.fsencode(workdir.resolve())).hexdigest()[:12]}"
     directory = Path(tempfile.gettempdir()) / name
     if len(os.fsencode(directory / _LONGEST_SOCKET_NAME)) > _MAX_SOCKET_PATH_BYTES:
@@ -118,10 +119,10 @@ def make_socket_directory(workdir: Path) -> Path:
 
 
 def reap_orphans(directory: Path) -> tuple[int, ...]:
-    """End our user's daemons whose sockets are in this directory, and wait for it; returns their process ids.
+    """End our user's daemons whose sockets are in this directory, wait until they are gone, and return their process ids.
 
-    Where the kernel could not end them with their parent they would hold the peer's port and answer in its name. Without
-    /proc (macOS) nothing is found; there they end by themselves IDLE_SECONDS later.
+    Daemons that the kernel did not end with their parent would hold the peer's port and answer in its name. Without /proc
+    (macOS) none is found; there they end by themselves after IDLE_SECONDS.
     """
     mark = f"-listen=/unix{directory}/".encode()
     orphans = []
@@ -130,7 +131,7 @@ def reap_orphans(directory: Path) -> tuple[int, ...]:
             is_daemon = entry.stat().st_uid == os.getuid() and any(
                 word.startswith(mark) for word in (entry / "cmdline").read_bytes().split(b"\0")
             )
-        except OSError:  # it has just ended, or is not ours to read
+        except OSError:  # the process has just ended, or we may not read it
             continue
         if is_daemon:
             orphans.append(int(entry.name))
@@ -150,10 +151,10 @@ def remove_socket_directory(directory: Path) -> None:
 MAX_STARTS = 4
 _RANDOM = random.SystemRandom()
 FIRST_PAUSE_SECONDS = 0.5
-"""Between two starts; doubles, and up to half as long again by chance."""
+"""The first pause between two starts. It doubles each time, and is up to half as long again at random."""
 STOP_TIMEOUT_SECONDS = 5.0
 ANYWHERE = ("192.0.2.1", 9)
-"""An address for documentation: asking the system how it would be reached sends nothing."""
+"""An address reserved for documentation. Asking the system for the route to it sends nothing."""
 logger = logging.getLogger(__name__)
 
 
@@ -166,8 +167,8 @@ async def start_daemon(
     *,
     is_public: bool = False,
 ) -> P2P:
-    """p2pd with this identity; peers that connect to `relays` may be asked to relay. With `is_public` it takes itself to be
-    reachable and relays from the first moment; else it asks others first. Raises SwarmError."""
+    """Start p2pd with this identity; the peers in `relays` may be asked to relay. With `is_public` it counts itself as
+    reachable and relays from the first moment; otherwise it asks others first. Raises SwarmError."""
     deadline = time.monotonic() + config.daemon_start_seconds
     is_local = all(reach(maddr) == "loopback" for maddr in config.host_maddrs)
     is_relayed = config.use_auto_relay and bool(relays) and not is_local and not is_public
@@ -179,10 +180,10 @@ async def start_daemon(
         try:
             await asyncio.to_thread(wait_for_ports, wanted)
             p2p = await daemon.create(
-                initial_peers=None,  # p2pd gives up if its bootstrap is dead: we dial, try again, and name who is missing
+                initial_peers=None,  # p2pd gives up if its bootstrap is dead, so we dial, retry, and name the missing peers
                 announce_maddrs=list(config.announce_maddrs) or None,
                 auto_nat=not is_local,
-                check_if_identity_free=False,  # hivemind's check reads RSA keys only; `host.py` has ours
+                check_if_identity_free=False,  # hivemind's check reads RSA keys only; ours is in `swarm_node.py`
                 conn_manager=True,
                 dht_mode="client" if config.client_mode else "server",
                 force_reachability="public" if is_public else None,
@@ -211,7 +212,7 @@ async def start_daemon(
 
 
 async def start_anonymous(daemon: type[P2P], *, start_seconds: float) -> P2P:
-    """p2pd with a throwaway identity that cannot be dialled: to look at the swarm from outside. Raises SwarmError."""
+    """Start p2pd with a throwaway identity that cannot be dialled, to look at the swarm from outside. Raises SwarmError."""
     try:
         return await daemon.create(
             auto_nat=False,
@@ -227,7 +228,7 @@ async def start_anonymous(daemon: type[P2P], *, start_seconds: float) -> P2P:
 
 
 async def stop_daemon(p2p: P2P) -> None:
-    """It is gone when this returns."""
+    """Stop a daemon, which is gone when this returns."""
     try:
         async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
             await p2p.shutdown()
@@ -237,7 +238,7 @@ async def stop_daemon(p2p: P2P) -> None:
 
 
 def has_public_address(config: PeerConfig) -> bool:
-    """Whether the addresses that this peer would announce are public, as far as the system can show."""
+    """Return whether this peer would announce a public address, as far as the system shows."""
     if config.announce_maddrs:
         return any(reach(maddr) == "public" for maddr in config.announce_maddrs)
     listened = {reach(maddr) for maddr in config.host_maddrs if not _is_wildcard(maddr)}
@@ -247,7 +248,7 @@ def has_public_address(config: PeerConfig) -> bool:
 
 
 def outgoing_address() -> str:
-    """The IPv4 address from which this machine reaches the internet; that of loopback where it has no way there."""
+    """Return the IPv4 address from which this machine reaches the internet, or that of loopback if there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(ANYWHERE)

@@ -1,12 +1,12 @@
-"""The clock of the DHT: the swarm's time, whatever the clock of this machine shows.
+"""The clock of the DHT, which shows the swarm's time, whatever the clock of this machine shows.
 
-A record of the DHT ends at an instant, and every node compares it with its own clock; hivemind even refuses a peer whose clock
-differs by three seconds. A volunteer's clock may be minutes off, and nothing else in a run depends on the time of day. So the
-DHT in this process reads this clock instead: it is set once, at joining, to the median of the peers through which this one
-joins, and advances with the time elapsed since. A clock that is wrong, or set right in the middle of a run, then does no harm.
-All peers of a swarm thus share the time of its first peer; whether that is right does not matter.
+A record of the DHT expires at an instant, which every node compares with its own clock; hivemind even refuses a peer whose
+clock differs by three seconds. A volunteer's clock may be minutes off, and nothing else in a run depends on the time of day.
+So the DHT in this process reads this clock instead. It is set once, when joining, to the median clock of the peers through
+which this one joins, and advances with the time elapsed since. A machine's clock that is wrong, or corrected during a run, then
+does no harm. All peers of a swarm thus share the time of its first peer; it does not matter whether that is right.
 
-hivemind has no way to be given a clock; `hivemind_patches.set_dht_clock` replaces the function that its modules call.
+hivemind accepts no clock as an argument, so `hivemind_patches.set_dht_clock` replaces the function that its modules call.
 """
 
 import time
@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 
 def elapsed_seconds() -> float:
-    """Seconds since the machine started, those of its sleep included where the system counts them."""
+    """Return the seconds since the machine started, including its sleep where the system counts it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class DhtClock:
-    """Seconds since the epoch, as the swarm counts them."""
+    """A callable that returns the seconds since the epoch by the swarm's time."""
 
     def __init__(self, *, wall_clock: Callable[[], float] = time.time, elapsed: Callable[[], float] = elapsed_seconds) -> None:
         self._elapsed = elapsed
@@ -31,5 +31,5 @@ class DhtClock:
         return self._zero + self.correction_seconds + self._elapsed()
 
     def shift(self, seconds: float) -> None:
-        """Advance it by this many seconds."""
+        """Advance the clock by this many seconds."""
         self.correction_seconds += seconds

@@ -1,8 +1,8 @@
-"""The other nodes of the DHT: how many this one remembers, and what it gives them unasked.
+"""Limits on other nodes of the DHT: how many this one remembers, and which records it sends them unasked.
 
-To hivemind a node is the id that it gives itself, and one peer may give itself any number. Each is remembered, and when it is
-first seen it is sent all records that it should store: megabytes for a question of a hundred bytes. Here a peer is one node,
-and records spread by being announced again.
+To hivemind a node is the id that it gives itself, and one peer may give itself any number of them. hivemind remembers each, and
+when it first sees one, sends it all records that it should store: megabytes for a question of a hundred bytes. Here a peer is
+one node, and records spread only by being announced again.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ from hivemind.p2p import PeerID
 
 
 class BoundedRouting(RoutingTable):  # type: ignore[misc]  # hivemind is not typed
-    """One node per peer, and for each full bucket as many that wait for a place in it as it has places."""
+    """A routing table with one node per peer, and with at most as many waiting nodes for each bucket as it has places."""
 
     def add_or_update_node(self, node_id: DHTID, peer_id: PeerID) -> tuple[DHTID, PeerID] | None:
-        """As hivemind's. The id of another peer's node is passed over: that one has to go first."""
+        """Add a node as hivemind does, but ignore an id that another peer's node has, until that one is gone."""
         if self.uid_to_peer_id.get(node_id, peer_id) != peer_id:
             return None
         earlier = self.get(peer_id=peer_id)
@@ -37,13 +37,13 @@ class BoundedRouting(RoutingTable):  # type: ignore[misc]  # hivemind is not typ
 
 
 def bound_nodes(dht: DHTNode) -> None:
-    """To be called before the node knows any other."""
+    """Set these limits on a node; call it before the node knows any other."""
     protocol, table = dht.protocol, dht.protocol.routing_table
     protocol.routing_table = BoundedRouting(table.node_id, table.bucket_size, table.depth_modulo)
     call_store = protocol.call_store
 
     async def call_store_asked(peer: PeerID, keys: Sequence[DHTID], values: Sequence[object], *args: Any, **kwargs: Any) -> Any:
-        """Single records only: whole dictionaries are what hivemind sends to new nodes."""
+        """Send single records only, because hivemind sends whole dictionaries to new nodes unasked."""
         if any(isinstance(value, DictionaryDHTValue) for value in values):
             return None
         return await call_store(peer, keys, values, *args, **kwargs)

@@ -1,8 +1,8 @@
-"""The records that the DHT holds, as they are signed, stored and read. Small: the DHT was not made for more.
+"""The records of the DHT, and how they are signed, encoded and checked. They are small, as the DHT requires.
 
-Each stands under a name, that of its peer or its run, and is signed by the peer that made it. Nodes check that before they
-store one: otherwise anybody could put something else under a peer's name. So nodes store records of this form only, whatever
-version wrote them.
+A record stands under a name, that of its peer or its run, and is signed by the peer that made it. Nodes check that before they
+store it, because otherwise anybody could put something else under a peer's name. So nodes store only records of this form, and
+every version has to write it.
 """
 
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ Address = Annotated[str, MaxLen(MAX_ADDRESS_CHARS), Predicate(is_printable)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run, as one of its peers announced it. Only `run` can be relied on: the manifest must have that digest."""
+    """One run, as one of its peers announced it. Only `run` is reliable, because the manifest must have that digest."""
 
     run: HexDigest
     name: Annotated[str, MaxLen(200), Predicate(is_printable)]
     author: PeerName
     num_peers: Count
-    """Live peers as the announcer counts them."""
+    """The number of live peers by the announcer's count."""
     announcer: PeerName
     protocol: Count
     expiration: Annotated[float, Ge(0)]
@@ -54,10 +54,10 @@ class PeerRecord:
     run: HexDigest
     peer: PeerName
     addresses: Annotated[tuple[Address, ...], MaxLen(MAX_ADDRESSES)]
-    """Full addresses, all of this peer; none in client mode."""
+    """Full addresses of this peer; empty in client mode."""
     nickname: Label
     version: Label
-    """Of its package; for people."""
+    """The version of its package, for people."""
     protocol: Count
     expiration: Annotated[float, Ge(0)]
     """Seconds since the epoch."""
@@ -76,7 +76,7 @@ _CONTEXTS = {RunRecord: "run record", PeerRecord: "peer record"}
 
 
 def signed(record: RunRecord | PeerRecord, identity: Identity) -> bytes:
-    """As the DHT stores it."""
+    """Sign a record, and encode it as the DHT stores it."""
     payload = canonical.encode(record)
     message = gossip_pb2.SignedRecord(payload=payload, signature=identity.sign(_CONTEXTS[type(record)], payload))
     value = bytes(message.SerializeToString())
@@ -85,7 +85,7 @@ def signed(record: RunRecord | PeerRecord, identity: Identity) -> bytes:
 
 
 def checked(kind: type[Record], name: object, value: object) -> Record | None:
-    """The record that stands under this name, if it is one, has that name, and is signed by the peer that made it."""
+    """Decode a record; None unless it is well formed, belongs under this name, and is signed by the peer that made it."""
     if not isinstance(value, bytes) or len(value) > MAX_DHT_RECORD_BYTES:
         return None
     try:
@@ -99,6 +99,6 @@ def checked(kind: type[Record], name: object, value: object) -> Record | None:
 
 
 def holds_until(name: str, value: bytes) -> float:
-    """Until when the record holds that stands under this name, in seconds since the epoch; 0 where it is none."""
+    """Return when the record under this name expires, in seconds since the epoch; 0 if it is invalid."""
     record = checked(RunRecord, name, value) if is_digest(name) else checked(PeerRecord, name, value)
     return 0.0 if record is None else record.expiration

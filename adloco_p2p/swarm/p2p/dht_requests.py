@@ -1,8 +1,8 @@
-"""What others may ask of this node of the DHT: a few keys at once, and no more than a budget for all together.
+"""Limits on requests to this node of the DHT: a few keys at once, and a budget for all senders together.
 
-hivemind does all that a request asks in one go, and nothing else happens in the event loop meanwhile: one of 760 kB held it up
-for 88 s. The same holds for the answers that this node gets. Senders are not told apart, because names cost nothing; see
-docs/limits.md for what a flood can still do.
+hivemind handles a request in one go, and nothing else happens in the event loop meanwhile: one of 760 kB blocked it for 88 s.
+The same holds for answers to this node. Senders share one budget, because identities are free; docs/limits.md describes the
+harm that a flood can still do.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from hivemind.utils.auth import AuthorizerBase
 from adloco_p2p.swarm.p2p.dht_storage import MAX_BYTES_PER_KEY, MAX_NAME_CHARS
 
 MAX_KEYS_ASKED = 16
-"""hivemind asks for so many at once, ours for one."""
+"""The most keys of one request. hivemind asks for so many at once, our own searches for one."""
 KEYS_PER_SECOND = 300.0
 BURST_KEYS = 1200.0
 MAX_ANSWER_BYTES = 2 * MAX_BYTES_PER_KEY
 _MAX_TAG_BYTES = 4 * MAX_NAME_CHARS
-"""Of a packed name."""
+"""The most bytes of a packed name."""
 
 
 class RequestGate(AuthorizerBase):  # type: ignore[misc]  # hivemind is not typed
-    """Judges what comes in, before any work; signs nothing. `clock`: monotonic, in seconds."""
+    """Refuses requests and answers before any work is done; signs nothing. `clock` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -31,19 +31,19 @@ class RequestGate(AuthorizerBase):  # type: ignore[misc]  # hivemind is not type
         self._filled_at = clock()
 
     async def validate_request(self, request: Any) -> bool:
-        """Whether the request is answered."""
+        """Return whether the request may be answered."""
         num_keys = len(request.keys) if isinstance(request, dht_pb2.FindRequest | dht_pb2.StoreRequest) else 1
         if num_keys > MAX_KEYS_ASKED:
             return False
         if isinstance(request, dht_pb2.StoreRequest):
-            if any(request.in_cache):  # what is cached would be found in place of what is stored
+            if any(request.in_cache):  # searches would find cached records in place of stored ones
                 return False
-            if not all(0 < len(tag) <= _MAX_TAG_BYTES for tag in request.subkeys):  # an empty one marks a whole dictionary
+            if not all(0 < len(tag) <= _MAX_TAG_BYTES for tag in request.subkeys):  # an empty name marks a whole dictionary
                 return False
         return self._has_budget(max(1, num_keys))
 
     async def validate_response(self, response: Any, request: Any) -> bool:
-        """Whether the answer is read."""
+        """Return whether the answer may be read."""
         del request
         num_bytes: int = response.ByteSize()
         return num_bytes <= MAX_ANSWER_BYTES

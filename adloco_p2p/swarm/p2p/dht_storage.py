@@ -1,10 +1,9 @@
 """The storage of this DHT node for others: few, small and short-lived records, from any sender, each signed by its peer.
 
 hivemind's storage has no limits, and one plain value under a key replaces all records below it. Ours are below a key, one per
-name, so plain values are refused, and so are dictionaries, whose length is their sender's choice. A record under a name
-holds no longer than its signer wrote: otherwise junk, or an old record, would keep out the newer ones of that peer. Where a key
-is full, a record that came once makes way before one that its peer renews: a flood of invented names replaces itself, not the
-peers that stay.
+name, so plain values are refused, and so are dictionaries, whose length their sender chooses. A record expires no later than
+its signer wrote; otherwise junk, or an old record, could keep out newer records of that peer. If a key is full, a record that
+came only once makes way before one that its peer renews. So a flood of invented names replaces itself, not the peers that stay.
 """
 
 from collections.abc import Callable
@@ -21,41 +20,42 @@ from adloco_p2p.swarm.p2p.hivemind_patches import packed_bytes
 MAX_KEYS = 256
 MAX_RECORDS_PER_KEY = 512
 MAX_BYTES_PER_KEY = 1 << 20
-"""Of its records: a search gets all of them in one answer, which hivemind limits to 4 MiB."""
+"""The most bytes of records under one key. A search gets all of them in one answer, which hivemind limits to 4 MiB."""
 MAX_RECORD_BYTES = (16 << 10) + 16
-"""Of the packed bytes; readers look at 16 KiB."""
+"""The most bytes of a packed record; readers accept 16 KiB."""
 MAX_NAME_CHARS = 128
 MAX_STORED_BYTES = 32 << 20
-"""Of all records of one storage."""
+"""The most bytes of all records of one storage."""
 MAX_LIFETIME_SECONDS = 3600.0
-"""A record that claims to hold for longer is refused; ours hold for two minutes."""
+"""A record that claims a longer lifetime is refused; ours have two minutes."""
 
 
 class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is not typed
-    """`now` gives the time of the DHT, in seconds; `until` the time until which the record under a name holds."""
+    """A storage with limits. `now` returns the time of the DHT, in seconds; `until` the time at which a record expires."""
 
     def __init__(self, now: Callable[[], float], *, until: Callable[[str, bytes], float] = holds_until) -> None:
         super().__init__()
         self._now, self._until = now, until
         self._records: dict[DHTID, dict[str, tuple[int, bool]]] = {}
-        """Key -> name -> bytes of its record, and whether it was renewed; both in the order of the last writing."""
+        """By key and name: the bytes of the record, and whether it was renewed. Both levels are in the order of writing."""
         self._num_bytes = 0
 
     def store(self, key: DHTID, value: object, expiration_time: float, subkey: object = None) -> bool:
-        """A record below a key; false for anything else."""
+        """Store a record below a key, and return whether it was stored; anything else is refused."""
         return subkey is not None and self.store_subkey(key, subkey, value, expiration_time)
 
     def store_subkey(self, key: DHTID, subkey: object, value: object, expiration_time: float) -> bool:
-        """Whether it was stored: it is small, short-lived, newer than what is here, and sound, and there is room."""
+        """Store a record that is small, short-lived, newer than the present one, and valid, if there is room. Return whether it
+        was stored."""
         if not isinstance(subkey, str) or len(subkey) > MAX_NAME_CHARS:
             return False
         if not isinstance(value, bytes) or len(value) > MAX_RECORD_BYTES:
             return False
-        if not 0.0 < expiration_time - self._now() <= MAX_LIFETIME_SECONDS:  # nor a NaN
+        if not 0.0 < expiration_time - self._now() <= MAX_LIFETIME_SECONDS:  # refuses a NaN, too
             return False
         held = self.get(key)
         present = None if held is None else held.value.get(subkey)
-        if present is not None and expiration_time <= present.expiration_time:  # hivemind would let the present one end then
+        if present is not None and expiration_time <= present.expiration_time:  # hivemind would let the present one expire then
             return False
         content = packed_bytes(value)
         if content is None or expiration_time > self._until(subkey, content):
@@ -71,12 +71,12 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is not 
         self._num_bytes += len(value) - size
         if self._num_bytes > MAX_STORED_BYTES:
             self._forget_expired_keys()
-        while self._num_bytes > MAX_STORED_BYTES:  # the stalest key, but never this one alone
+        while self._num_bytes > MAX_STORED_BYTES:  # drop the stalest key; this one is the last in order
             self._drop(next(iter(self._records)))
         return True
 
     def _make_room(self, key: DHTID, name: str, num_bytes: int) -> bool:
-        """For one more record. False where the others are renewed."""
+        """Make room for one more record. Return False where only renewed records could make way."""
         if key not in self._records and len(self._records) >= MAX_KEYS:
             self._forget_expired_keys()
             if len(self._records) >= MAX_KEYS:
@@ -92,21 +92,21 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is not 
             num_others, taken = num_others - 1, taken - others[other]
             victims.append(other)
         if num_others >= MAX_RECORDS_PER_KEY or taken > MAX_BYTES_PER_KEY:
-            return False  # a record that is refused takes nobody's place
+            return False  # before anything is dropped, since a refused record must not take a place
         for victim in victims:
             self._num_bytes -= records.pop(victim)[0]
             del self.get(key).value[victim]
         return True
 
     def _forget_expired(self, key: DHTID) -> None:
-        """Records below the key."""
+        """Forget expired records below the key."""
         records, held = self._records.get(key, {}), self.get(key)
         alive = set() if held is None else {name for name, _ in held.value.items()}
         for name in records.keys() - alive:
             self._num_bytes -= records.pop(name)[0]
 
     def _forget_expired_keys(self) -> None:
-        """Keys below which all records have expired."""
+        """Forget keys below which all records have expired."""
         for key in [key for key in self._records if key not in self]:
             self._drop(key)
 
@@ -116,13 +116,13 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is not 
 
 
 def _compact(storage: "TimedStorage[Any, Any]") -> None:
-    """hivemind keeps the end of each earlier record of a name until that time; of one that is renewed all the time without a
-    bound."""
+    """Drop the expirations of earlier records. hivemind keeps each until it has passed, so those of a name that is renewed
+    again and again would grow without bound."""
     if len(storage.expiration_heap) > 2 * len(storage.data) + 16:
         storage.expiration_heap = sorted(storage.key_to_heap.values())
 
 
 def bound_storage(dht: DHTNode, now: Callable[[], float]) -> None:
-    """Give the node storages with limits: one for the records of others, and one for its cache, which stays empty: no search of
-    ours caches what it finds, and `dht_requests` refuses what others ask to cache."""
+    """Give the node storages with limits: one for the records of others, and one for its cache, which stays empty because our
+    searches cache nothing and `dht_requests` refuses records that others want to have cached."""
     dht.protocol.storage, dht.protocol.cache = BoundedStorage(now), BoundedStorage(now)

@@ -1,7 +1,7 @@
-"""Connecting to peers, again and again where that helps.
+"""Connecting to peers, with retries where these help.
 
-Two peers that dial each other at the same moment can both fail: each takes itself for the caller. Then libp2p refuses to dial
-the other one again for some seconds. So a second and a third attempt follow after pauses of random length.
+Two peers that dial each other at the same moment can both fail, because each takes itself for the caller. libp2p then refuses
+to dial the other one again for some seconds. So a second and a third attempt follow after pauses of random length.
 """
 
 import asyncio
@@ -17,17 +17,18 @@ from adloco_p2p.swarm.p2p.addresses import PeerAddress
 from adloco_p2p.swarm.p2p.hivemind_patches import connect
 
 DIAL_TIMEOUT_SECONDS = 10.0
-"""For one attempt to reach one peer."""
+"""The time limit for one attempt to reach one peer."""
 PAUSES_SECONDS = (0.5, 6.0)
-"""Before the second and the third attempt, and up to half as long again: libp2p refuses for five seconds and a little more."""
+"""The least pauses before the second and the third attempt; a random part of up to half is added. libp2p refuses to dial for a
+little more than five seconds."""
 _BACKOFF = "dial backoff"
-"""What libp2p answers in place of a dial, for an address that failed a moment ago: not why it failed."""
+"""The answer of libp2p when it does not dial an address that failed a moment ago. It does not say why that failed."""
 _P2P = b"\xa5\x03"
 """The code of /p2p/ in a binary multiaddress."""
 
 
 async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str | None]:
-    """Connect to every peer over any of its addresses, all at once. Peer -> the problem in words, or none."""
+    """Connect to all peers at once, each over any of its addresses. Return the problem of each peer in words, or None."""
     transports: dict[PeerId, list[str]] = {}
     for address in addresses:
         transports.setdefault(address.peer, []).append(address.transport)
@@ -49,7 +50,7 @@ async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str |
 async def dial_with_retries(
     p2p: P2P, addresses: Iterable[PeerAddress], *, draw: Callable[[], float] = random.random
 ) -> dict[PeerId, str | None]:
-    """As `dial`, but a peer that was not reached is tried again. The reason that is kept is the first."""
+    """Connect as `dial` does, but try peers that were not reached again. Return the first reason of each."""
     wanted = tuple(addresses)
     problems: dict[PeerId, str | None] = {}
     for pause_seconds in (*PAUSES_SECONDS, None):
@@ -63,12 +64,12 @@ async def dial_with_retries(
 
 
 def first_reason(earlier: str | None, problem: str) -> str:
-    """Of two problems with one peer the one that states why: the earlier, unless it is only that libp2p did not dial."""
+    """Return the more telling of two problems with one peer: the earlier, unless it says only that libp2p did not dial."""
     return problem if earlier is None or _BACKOFF in earlier else earlier
 
 
 def _last_words(message: str) -> str:
-    """The cause, out of libp2p's message: a line that states that all dials failed, and one about every address."""
+    """Return the cause from libp2p's message, which has a line that says that all dials failed, and one for each address."""
     lines = [line.strip(" *") for line in message.splitlines() if line.strip()]
     causes = lines[1:] or lines or ["refused"]
     not_dialled = f"it failed a moment ago, and libp2p does not dial again so soon ({_BACKOFF})"
@@ -76,8 +77,8 @@ def _last_words(message: str) -> str:
 
 
 def dialable(transport: str) -> Multiaddr:
-    """The part before the last /p2p/ of an address, as p2pd reads it: hivemind writes the PeerID of a relay in a form (CIDv1)
-    that p2pd refuses, together with all other addresses of the same call."""
+    """Return the part before the last /p2p/ of an address in a form that p2pd reads. hivemind writes the PeerID of a relay as a
+    CIDv1, for which p2pd refuses all addresses of the call."""
     head, *hops = transport.split("/p2p/")
     encoded = Multiaddr(head).to_bytes()
     for hop in hops:

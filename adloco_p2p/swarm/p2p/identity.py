@@ -1,8 +1,8 @@
-"""The identity of a peer: an Ed25519 key in a file, and a PeerID that holds the public key, so that anyone can verify.
+"""The identity of a peer: an Ed25519 key in a file, and a PeerID that contains the public key, so that anyone can verify.
 
-The file is what the p2p daemon reads as its own key (libp2p's private key message): one key proves the connection and signs
-reports and records. libp2p writes a public key of this kind into the PeerID whole ("identity multihash", 12D3KooW...), see
-the libp2p peer-ids specification; so a signature is checked with nothing but the PeerID of its author.
+The p2p daemon reads the same file as its own key (libp2p's private key message), so one key authenticates connections and signs
+reports and records. libp2p embeds a whole public key of this kind in the PeerID ("identity multihash", 12D3KooW..., see the
+libp2p peer-ids specification), so the PeerID of its author suffices to check a signature.
 """
 
 import os
@@ -17,12 +17,12 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import StorageError
 
 AGREEMENT_CONTEXT = "consensus"
-"""A signature for the core is valid nowhere else."""
+"""The context of signatures for the core, which are valid nowhere else."""
 _KEY_BYTES = 32
 _PRIVATE_PREFIX = b"\x08\x01\x12\x40"
-"""Protobuf: key type Ed25519, then 64 bytes: the private and the public key."""
+"""The head of a protobuf message with key type Ed25519 and 64 bytes, the private and the public key."""
 _PEER_ID_PREFIX = b"\x00\x24\x08\x01\x12\x20"
-"""Identity multihash of 36 bytes: key type Ed25519, then the 32 bytes of the public key."""
+"""The head of an identity multihash of 36 bytes with key type Ed25519 and the 32 bytes of the public key."""
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _MAX_PEER_ID_CHARS = 64
 
@@ -36,17 +36,18 @@ class Identity:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> "Identity":
-        """Of 32 secret bytes. Raises ValueError for another number of them."""
+        """Derive an identity from 32 secret bytes. Raises ValueError for another number of bytes."""
         return cls(Ed25519PrivateKey.from_private_bytes(seed))
 
     @property
     def public_key(self) -> bytes:
-        """32 bytes."""
+        """The public key, 32 bytes."""
         return self._key.public_key().public_bytes_raw()
 
     @classmethod
     def load_or_create(cls, path: Path) -> "Identity":
-        """The identity in the file at `path`, made on the first call. Raises StorageError; never overwrites a file."""
+        """Load the identity in the file at `path`, or create it if there is none. Never overwrites a file. Raises
+        StorageError."""
         try:
             info = path.stat()
         except FileNotFoundError:
@@ -69,7 +70,7 @@ class Identity:
         return cls(_decoded(data, path))
 
     def sign(self, context: str, payload: bytes) -> bytes:
-        """64 bytes. `context` names the kind of signed content, so that no signature means two things."""
+        """Return a signature of 64 bytes. `context` names the kind of signed content, so that no signature has two meanings."""
         return self._key.sign(_signed_bytes(context, payload))
 
     def _encoded(self) -> bytes:
@@ -77,7 +78,7 @@ class Identity:
 
 
 def verify(peer: PeerId, context: str, payload: bytes, signature: bytes) -> bool:
-    """Whether `peer` signed exactly this, in this context. False for anything malformed."""
+    """Return whether `peer` signed exactly this payload in this context. False for anything malformed."""
     public_key = _public_key(peer)
     if public_key is None:
         return False
@@ -89,13 +90,13 @@ def verify(peer: PeerId, context: str, payload: bytes, signature: bytes) -> bool
 
 
 def signature(identity: Identity, payload: bytes) -> str:
-    """Of what the core signs, hexadecimal."""
+    """Sign a payload of the core; return the signature in hexadecimal."""
     return identity.sign(AGREEMENT_CONTEXT, payload).hex()
 
 
 def is_signed(peer: PeerId, payload: bytes, signature: str) -> bool:
-    """Whether `peer` signed this for the core; False for anything malformed. Only one spelling of a signature counts: with
-    another one, which anybody can write, an order of a signer would be a new order."""
+    """Return whether `peer` signed this payload for the core; False for anything malformed. Only lower-case hexadecimal counts:
+    an order with another spelling of its signature, which anybody can write, would be a new order."""
     try:
         raw = bytes.fromhex(signature)
     except ValueError:
@@ -104,7 +105,7 @@ def is_signed(peer: PeerId, payload: bytes, signature: str) -> bool:
 
 
 def peer_id_of(public_key: bytes) -> PeerId:
-    """PeerID of a 32-byte Ed25519 public key."""
+    """Return the PeerID of a 32-byte Ed25519 public key."""
     assert len(public_key) == _KEY_BYTES
     number = int.from_bytes(_PEER_ID_PREFIX + public_key, "big")
     digits = ""
@@ -115,7 +116,7 @@ def peer_id_of(public_key: bytes) -> PeerId:
 
 
 def is_peer_id(text: str) -> bool:
-    """Whether the text is the id of a peer of this network, whose key can sign."""
+    """Return whether the text is the PeerID of an Ed25519 key, which can sign."""
     return _public_key(text) is not None
 
 
@@ -136,7 +137,7 @@ def _public_key(peer: str) -> Ed25519PublicKey | None:
 
 
 def _signed_bytes(context: str, payload: bytes) -> bytes:
-    assert context and context.isascii() and context.isprintable()  # no zero byte: the end of the context is unambiguous
+    assert context and context.isascii() and context.isprintable()  # a zero byte would make the end ambiguous
     return b"adloco\x00" + context.encode("ascii") + b"\x00" + payload
 
 
@@ -154,7 +155,7 @@ def _decoded(data: bytes, path: Path) -> Ed25519PrivateKey:
 
 
 def _write_once(path: Path, data: bytes) -> None:
-    """Write aside, sync, then give it the name, unless another process was faster: then that one's key is kept."""
+    """Write and sync a temporary file, then link it to the name; a file that another process made meanwhile is kept."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The addresses on which a peer listens: the user's settings checked, and open ports chosen so that they last over restarts."""
+"""The addresses on which a peer listens: checks of the user's settings, and a choice of open ports that survives restarts."""
 
 import socket
 import time
@@ -14,7 +14,7 @@ PORT_CHECK_SECONDS = 0.25
 
 
 def check_config(config: PeerConfig) -> None:
-    """Raises ConfigError with every problem of the listening and announced addresses."""
+    """Raise ConfigError with every problem of the listening and announced addresses."""
     problems: list[str] = []
     for name, maddrs in (("host_maddrs", config.host_maddrs), ("announce_maddrs", config.announce_maddrs)):
         for maddr in maddrs:
@@ -34,7 +34,8 @@ def check_config(config: PeerConfig) -> None:
 
 
 def wait_for_ports(maddrs: Sequence[str]) -> None:
-    """Check ports that the user named; a daemon of the last start may need a moment to end. Raises SwarmError."""
+    """Wait until the ports that the user named are free; a daemon of the last start may need a moment to end. Raises
+    SwarmError."""
     for _ in range(MAX_PORT_CHECKS):
         taken = [maddr for maddr in maddrs if not has_open_port(maddr) and not is_free(maddr)]
         if not taken:
@@ -54,9 +55,9 @@ def with_port(maddr: str, port: int) -> str:
 
 
 def choose_ports(maddrs: Sequence[str], book: AddressBook | None) -> tuple[ListenPort, ...]:
-    """A free port for every address that leaves it open: the one of the last start, if it is still free.
+    """Choose a free port for every address that leaves it open: that of the last start, if it is still free.
 
-    Chosen here rather than by p2pd, which does not report the port where other addresses are announced.
+    p2pd could choose, but does not report the port if other addresses are announced.
     """
     ports = []
     for maddr in maddrs:
@@ -68,7 +69,7 @@ def choose_ports(maddrs: Sequence[str], book: AddressBook | None) -> tuple[Liste
 
 
 def is_free(maddr: str) -> bool:
-    """Whether the port is free. p2pd would not notice: its sockets share a port (SO_REUSEPORT) with each other."""
+    """Return whether the port is free. p2pd would not notice a taken one, because its sockets share ports (SO_REUSEPORT)."""
     try:
         _bound_port(maddr)
     except OSError:
@@ -89,6 +90,6 @@ def _bound_port(maddr: str) -> int:
     kind = socket.SOCK_DGRAM if transport == "udp" else socket.SOCK_STREAM
     with socket.socket(family, kind) as probe:
         if kind == socket.SOCK_STREAM:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as p2pd: a port in TIME_WAIT is free
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as p2pd does: a port in TIME_WAIT is free
         probe.bind((host, int(port)))
         return int(probe.getsockname()[1])

@@ -1,12 +1,12 @@
-"""The libp2p node of a peer: the p2p daemon, the DHT node, the addresses. All in the node's own event loop.
+"""The libp2p node of a peer: the p2p daemon, the DHT node and the addresses, all in the node's own event loop.
 
-hivemind's own DHT object would fork a process for the DHT; here `DHTNode` runs in this loop, on this daemon. One daemon, one
-loop: RPCs of all rooms go through `SwarmNode.p2p`, and nothing is left over when the process dies.
+hivemind's own DHT object would fork a process for the DHT; here `DHTNode` runs in this loop, on this daemon. All RPCs go
+through `SwarmNode.p2p`, and nothing is left over when the process dies.
 
-Two processes with one identity would confuse all peers that talk to them. In one workdir the workdir's lock prevents it. For a
-key that was copied elsewhere, `start` asks the swarm: an anonymous daemon dials our PeerID through the peers we are about to
-join; if a peer answers with our key, we refuse. That costs about 0.2 s, and only where the key is not new. A first process
-that listens nowhere (client mode) is not found this way.
+Two processes with one identity would confuse all peers that talk to them. The workdir's lock prevents that within one workdir.
+Because the key may have been copied elsewhere, `start` asks the swarm: an anonymous daemon dials our PeerID through the peers
+that we are about to join, and if a peer answers with our key, the start fails. That takes about 0.2 s, and only if the key is
+not new. It does not find a first process that listens nowhere (client mode).
 """
 
 import asyncio
@@ -53,23 +53,23 @@ from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config
 
 JOIN_TIMEOUT_SECONDS = 20.0
-"""How long unreachable initial peers are tried again and again: all peers may be starting at the same moment."""
+"""How long unreachable initial peers are retried, because all peers may be starting at the same moment."""
 CLOCK_TOLERANCE_SECONDS = 1.0
-"""An offset that a long round trip alone may cause; hivemind tolerates three."""
+"""A clock offset that a long round trip alone may cause; hivemind tolerates three seconds."""
 DHT_TIMEOUT_SECONDS = 3.0
-"""A DHT request that is not answered by then is lost."""
+"""A DHT request that is not answered within this time is lost."""
 REDIAL_SECONDS = 1.0
 MAX_ROUTING_CHECKS = 50
 ROUTING_CHECK_SECONDS = 0.02
 CLOCK_ADVICE = "set this machine's clock (NTP)"
 NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, OSError, asyncio.IncompleteReadError)
 _NO_ROUTERS_YET = "failed to find any peer in table"
-"""The message of libp2p's routing while its table is empty."""
+"""The error of libp2p's routing while its table is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreached:
-    """A peer that could not be used at the start, and why, in words."""
+    """A peer that could not be used at the start, and the reason in words."""
 
     peer: PeerId
     addresses: tuple[str, ...]
@@ -113,13 +113,14 @@ class SwarmNode:
         may_begin_alone: bool = False,
         say: Callable[[str], None] = lambda _: None,
     ) -> "SwarmNode":
-        """Listen, and join the DHT through `initial_peers` and the peers of the last life.
+        """Listen, and join the DHT through `initial_peers` and the peers of the last start.
 
-        A helper is there for others to be reached: where its address is a public one it relays from the first moment.
-        `workdir` exists and is locked by the caller; it holds identity.key and peers.json. With initial peers the start fails
-        only if no peer at all can be reached, cached peers included; without, or where it may, the peer begins alone if it
-        has to. `say` gets a text with the peers that did not answer the first call, while they are called again.
-        Raises ConfigError (an address), StorageError (the workdir), SwarmError (no peer there, the clock is off, the daemon
+        With `is_helper`, a peer with a public address relays from the first moment. The caller has created and locked
+        `workdir`, which holds identity.key and peers.json. With initial peers the start fails only if no peer at all can be
+        reached, peers of the last start included; without them, or with `may_begin_alone`, the peer then begins alone. `say`
+        gets a text about peers that did not answer the first call, while they are called again.
+
+        Raises ConfigError (an address), StorageError (the workdir), SwarmError (no peer is there, the clock is off, the daemon
         does not start, or the identity is in use elsewhere).
         """
         use_hivemind_log_handler("nowhere")  # its messages go where ours go, and not in colour over the view
@@ -171,7 +172,7 @@ class SwarmNode:
         remove_socket_directory(self._sockets)
 
     async def watch_daemon(self, *, remedy: str = "start again") -> NoReturn:
-        """Until cancelled. Raises SwarmError once the daemon, or the connection to it, has ended without being asked to."""
+        """Watch the daemon until cancelled. Raises SwarmError once it, or the connection to it, has ended."""
         ends = [asyncio.ensure_future(daemon_process(self.p2p).wait()), reading_task(self.p2p)]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -180,15 +181,16 @@ class SwarmNode:
         raise SwarmError(f"the p2p daemon ended; {remedy}", code="E306")
 
     async def addresses(self) -> tuple[str, ...]:
-        """Full addresses under which others may reach this peer, the widest reach first. Loopback only if there is no other."""
+        """Return full addresses under which others may reach this peer, the widest reach first; loopback only if there is no
+        other."""
         try:
             maddrs = await self.p2p.get_visible_maddrs(latest=True)
-        except ValueError:  # hivemind raises this where there are none: client mode without a relay
+        except ValueError:  # hivemind raises this if there are none, as in client mode without a relay
             return ()
         return shareable([str(maddr) for maddr in maddrs])
 
     async def describe_reachability(self) -> str:
-        """For the user: who can reach this peer, and what to do where that is too few."""
+        """Describe to the user which peers can reach this one, and the remedy if these are too few."""
         addresses = await self.addresses()
         reaches = {reach(address) for address in addresses}
         if self._config.client_mode:
@@ -211,7 +213,7 @@ class SwarmNode:
         return f"reachable from this machine only, at {addresses[0]}; listen on /ip4/0.0.0.0/tcp/PORT for others"
 
     async def peers_connected(self) -> tuple[PeerId, ...]:
-        """Peers with an open connection to the daemon, sorted. Raises SwarmError if the daemon is gone."""
+        """Return the peers with an open connection to the daemon, sorted. Raises SwarmError if the daemon is gone."""
         try:
             infos = await self.p2p.list_peers()
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
@@ -219,17 +221,17 @@ class SwarmNode:
         return tuple(sorted(PeerId(str(info.peer_id)) for info in infos))
 
     async def connect(self, addresses: Iterable[str], *, should_retry: bool = True) -> Mapping[PeerId, str | None]:
-        """Open connections to the peers at these full addresses, all at once. Returns what went wrong with whom, in words, or
-        none; `should_retry` dials three times, which takes up to half a minute without an answer.
+        """Connect to the peers at these full addresses, all at once. Return the problem of each peer in words, or None.
 
-        Worth doing before a round: a stream to an unknown peer first has to look for it. Addresses come from others, so
-        those that cannot be parsed are passed over.
+        `should_retry` dials three times, which takes up to half a minute if a peer does not answer. It is worth connecting
+        before a round, because a stream to an unknown peer first has to find it. Addresses come from others, so those that
+        cannot be parsed are ignored.
         """
         return await (dial_with_retries if should_retry else dial)(self.p2p, self._others(addresses))
 
     async def dial_from_outside(self, addresses: Sequence[PeerAddress]) -> Mapping[str, str | None]:
-        """Dial one peer's addresses as a stranger would, by a daemon without peers, up to the first one that leads there: after
-        that the daemon would have a path. Address -> the problem, or none. Raises SwarmError."""
+        """Dial one peer's addresses as a stranger would, by a daemon without peers, up to the first that leads there, since the
+        daemon then has a path. Return the problem of each address, or None. Raises SwarmError."""
         problems: dict[str, str | None] = {}
         sockets = Path(tempfile.mkdtemp(prefix="adloco-", dir=self._sockets.parent))
         try:
@@ -251,7 +253,7 @@ class SwarmNode:
         self._book.add_peers(self._others(addresses))
 
     def _others(self, addresses: Iterable[str]) -> list[PeerAddress]:
-        """Those that can be parsed and are not ours."""
+        """Return the addresses that can be parsed and are not ours."""
         known: list[PeerAddress] = []
         for address in addresses:
             with contextlib.suppress(ConfigError):
@@ -267,8 +269,8 @@ class SwarmNode:
         may_begin_alone: bool,
         say: Callable[[str], None],
     ) -> None:
-        """Connect to the others and become a member of their DHT. Raises SwarmError where `given` names peers of which none
-        answers, unless it may begin alone."""
+        """Connect to the others and join their DHT. Raises SwarmError if `given` names peers, none of the others can be used,
+        and the peer may not begin alone."""
         deadline = time.monotonic() + timeout_seconds
         problems: dict[PeerId, str] = {}
         is_first = True
@@ -298,7 +300,7 @@ class SwarmNode:
             )
 
     async def _enter_dht(self, reached: Sequence[PeerId]) -> dict[PeerId, str]:
-        """Ping the reached peers' DHT nodes and look for the nearest nodes; returns peer -> problem."""
+        """Ping the reached peers' DHT nodes, and look for the nearest nodes. Return the problems by peer."""
         problems: dict[PeerId, str] = {}
         await self._set_clock(reached)
 
@@ -319,7 +321,7 @@ class SwarmNode:
         return problems
 
     async def _set_clock(self, reached: Sequence[PeerId]) -> None:
-        """Go by the clock of those whom we join; see `dht_clock.py`."""
+        """Set the DHT's clock to the median of the reached peers' clocks; see `dht_clock.py`."""
 
         async def offset_seconds(peer: PeerId) -> float | None:
             asked = self.clock()
@@ -327,7 +329,7 @@ class SwarmNode:
             try:
                 reply = await stub.rpc_ping(dht_pb2.PingRequest(), timeout=DHT_TIMEOUT_SECONDS)
             except NETWORK_ERRORS:
-                return None  # the ping that follows reports it
+                return None  # the ping that follows reports the problem
             return float(reply.dht_time) - (asked + self.clock()) / 2 if reply.dht_time else None
 
         measured = await asyncio.gather(*(offset_seconds(peer) for peer in reached))
@@ -348,18 +350,18 @@ def _lines(unreached: Sequence[Unreached]) -> str:
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """Not so: that a step of hivemind's DHT search forgot the task that waited for the search's end (`dht/traverse.py`)."""
+    """Return False for the message that hivemind's DHT search (`dht/traverse.py`) forgot the task that awaits its end."""
     message = record.getMessage()
     return not ("Task was destroyed" in message and "Event.wait()" in message)
 
 
 async def _refuse_second_life(daemon: type[P2P], me: PeerId, others: Sequence[PeerAddress], start_seconds: float) -> None:
-    """Raises SwarmError if a peer in the swarm answers with our key."""
+    """Raise SwarmError if a peer in the swarm answers with our key."""
     anonymous = await start_anonymous(daemon, start_seconds=start_seconds)
     try:
         dialled = await dial(anonymous, others)
         if all(problem is not None for problem in dialled.values()):
-            return  # joining reports it
+            return  # joining will report the problems
         try:
             async with asyncio.timeout(DHT_TIMEOUT_SECONDS):
                 for _ in range(MAX_ROUTING_CHECKS):
@@ -380,8 +382,8 @@ async def _refuse_second_life(daemon: type[P2P], me: PeerId, others: Sequence[Pe
 
 
 async def _is_routed(p2p: P2P, peer: PeerId) -> bool:
-    """Connect to a peer to which the others are connected. False while the daemon has not yet learned that the others do such
-    work, which it does a moment after the connection to them stands."""
+    """Connect to a peer through the peers that it is connected to. Return False while the daemon has not yet learned that these
+    route, which takes a moment after it has connected to them."""
     try:
         await connect(p2p, peer, [])
     except P2PDaemonError as error:

@@ -1,1 +1,1 @@
-"""Bytes by their root hash, from several donors: `chunk_*` and `download` handle chunks only, `state_transfer` cuts tensors."""
+"""Blobs by their root, from several donors: `chunk_*` and `download` know chunks only, `*_transfer` states and files."""

@@ -1,7 +1,8 @@
-"""Fetches a blob of a known root from several donors at once, every chunk verified.
+"""The fetcher of a blob with a known root: it asks several donors at once and verifies every chunk.
 
-Donors share out the chunks between them; one that has nothing left to deliver helps a slow one. A donor may be another fetcher,
-which has a part of the blob. One that lies, refuses or is silent costs time only: what it was asked for, the others deliver.
+The chunks are dealt to the donors; one that has nothing left to deliver takes over from a slow one. A donor may be another
+fetcher, which has a part of the blob. A donor that lies, refuses or is silent costs only time, because the others deliver what
+it was asked for.
 """
 
 import asyncio
@@ -30,54 +31,54 @@ from adloco_p2p.swarm.transport.held import decode_held
 MAX_DONORS = 8
 """Donors that are asked at the same time; further ones wait until one of these is busy or dropped."""
 MAX_IN_FLIGHT = 2
-"""Chunks that one donor owes at the same time: enough for 300 Mbit/s at a round trip of 50 ms. More of them would be asked of a
-donor that another fetcher could have passed on meanwhile."""
+"""Chunks that one donor owes at the same time: enough for 300 Mbit/s at a round trip of 50 ms. With more, a donor would be
+asked for chunks that another fetcher could have passed on meanwhile."""
 MAX_ATTEMPTS = 3
-"""In a row, with a donor whose connection breaks before a single chunk came."""
+"""Attempts in a row at a donor whose connection breaks before a single chunk has come."""
 CONNECT_SECONDS = 20.0
 SILENCE_SECONDS = 20.0
-"""A donor from which nothing comes for so long is dropped, ..."""
+"""A donor that sends nothing for this time is dropped."""
 LEAST_BYTES_PER_SECOND = 6500
-"""... and so is one that needs that much longer for a chunk than this takes. The own cap is not counted."""
+"""A donor that takes SILENCE_SECONDS longer for a chunk than at this rate is dropped, too, unless the own cap slows it."""
 PAUSE_SECONDS = 0.5
-"""Before a lost donor is asked again, and a busy one; that one after twice as long each time that it is still busy, ..."""
+"""The pause before a lost or busy donor is asked again; it doubles each time that the donor is still busy."""
 MOST_DOUBLINGS = 4
-"""... up to 8 s."""
+"""The most doublings of that pause, which end at 8 s."""
 LATER_SECONDS = 2.0
-"""Before one is asked again that had nothing more, or does not hold the blob: it may be fetching it itself."""
+"""The pause before a donor is asked again that had nothing more, or did not hold the blob: it may be fetching it itself."""
 
 LEAVE_SECONDS = 60.0
-"""A donor that got the message that the whole blob is here, and has not closed the stream after this time, is left. It may
-still be sending what it was asked for."""
+"""The wait for a donor to close the stream after it was told that the whole blob is here: it may still be sending what it was
+asked for."""
 
 logger = logging.getLogger(__name__)
 
 
 class _Busy(Exception):
-    """The donor serves as many fetchers as its limit allows: come back later."""
+    """The donor serves as many fetchers as its limit allows; it may be asked again later."""
 
 
 class NothingNow(Exception):
-    """The donor does not hold the blob, or no chunk of it that is wanted: it may be fetching it as well."""
+    """The donor holds no chunk of the blob that is still wanted; it may be fetching the blob as well."""
 
 
 class ChunkSink:
-    """Where the chunks of one donor arrive, in the order in which they were asked for."""
+    """Receives the chunks of one donor, in the order in which they were asked for."""
 
     def __init__(self) -> None:
         self.filled: asyncio.Queue[tuple[int, bytearray] | Exception] = asyncio.Queue()
-        """Chunks that are here whole, not verified; or why no more will come."""
+        """Complete chunks, not verified, or the reason why no more will come."""
         self._asked: deque[tuple[int, int]] = deque()
         self._chunk = bytearray()
         self._num_bytes = 0
 
     @property
     def awaited_bytes(self) -> int:
-        """Of the chunk that comes next."""
+        """The length of the chunk that comes next."""
         return self._asked[0][1] if self._asked else 0
 
     def expect(self, index: int, num_bytes: int) -> None:
-        """This chunk was asked for."""
+        """Await this chunk, which was asked for."""
         self._asked.append((index, num_bytes))
 
     def target(self, num_bytes: int) -> memoryview:
@@ -96,22 +97,22 @@ class ChunkSink:
 
 @dataclass(slots=True)
 class _Fetch:
-    """One call of `fetch`."""
+    """The state of one call of `fetch`."""
 
     download: Download
     silence_seconds: float
     problems: dict[PeerId, str] = field(default_factory=dict)
-    """Why each donor did not deliver, last."""
+    """The last reason why each donor did not deliver."""
     at_work: set[PeerId] = field(default_factory=set)
-    """Donors that are not dropped, and had something to give when they were last asked, or no place."""
+    """Donors that are not dropped, and that had something to give, or were busy, when they were last asked."""
     num_failures: Counter[PeerId] = field(default_factory=Counter)
-    """Connections in a row that broke before a chunk came."""
+    """By donor: connections in a row that broke before a chunk came."""
     num_refusals: Counter[PeerId] = field(default_factory=Counter)
-    """Times that a donor was busy since it last gave a place."""
+    """By donor: how often it was busy since it last gave a place."""
 
 
 class ChunkFetcher:
-    """The side of those that lack a blob. For one event loop and one kind of blob."""
+    """Fetches blobs of one kind. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class ChunkFetcher:
         connect_seconds: float = CONNECT_SECONDS,
         max_refusals: int | None = None,
     ) -> None:
-        """A donor that is busy `max_refusals` times in a row is asked no more; None: for as long as the fetch lasts."""
+        """A donor that is busy `max_refusals` times in a row is asked no more; None sets no limit."""
         self._endpoint = endpoint
         self._handler = handler_name(kind)
         self._connect_seconds = connect_seconds
@@ -131,15 +132,18 @@ class ChunkFetcher:
     async def fetch(
         self, download: Download, donors: Sequence[PeerId], *, timeout_seconds: float, silence_seconds: float = SILENCE_SECONDS
     ) -> dict[PeerId, str]:
-        """Until every chunk is there and verified, no donor is left, or time is up. Returns why each donor did not deliver
-        the rest; nothing where the download is complete. If not, call again with it: what has come is not asked for again."""
+        """Fetch until every chunk is here and verified, no donor is left, or time is up.
+
+        Return why each donor did not deliver the rest; empty if the download is complete. If it is not, it may be passed again:
+        chunks that have come are not asked for again.
+        """
         fetch = _Fetch(download, silence_seconds)
         finished = asyncio.create_task(download.completed.wait())
         workers = asyncio.create_task(self._use(dict.fromkeys(donors), fetch))
         try:
             await asyncio.wait((finished, workers), timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
             if workers.done():
-                workers.result()  # a bug, if anything
+                workers.result()  # raises only for a bug
         finally:
             finished.cancel()
             workers.cancel()
@@ -147,7 +151,7 @@ class ChunkFetcher:
         return {} if download.is_complete else {donor: fetch.problems.get(donor, "too slow") for donor in donors}
 
     async def _use(self, donors: Collection[PeerId], fetch: _Fetch) -> None:
-        """Until nothing is missing, or nobody is left to ask."""
+        """Ask the donors until nothing is missing or no donor is left."""
         turn = asyncio.Semaphore(MAX_DONORS)
         fetch.at_work = set(donors)
 
@@ -164,8 +168,8 @@ class ChunkFetcher:
                 group.create_task(use(donor))
 
     async def _ask(self, donor: PeerId, fetch: _Fetch) -> float | None:
-        """Take what the donor has. Returns after how many seconds it is worth another try: it is busy, its connection broke, or
-        it may come to have more while others deliver. None where it is not."""
+        """Take the chunks that the donor has. Return after how many seconds it is worth another try, because it is busy, its
+        connection broke, or it may get more chunks meanwhile; None if it is not."""
         num_before = fetch.download.num_delivered[donor]
         try:
             await self._fetch_from(donor, fetch)
@@ -180,7 +184,7 @@ class ChunkFetcher:
                 fetch.at_work.add(donor)
             else:
                 fetch.at_work.discard(donor)
-            return LATER_SECONDS if fetch.at_work else None  # where no donor has anything, the fetch has failed
+            return LATER_SECONDS if fetch.at_work else None  # if no donor has anything, the fetch has failed
         except RemoteProtocolError as error:
             fetch.problems[donor] = str(error)
         except (StreamLost, TimeoutError) as error:
@@ -196,7 +200,7 @@ class ChunkFetcher:
         return None
 
     async def _fetch_from(self, donor: PeerId, fetch: _Fetch) -> None:
-        """Take chunks from one donor until all are there. Raises _Busy, NothingNow, RemoteProtocolError, StreamLost or
+        """Take chunks from one donor until all are here. Raises _Busy, NothingNow, RemoteProtocolError, StreamLost or
         TimeoutError."""
         stream = await self._endpoint.open_stream(donor, self._handler, timeout_seconds=self._connect_seconds)
         sink = ChunkSink()
@@ -242,12 +246,12 @@ class ChunkFetcher:
 
 
 def _busy_pause(num_refusals: int) -> float:
-    """Seconds until a donor that was busy so many times in a row is asked again."""
+    """Return the pause in seconds before a donor that was busy so many times in a row is asked again."""
     return PAUSE_SECONDS * 2.0 ** min(num_refusals - 1, MOST_DOUBLINGS)
 
 
 async def _leave(stream: FramedStream) -> None:
-    """Once the last frame is sent."""
+    """End the stream once the donor has got the last frame."""
     try:
         await stream.until_closed(LEAVE_SECONDS)
     finally:
@@ -255,7 +259,7 @@ async def _leave(stream: FramedStream) -> None:
 
 
 async def _introduce(stream: FramedStream, download: Download) -> bytes:
-    """Ask for the blob; returns the index that the donor sends, which may be anything."""
+    """Ask for the blob, and return the index that the donor sends, which is not checked yet."""
     stream.max_control_bytes = max(CONTROL_BYTES, max_index_bytes(download.max_chunks))
     stream.send(FrameKind.HELLO, bytes.fromhex(download.root))
     answer, reason = decode_reply(await stream.receive(FrameKind.HELLO_REPLY))
@@ -265,8 +269,8 @@ async def _introduce(stream: FramedStream, download: Download) -> bytes:
 
 
 async def next_chunk(stream: FramedStream, sink: ChunkSink, silence_seconds: float) -> tuple[int, bytearray]:
-    """The next chunk that is here whole, not verified. A slow line is no silence: raises TimeoutError where nothing at all
-    comes for so long, or where the chunk would have come long ago at LEAST_BYTES_PER_SECOND."""
+    """Return the next complete chunk, not verified. Raises TimeoutError if nothing at all comes for `silence_seconds`, or if
+    the chunk takes that much longer than at LEAST_BYTES_PER_SECOND, because a slow link is not a silent one."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + silence_seconds + sink.awaited_bytes / LEAST_BYTES_PER_SECOND
     while True:

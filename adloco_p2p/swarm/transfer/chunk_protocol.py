@@ -1,12 +1,12 @@
-"""Blobs on the wire: bytes whose root is known before anybody is asked for them, cut into chunks.
+"""Blobs on the wire: bytes cut into chunks, whose root the fetcher knows beforehand.
 
     fetcher --HELLO(root)--> donor --HELLO_REPLY, TABLE(index), HELD(bits)--> fetcher --WANT(chunk)--> donor --DATA--> fetcher
                                                                          fetcher --WANT()--> donor
 
 The root is the hash of the index, and the index has the hash of every chunk (`numerics/digest.py`), so donors need not be
-trusted. HELD has a bit for each chunk: one that is still fetching the blob serves what it has verified. The fetcher asks for
-several chunks ahead; they come in the order in which they were asked for. Either end closes. A fetcher that has the whole blob,
-from whomever it came, sends an empty WANT and lets the donor close.
+trusted. HELD has a bit for each chunk, because a donor that is still fetching the blob serves the chunks that it has verified.
+The fetcher asks for several chunks ahead, and they come in that order. Either end may close. A fetcher that has the whole blob,
+whichever donors it came from, sends an empty WANT and lets the donor close.
 """
 
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ class Answer(IntEnum):
 
     GO = 1
     BUSY = 2
-    """Worth asking again."""
+    """All places are taken; the fetcher may ask again."""
     REFUSED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkIndex:
-    """The content of a blob."""
+    """The head and the chunks of a blob."""
 
     head: bytes
     chunks: tuple[tuple[int, bytes], ...]
@@ -44,7 +44,7 @@ class ChunkIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> "ChunkIndex":
-        """Raises RemoteProtocolError for what is no index, and for chunks that are empty or too long."""
+        """Decode an index. Raises RemoteProtocolError if it is malformed, or if a chunk is empty or too long."""
         start = 1 + data[0] if data else 0
         if not 0 < start <= min(1 + MAX_HEAD_BYTES, len(data)) or (len(data) - start) % CHUNK_ENTRY.size:
             raise RemoteProtocolError(f"no index: {len(data)} bytes")
@@ -55,12 +55,12 @@ class ChunkIndex:
 
 
 def handler_name(kind: str) -> str:
-    """The binary stream handler for blobs of this kind; contains the version, so that other versions cannot meet."""
+    """Return the name of the stream handler for blobs of this kind. It contains the version, so that others cannot connect."""
     return f"adloco/chunks/2/{kind}"
 
 
 def max_index_bytes(num_chunks: int) -> int:
-    """Length of the longest index of so many chunks."""
+    """Return the length of the longest index of so many chunks."""
     return 1 + MAX_HEAD_BYTES + num_chunks * CHUNK_ENTRY.size
 
 
@@ -69,19 +69,19 @@ def encode_reply(answer: Answer, reason: str = "") -> bytes:
 
 
 def decode_reply(data: bytes) -> tuple[Answer, str]:
-    """The answer, and a reason that is fit to be printed. Raises RemoteProtocolError."""
+    """Return the answer and a printable reason. Raises RemoteProtocolError."""
     if not 0 < len(data) <= 1 + MAX_REASON_BYTES or data[0] not in tuple(Answer):
         raise RemoteProtocolError(f"no reply to a hello: {len(data)} bytes")
     return Answer(data[0]), "".join(letter if letter.isprintable() else "?" for letter in data[1:].decode("ascii", "replace"))
 
 
 def encode_want(chunk: int | None) -> bytes:
-    """None: the fetcher has them all."""
+    """Encode a request for a chunk; None reports that the fetcher has all of them."""
     return b"" if chunk is None else chunk.to_bytes(_WANT_BYTES, "little")
 
 
 def decode_want(data: bytes) -> int | None:
-    """The chunk that is asked for, which may not exist. Raises RemoteProtocolError."""
+    """Return the chunk that is asked for, which may not exist. Raises RemoteProtocolError."""
     if not data:
         return None
     if len(data) != _WANT_BYTES:

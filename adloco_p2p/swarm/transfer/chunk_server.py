@@ -1,4 +1,5 @@
-"""Serves the chunks of blobs to all that have their root. Members come before strangers, and an idle peer loses its place."""
+"""The server of blobs, which gives chunks to every peer that knows a root. Members come before strangers, and an idle peer
+loses its place."""
 
 import asyncio
 import contextlib
@@ -15,24 +16,26 @@ from adloco_p2p.swarm.transport.held import encode_held
 from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces
 
 MAX_DOWNLOADS = 4
-"""Downloads that run at the same time; further fetchers are asked to come back. Members come first: where one needs a place,
-the oldest download of a peer without a seat ends, ..."""
+"""Downloads that run at the same time; further fetchers are told that this peer is busy. If a member needs a place, the oldest
+download of a stranger ends, or else the oldest one that has lasted TURN_SECONDS."""
 TURN_SECONDS = 120.0
-"""... or else the oldest that has lasted so long. Its fetcher keeps what it has, and takes turns with those that wait: a few
-members that read slowly, for ever, would otherwise keep all others from the state."""
+"""The time after which a download may have to end for a member. Its fetcher keeps its chunks and takes turns with those that
+wait; otherwise a few members that read slowly, for ever, could keep all others from the state."""
 MAX_DOWNLOADS_PER_PEER = 1
 MAX_REQUESTS = 16
+"""Streams of strangers that have no download yet."""
 MAX_REQUESTS_PER_PEER = 2
-"""Streams of peers without a seat, and of one peer, that have no download yet."""
+"""Streams of one peer that have no download yet."""
 REQUEST_SECONDS = 10.0
 """A stream that has not asked for a blob after this time is dropped."""
 IDLE_SECONDS = 30.0
 """A fetcher that neither asks nor reads for this time is dropped."""
 LEAST_BYTES_PER_SECOND = 8 * 1024
-"""A download that is slower for the whole time that the donor waited for its fetcher, ..."""
+"""A download that is slower than this, over all the time that the donor waited for its fetcher, is dropped."""
 LEAST_AFTER_SECONDS = 60.0
-"""... from this time on, is dropped, and so is one that takes the whole blob more often than MAX_COPIES."""
+"""The time of waiting after which the least rate applies."""
 MAX_COPIES = 2
+"""A download that takes more bytes than this many copies of the blob is dropped."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,14 +45,14 @@ class Blob:
     index: bytes
     chunks: Sequence[memoryview]
     held: frozenset[int] | None = None
-    """The chunks that are here; none: all of them."""
+    """The chunks that are here; None for all of them."""
     source: object = None
-    """The argument of `ChunkServer.drop` when the bytes are about to change."""
+    """The object to pass to `ChunkServer.drop` when the bytes are about to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A download that runs."""
+    """A running download."""
 
     blob: Blob
     is_strangers: bool
@@ -57,7 +60,7 @@ class _Running:
 
 
 class Allowance:
-    """The limits of one download: bytes, and seconds in which the donor waits for the fetcher. Its own cap is not counted."""
+    """The limits of one download: its bytes, and the time that the donor waits for the fetcher, without that of its own cap."""
 
     def __init__(self, num_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -66,7 +69,7 @@ class Allowance:
         self._waited_seconds = 0.0
 
     def take(self, num_bytes: int) -> None:
-        """Raises RemoteProtocolError where the fetcher asks for more than it can need."""
+        """Count bytes to be sent. Raises RemoteProtocolError where the fetcher asks for more than it can need."""
         self._bytes_left -= num_bytes
         self._num_bytes += num_bytes
         if self._bytes_left < 0:
@@ -74,7 +77,7 @@ class Allowance:
 
     @contextlib.asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """While the fetcher has to do something. Raises TimeoutError where it is silent, or slow all in all."""
+        """Measure a wait for the fetcher. Raises TimeoutError where the fetcher is silent, or too slow on the whole."""
         begun = self._clock()
         async with asyncio.timeout(IDLE_SECONDS):
             yield
@@ -84,7 +87,7 @@ class Allowance:
 
 
 class ChunkServer:
-    """The donor's side, for one kind of blob."""
+    """Serves blobs of one kind."""
 
     def __init__(
         self,
@@ -95,8 +98,8 @@ class ChunkServer:
         max_downloads: int = MAX_DOWNLOADS,
         max_downloads_per_peer: int = MAX_DOWNLOADS_PER_PEER,
     ) -> None:
-        """`find`: the blob of a root, if it is held here; its bytes do not change while `num_served_now` is not 0, or until
-        `drop` is called with its source. Members come first."""
+        """`find` returns the blob of a root, if it is held here. Its bytes must not change while `num_served_now` is not 0, or
+        until `drop` is called with its source."""
         self._find = find
         self._endpoint = endpoint
         self._acceptor = StreamAcceptor(endpoint, handler_name(kind), self._serve_stream)
@@ -104,24 +107,25 @@ class ChunkServer:
             StreamLimits(per_peer=MAX_REQUESTS_PER_PEER, strangers=MAX_REQUESTS, per_stranger=MAX_REQUESTS_PER_PEER),
             is_stranger=endpoint.is_stranger,
         )
-        """Of streams that have no download yet."""
+        """The places of streams that have no download yet."""
         self._max_downloads, self._max_downloads_per_peer = max_downloads, max_downloads_per_peer
         self._downloads: dict[FramedStream, _Running] = {}
-        """By their streams, oldest first."""
+        """Running downloads by their streams, oldest first."""
         self.num_served_now = 0
-        """Streams that may still read a blob."""
+        """The number of streams that may still read a blob."""
         self.on_served: Callable[[Digest, PeerId], None] = lambda *_: None
-        """Called with the root and the peer when it has taken a whole blob, or reports as a member that it has it, and gone."""
+        """Called with root and peer when a download ends whose peer took the whole blob, or reports as a member that it has
+        it."""
 
     async def start(self) -> None:
         await self._acceptor.start()
 
     async def stop(self) -> None:
-        """New fetchers are turned away; downloads that run end with the daemon."""
+        """Accept no new fetchers; running downloads end with the daemon."""
         await self._acceptor.stop()
 
     def drop(self, source: object) -> None:
-        """End the downloads of blobs that come from there."""
+        """End the downloads of blobs with this source."""
         for stream in [stream for stream, running in self._downloads.items() if running.blob.source is source]:
             stream.abort()
 
@@ -140,7 +144,8 @@ class ChunkServer:
         await self._serve(root, blob, stream)
 
     def _take_place(self, stream: FramedStream, blob: Blob) -> bool:
-        """Take a place for a download, if need be that of a stranger; false where all are taken by those who come first."""
+        """Take a place for a download, for a member if need be that of another one that has to yield. Return whether there was
+        one."""
         is_stranger = self._endpoint.is_stranger(stream.peer)
         if sum(running.peer == stream.peer for running in self._downloads) >= self._max_downloads_per_peer:
             return False
@@ -154,14 +159,14 @@ class ChunkServer:
         return True
 
     def _yielding(self) -> FramedStream | None:
-        """Whose download ends where a member needs its place."""
+        """Return the stream whose download ends if a member needs its place."""
         of_strangers = (stream for stream, running in self._downloads.items() if running.is_strangers)
         begun_before = time.monotonic() - TURN_SECONDS
         had_their_turn = (stream for stream, running in self._downloads.items() if running.begun_at <= begun_before)
         return next(of_strangers, None) or next(had_their_turn, None)
 
     async def _serve(self, root: Digest, blob: Blob, stream: FramedStream) -> None:
-        """Until the fetcher ends the stream."""
+        """Serve a blob until the fetcher ends the stream."""
         served: set[int] = set()
         has_all = False
         self.num_served_now += 1
@@ -175,7 +180,7 @@ class ChunkServer:
                 async with allowance.waiting():
                     await stream.drain()
                     wanted = decode_want(await stream.receive(FrameKind.WANT))
-                if wanted is None:  # others gave it the rest; a stranger could claim it at no cost
+                if wanted is None:  # others gave it the rest; a stranger's claim does not count, since it costs nothing
                     has_all = not self._endpoint.is_stranger(stream.peer)
                     return
                 if wanted not in held:

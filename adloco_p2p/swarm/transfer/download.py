@@ -1,4 +1,4 @@
-"""A blob on its way: which chunks are there, which are asked of whom. Reads no network."""
+"""The state of a download: the chunks that are here, and the donors that the others are asked of. No network."""
 
 import asyncio
 import time
@@ -11,11 +11,11 @@ from adloco_p2p.numerics.digest import blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_protocol import ChunkIndex
 
 HELP_AFTER_SECONDS = 1.0
-"""A chunk that a donor has owed for this time is also asked of one that has nothing else to do."""
+"""A chunk that a donor has owed for this time is also asked of a donor that has nothing else to do."""
 
 
 class Download:
-    """One blob from all its donors. It may be handed to the fetcher again: what has come is kept."""
+    """The download of one blob from all its donors. It keeps the chunks that have come if it is passed to a fetcher again."""
 
     def __init__(
         self,
@@ -28,15 +28,14 @@ class Download:
         shuffle: Callable[[list[int]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`make_room`: where the chunks are to be written, each when it is verified; raises RemoteProtocolError where this is
-        not the kind of blob that was asked for. `may_hold_chunks`: some may be in their place already. `shuffle` puts the
-        chunks in the order in which they are asked for: fetchers with orders of their own can serve each other. `name` is for
-        people."""
+        """`make_room` returns the memory to which each chunk is written once verified; it raises RemoteProtocolError if this is
+        not the kind of blob that was asked for. With `may_hold_chunks` some may be in place already. `shuffle` sets the order
+        in which chunks are asked for, because fetchers with different orders can serve each other. `name` is for people."""
         self.root, self.max_chunks, self.name = root, max_chunks, name
         self.completed = asyncio.Event()
         self.bytes_sent = self.bytes_received = 0
         self.num_delivered: Counter[PeerId] = Counter()
-        """Right chunks by donor."""
+        """The number of correct chunks, by donor."""
         self.index: ChunkIndex | None = None
         self._encoded_index = b""
         self._make_room = make_room
@@ -47,9 +46,9 @@ class Download:
         self._room: Sequence[memoryview] = ()
         self._missing: set[int] = set()
         self._free: dict[int, None] = {}
-        """Missing, and asked of nobody; in the order in which they are to be asked for."""
+        """The missing chunks that no donor was asked for, in the order in which they are to be asked for."""
         self._asked: dict[int, dict[PeerId, float]] = {}
-        """Missing, and asked of whom, since when."""
+        """The missing chunks that donors were asked for: by chunk and donor, since when."""
         self._news = asyncio.Event()
 
     @property
@@ -62,12 +61,12 @@ class Download:
 
     @property
     def verified_bytes(self) -> int:
-        """Of the chunks that are in their place."""
+        """The bytes of all chunks that are in place."""
         return sum(len(room) for chunk, room in enumerate(self._room) if chunk not in self._missing)
 
     async def begin(self, index: bytes) -> ChunkIndex:
-        """Take the index that a donor sent; the first one counts, all others are equal. Raises RemoteProtocolError if it is
-        not the one of the root."""
+        """Take the index that a donor sent, and return it decoded. Raises RemoteProtocolError if it does not match the root; so
+        all that pass are equal, and only the first is used."""
         if blob_root(index) != self.root:
             raise RemoteProtocolError("its index does not hash to the root")
         async with self._beginning:
@@ -87,15 +86,17 @@ class Download:
             return self.index
 
     def verified(self) -> tuple[bytes, Sequence[memoryview], frozenset[int]] | None:
-        """The index as it came, the chunks, and those of them that are in their place: what can be served to others meanwhile.
-        None where nothing has come."""
+        """Return what can be served to others meanwhile: the encoded index, the chunks, and the numbers of those in place. None
+        if nothing has come."""
         held = frozenset(range(len(self._room))) - self._missing
         return (self._encoded_index, [chunk.toreadonly() for chunk in self._room], held) if held else None
 
     def take(self, donor: PeerId, held: Container[int], *, is_idle: bool) -> int | None:
-        """The next chunk to ask this donor for, of those that it holds: one that nobody was asked for. When there are none
-        left, an idle donor is given one that a single other one owes for long, so that the slowest does not decide when the
-        download ends."""
+        """Return the next chunk to ask this donor for, of those that it holds: one that no donor was asked for.
+
+        If none is left, an idle donor gets a chunk that a single other donor has owed for long, so that the slowest donor does
+        not determine the end of the download. None if there is nothing to ask for.
+        """
         now = self._clock()
         chunk = next((chunk for chunk in self._free if chunk in held), None)
         if chunk is not None:
@@ -108,19 +109,19 @@ class Download:
         return chunk
 
     def is_right(self, chunk: int, data: bytes | bytearray | memoryview) -> bool:
-        """Whether the bytes are those of the index. Slow; may be called in any thread."""
+        """Return whether the bytes have the hash in the index. Slow; may be called in any thread."""
         assert self.index is not None
         return chunk_digest(data) == self.index.chunks[chunk][1]
 
     def put(self, donor: PeerId, chunk: int, data: bytes | bytearray) -> None:
-        """Keep a chunk that is right, unless another donor was quicker."""
+        """Keep a verified chunk, unless another donor was quicker."""
         self.num_delivered[donor] += 1
         if chunk in self._missing:
             self._room[chunk][:] = data
             self._verified(chunk)
 
     def give_back(self, donor: PeerId) -> None:
-        """The donor will not deliver what it was asked for."""
+        """Free the chunks that this donor was asked for and will not deliver."""
         for chunk, donors in list(self._asked.items()):
             if donors.pop(donor, None) is not None and not donors:
                 del self._asked[chunk]
@@ -128,7 +129,7 @@ class Download:
         self._news.set()
 
     async def wait_for_news(self) -> None:
-        """Until something may be taken that could not before."""
+        """Wait until a chunk may have become free."""
         self._news.clear()
         await self._news.wait()
 
@@ -141,5 +142,5 @@ class Download:
 
 
 def _is_overdue(asked_since: dict[PeerId, float], now: float) -> bool:
-    """Owed by one donor, and for long."""
+    """Return whether a chunk has been owed for long, and by a single donor."""
     return len(asked_since) == 1 and now - min(asked_since.values()) >= HELP_AFTER_SECONDS

@@ -1,8 +1,8 @@
 """The files of a pretrained model, or the text of a run, as a blob, so that peers without them get them from others.
 
-The first chunk lists the files, by names of a fixed form; the others are their content, none spans two files. Nothing of it is
-code: weights are safetensors, everything else is text, and none of it is compressed. A download lies in one file beside the
-directory and goes on after a restart; the directory appears when all of it is there.
+The first chunk lists the files, whose names must be of known forms; the other chunks are their content, and none spans two
+files. No file is code or compressed: weights are safetensors, everything else is text. A download lies in one file beside the
+directory and continues after a restart; the directory appears when all files are there.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from adloco_p2p.swarm.transport.endpoint import Endpoint
 PROTOCOL = "files"
 """Name of the streams on which all kinds of files are served."""
 MAX_CHUNKS = 1 << 16
-"""256 GiB in whole chunks."""
+"""The most chunks of a blob; whole ones hold 256 GiB."""
 MAX_FILES = 1024
 MAX_LIST_BYTES = 64 << 10
 DISK_FRACTION = 0.5
-"""Of the free disk, at most, for what others send."""
+"""The fraction of the free disk that files from others may take."""
 FETCH_SECONDS = 24 * 3600.0
 _COMPRESSED = (
     b"\x1f\x8b",
@@ -50,29 +50,29 @@ _COMPRESSED = (
     b"7z\xbc\xaf",
     b'\x04"M\x18',
 )
-"""How archives begin that `datasets` would unpack, whatever their names: gzip, zip, xz, rar, zstd, bz2, 7z, lz4; ..."""
+"""First bytes of the archives that `datasets` unpacks, whatever their names: gzip, zip, xz, rar, zstd, bz2, 7z, lz4, ..."""
 _TAR_MAGIC, _TAR_PLACE = b"ustar", 257
-"""... and where a tar archive has its name."""
+"""... and the place of the magic bytes of a tar archive."""
 
 NamedFiles = Sequence[tuple[str, Path]]
-"""Files by the names under which they travel, sorted by those."""
+"""Names in the blob, in their order, and the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileKind:
-    """A purpose for which peers share files."""
+    """A kind of files that peers share."""
 
     noun: str
-    """What the user calls them."""
+    """The word for them in messages."""
     head: bytes
-    """Of the index of a blob of this kind."""
+    """The head of the index of a blob of this kind."""
     name: re.Pattern[str]
-    """Names that a file may have."""
+    """The form of the files' names."""
     too_large: str
-    """Error code where the files do not fit on the disk."""
+    """The code of the error where they do not fit on the disk."""
 
     def held(self, directory: Path) -> NamedFiles:
-        """The files in a directory that are of this kind; empty ones are none."""
+        """Return the files of this kind in a directory, without empty ones."""
         paths = sorted(path for path in directory.iterdir() if self.name.fullmatch(path.name))
         return [(path.name, path) for path in paths if path.is_file() and path.stat().st_size]
 
@@ -87,18 +87,18 @@ MODEL = FileKind(
     too_large="E217",
 )
 TEXT = FileKind(noun="text", head=b"text 1", name=re.compile(r"\d{4}-\d{5}\.(txt|json)"), too_large="E207")
-"""Named by the number of their path among `DataConfig.paths`, and by their own among the files of that path."""
+"""A name holds the number of a path among `DataConfig.paths`, and that of the file among those of the path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """Names and sizes in bytes, sorted by name: the first chunk."""
+    """The content of the first chunk: names and sizes in bytes, sorted by name."""
 
     files: Annotated[tuple[tuple[Annotated[str, MaxLen(80)], PositiveCount], ...], MaxLen(MAX_FILES)]
 
 
 def model_files(directory: Path) -> NamedFiles:
-    """The files of a model that others may have. Raises ConfigError where there are no weights."""
+    """Return the files of a model that may be shared. Raises ConfigError where there are no weights."""
     found = MODEL.held(directory)
     if not any(name.endswith(".safetensors") for name, _ in found) or len(found) > MAX_FILES:
         raise ConfigError(f"model.share: {directory} holds no weights as safetensors that could be shared", code="E209")
@@ -106,7 +106,7 @@ def model_files(directory: Path) -> NamedFiles:
 
 
 def text_files(paths: Sequence[Sequence[str]], *, suffix: str) -> NamedFiles:
-    """The files of each path of a run's data. Raises ConfigError where they cannot be shared as they are."""
+    """Return the files of each path of a run's data, by their names in the blob. Raises ConfigError where one cannot be shared."""
     found = [
         (f"{number:04}-{place:05}.{suffix}", Path(name))
         for number, names in enumerate(paths)
@@ -133,7 +133,7 @@ def text_problem(path: Path, *, is_json: bool) -> str:
 
 
 def _chunks(files: NamedFiles) -> list[memoryview]:
-    """Of the blob; the files are mapped, not read."""
+    """Return the chunks of the blob; the files are mapped into memory, not read."""
     listing = _Listing(files=tuple((name, path.stat().st_size) for name, path in files))
     chunks = [memoryview(canonical.encode(listing))]
     for _, path in files:
@@ -149,12 +149,12 @@ def _blob(kind: FileKind, files: NamedFiles) -> Blob:
 
 
 def files_root(kind: FileKind, files: NamedFiles) -> Digest:
-    """The digest by which a run names the files. Reads them all."""
+    """Return the root by which a run names the files. Reads all of them."""
     return blob_root(_blob(kind, files).index)
 
 
 def file_server(endpoint: Endpoint, shared: Mapping[Digest, tuple[FileKind, NamedFiles]]) -> ChunkServer:
-    """Serves files by their roots, as long as they are those of the root. They are read when they are first asked for."""
+    """Serve files by their roots, as long as their content still has that root. They are read when they are first requested."""
     blob, reading = cache(lambda root: _blob(*shared[root])), asyncio.Lock()
 
     async def find(asked: Digest) -> Blob | None:
@@ -168,7 +168,7 @@ def file_server(endpoint: Endpoint, shared: Mapping[Digest, tuple[FileKind, Name
 
 
 class _Room:
-    """Where a download lands: one file, that stays as it is when the download breaks off."""
+    """The file that a download is written to, which stays if the download breaks off."""
 
     def __init__(self, kind: FileKind, path: Path, say: Callable[[str], None]) -> None:
         self._kind, self._path, self._say = kind, path, say
@@ -229,7 +229,7 @@ def _unpack(kind: FileKind, chunks: Sequence[memoryview], directory: Path) -> No
 async def fetch_files(
     endpoint: Endpoint, kind: FileKind, root: Digest, directory: Path, donors: Sequence[PeerId], *, say: Callable[[str], None]
 ) -> None:
-    """Make `directory`, with the files of the root. After a failure, call again: what has come is kept.
+    """Fetch the files of the root to a new `directory`. After a failure it may be called again; chunks that have come are kept.
 
     Raises ConfigError where they are too large for the disk, RemoteProtocolError where the root is not that of files of this
     kind, and StateTransferFailed where no donor is left.

@@ -1,5 +1,5 @@
-"""States of instances as blobs: served from snapshots that the runtime lends, fetched into tensors. The root is known from the
-agreed plan."""
+"""The states of instances as blobs: served from snapshots that the runtime lends, and fetched into tensors. The agreed plan
+gives the root."""
 
 import asyncio
 import logging
@@ -21,34 +21,34 @@ from adloco_p2p.swarm.transport.endpoint import Endpoint
 
 KIND = "state"
 MAX_OFFERED_ROUNDS = 2
-"""Of one instance: the newest ones. A state that hosts go back to is offered again."""
+"""The newest states of one instance that are offered. A state that hosts rewind to is offered again."""
 
 MAX_REFUSALS = 24
-"""After so many refusals in a row, some 160 s, a busy donor is asked no more. Where it was the last one the fetch has failed,
-and the next one asks the peers that have the state by then, too. A member's turn (`chunk_server.TURN_SECONDS`) is shorter, so a
+"""After so many refusals in a row, some 160 s, a busy donor is asked no more. If it was the last one the fetch has failed, and
+the next fetch also asks the peers that have the state by then. A member's turn (`chunk_server.TURN_SECONDS`) is shorter, so a
 fetcher that lost its place to another waits for its next turn."""
 
 PROGRESS_SECONDS = 0.5
 
 OnProgress = Callable[[int, int], None]
-"""Takes the bytes of a state that are here and verified, and all of them."""
+"""A callback that takes the verified bytes of a state and the bytes of the whole."""
 
 logger = logging.getLogger(__name__)
 
 
 def _unseen(_verified: int, _total: int) -> None:
-    """Nobody watches."""
+    """Ignore the progress."""
 
 
 async def _report(download: Download, num_bytes: int, on_progress: OnProgress) -> None:
-    """Until cancelled."""
+    """Report the progress again and again, until cancelled."""
     while True:
         on_progress(download.verified_bytes, num_bytes)
         await asyncio.sleep(PROGRESS_SECONDS)
 
 
 class _Offer:
-    """A snapshot that is lent to us. Its index is computed when the first joiner asks."""
+    """A snapshot that the runtime lends. Its index is computed at the first request."""
 
     def __init__(self, root: Digest, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         self.root = root
@@ -57,7 +57,7 @@ class _Offer:
         self._hashing = asyncio.Lock()
 
     async def blob(self) -> Blob | None:
-        """None where the tensors do not hash to the root."""
+        """Return the state as a blob; None if the tensors do not hash to the root."""
         async with self._hashing:
             if self._blob is None:
                 index = await asyncio.to_thread(state_index, *self._tensors)
@@ -69,7 +69,7 @@ class _Offer:
 
 
 class StateServer:
-    """The donor's side. Serves what was offered last."""
+    """Serves the states that were offered last, and states that are being fetched."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._server = ChunkServer(endpoint, KIND, self._find)
@@ -77,51 +77,51 @@ class StateServer:
         self.start, self.stop = self._server.start, self._server.stop
         self._offers: dict[InstanceId, dict[int, _Offer]] = {}
         self._retired: dict[InstanceId, int] = {}
-        """Instances that this peer hosts no longer -> the newest boundary offered when it ceased to."""
+        """By instance that this peer hosts no longer: the newest boundary of any instance offered when that ended."""
         self._passed_on: list[Download] = []
-        """On their way here. Instances may share a root, as after a fork."""
+        """Downloads in progress. Instances may share a root, as after a fork."""
         self.on_served: Callable[[InstanceId, int, PeerId], None] = lambda _instance, _round, _peer: None
-        """Called when a peer has the whole state of an instance at the boundary before a round, and has gone."""
+        """Called when a download has ended whose peer has the whole state of an instance at the boundary before a round."""
 
     def offer(self, instance: InstanceId, round: int, root: Digest, outer: torch.Tensor, momentum: torch.Tensor) -> None:
-        """Serve the instance's state at the boundary before `round`, both flat [P] on the CPU.
+        """Serve the instance's state at the boundary before `round`: parameters and momentum, both flat [P] on the CPU.
 
-        The tensors are kept by reference and must not be written to while they are offered: until two later rounds of the
-        instance were offered, or one and then `keep_newest`, or `withdraw`, and until the downloads that then run have ended.
-        Costs nothing until asked for.
+        The tensors are kept by reference and must not be written to while they are offered. The offer ends after two later
+        offers of the instance, or one and then `keep_newest`, or `withdraw`, and only when the downloads that run then have
+        ended. It costs nothing until a peer asks for it.
         """
         offers = self._offers.setdefault(instance, {})
         for other in [other for other, offer in offers.items() if other == round or offer.root == root]:
-            del offers[other]  # after a void round the state is the same
+            del offers[other]  # a void round does not change the state
         offers[round] = _Offer(root, outer, momentum)
-        for older in list(offers)[:-MAX_OFFERED_ROUNDS]:  # by age: after a change of history rounds begin lower again
+        for older in list(offers)[:-MAX_OFFERED_ROUNDS]:  # by age, since after a reorg rounds begin lower again
             del offers[older]
         self._retired.pop(instance, None)
         for retired in [retired for retired, since in self._retired.items() if round >= since + MAX_OFFERED_ROUNDS]:
             self.withdraw(retired)
 
     def keep_newest(self, instance: InstanceId) -> None:
-        """Of this instance, serve no state but the newest: the memory of the one before is needed. Downloads that run keep
-        theirs to the end."""
+        """Serve only the newest state of this instance, because the memory of the one before is needed. Running downloads keep
+        theirs until they end."""
         offers = self._offers.get(instance, {})
         for older in list(offers)[:-1]:
             del offers[older]
 
     def retire(self, instance: InstanceId) -> None:
-        """No more states of this instance will come. Those that are here are served until the boundaries that are offered of
-        others are two rounds further: hosts that are a little behind may still need it."""
+        """Note that no more states of this instance will come. Those that are here are served until others are offered two
+        rounds further, because hosts that are a little behind may still need them."""
         if instance in self._offers:
             self._retired[instance] = max(max(offers) for offers in self._offers.values())
 
     def withdraw(self, instance: InstanceId) -> None:
-        """Serve this instance no longer. Downloads that run keep their snapshot to the end."""
+        """Serve this instance no longer. Running downloads keep their snapshot until they end."""
         self._offers.pop(instance, None)
         self._retired.pop(instance, None)
 
     @contextmanager
     def passing_on(self, download: Download) -> Iterator[None]:
-        """Serve what is verified of a state on its way here. Where it does not come whole, the streams that read it end: the
-        tensors may be filled with another state, and the other end would drop this peer for such chunks."""
+        """Serve the verified chunks of a state while it is being fetched. If the fetch fails, the streams that read it end: the
+        tensors may then be filled with another state, and fetchers would drop this peer for such chunks."""
         self._passed_on.append(download)
         try:
             yield
@@ -140,17 +140,17 @@ class StateServer:
         return None
 
     def _note_served(self, root: Digest, peer: PeerId) -> None:
-        """Instances may share a state, as after a fork."""
+        """Report a served state for every instance that has it, since instances may share a state, as after a fork."""
         for instance, offers in tuple(self._offers.items()):
             for round in [round for round, offer in offers.items() if offer.root == root]:
                 self.on_served(instance, round, peer)
 
 
 class StateFetcher:
-    """The joiner's side."""
+    """Fetches states."""
 
     def __init__(self, endpoint: Endpoint, server: StateServer, *, silence_seconds: float = SILENCE_SECONDS) -> None:
-        """`server` passes on to others what has come."""
+        """`server` serves the chunks that have come to others."""
         self._server = server
         self._fetcher = ChunkFetcher(endpoint, KIND, max_refusals=MAX_REFUSALS)
         self._silence_seconds = silence_seconds
@@ -166,9 +166,9 @@ class StateFetcher:
     ) -> None:
         """Fill `outer` and `momentum` (flat [P], CPU) with the state at the boundary before the round.
 
-        Chunks that are right already are not asked for: after a failure, call again with the same tensors and perhaps other
-        donors. `on_progress` gets the verified and all bytes now and then. Raises StateTransferFailed with the reasons when no
-        donor is left or time is up; then the tensors hold anything.
+        Chunks that are correct already are not asked for, so after a failure it may be called again with the same tensors and
+        other donors. `on_progress` is called now and then. Raises StateTransferFailed with the reasons when no donor is left or
+        time is up; the content of the tensors is then undefined.
         """
         chunks = state_chunks(outer, momentum)
         num_bytes = sum(len(chunk) for chunk in chunks)
@@ -179,7 +179,7 @@ class StateFetcher:
             return chunks
 
         name = f"state of instance {asked.instance} before round {asked.round}"
-        shuffle = random.SystemRandom().shuffle  # joiners that ask for the chunks in one order have nothing for each other
+        shuffle = random.SystemRandom().shuffle  # fetchers with the same order have nothing for each other
         download = Download(asked.digest, make_room, max_chunks=len(chunks), name=name, may_hold_chunks=True, shuffle=shuffle)
         watching = asyncio.create_task(_report(download, num_bytes, on_progress))
         try:

@@ -1,1 +1,1 @@
-"""Bytes between two peers: framed streams, their pool, gossip envelopes, rate limits, stall detection."""
+"""Bytes between two peers: framed streams and their pool, gossip envelopes, rate limits, stall detection."""

@@ -1,14 +1,14 @@
 """Framed binary streams between peers, over the streams of hivemind's network daemon.
 
-A stream is a protocol on the transport itself, not a reader and a writer: bytes go from the socket straight to where they
-belong, and the end of a stream is noticed at once, also while no task reads. Nothing here waits for a remote peer without
-the caller being able to cancel it.
+A stream is an asyncio protocol on the transport itself, not a reader and a writer: bytes go from the socket straight to their
+destination, and the end of a stream is noticed at once, even while no task reads. Every wait for a remote peer can be
+cancelled by the caller.
 
 The daemon has no half-closed streams: when one end closes, both directions end, and bytes on their way to it are lost. So
-only the end that has all it needs may close.
+only the end that has everything it needs may close.
 
-Nothing is read after a hello until `resume`: data may follow it at once, and waits where flow control holds it until the
-other end has a place for it.
+After a hello nothing is read until `resume`. Data may follow the hello at once, and flow control holds it back until the other
+end has a place for it.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ class Pacing(Protocol):
 
 
 FRAME_BYTES = 1 << 18
-"""Largest data frame; a sign of life or another stream may go between two."""
+"""The largest data frame; a keepalive or another stream may go between two frames."""
 CONTROL_BYTES = 4096
-"""Largest control frame, unless the caller expects a longer one."""
-_CONTROL_FRAMES = 64  # unread control frames; an honest peer sends a few
+"""The largest control frame, unless the caller expects a longer one."""
+_CONTROL_FRAMES = 64  # the most unread control frames; an honest peer sends a few
 _HIGH_WATER = 1 << 19
 _LEAST_REST_SECONDS = 0.01
 _FRAME = struct.Struct("<BBHI")  # marker, kind, zero, payload bytes
@@ -79,18 +79,19 @@ class StreamLost(SwarmError):
 
 
 class StreamSilent(StreamLost):
-    """The other end showed no sign of life for too long."""
+    """The other end was silent for too long."""
 
 
 class DataSink(Protocol):
-    """Where data frames go. Called from the event loop; must not block. Raises RemoteProtocolError to end the stream."""
+    """The receiver of data frames. Its methods run in the event loop and must not block; they raise RemoteProtocolError to end
+    the stream."""
 
     def target(self, num_bytes: int) -> memoryview:
-        """Room for exactly this many bytes."""
+        """Return memory for exactly this many bytes."""
         ...
 
     def arrived(self, num_bytes: int) -> None:
-        """The room is filled."""
+        """Handle the bytes of `target`, which have all come."""
         ...
 
 
@@ -103,10 +104,10 @@ class FramedStream(asyncio.BufferedProtocol):
         self.on_lost: Callable[[Exception], None] | None = None
         """Called once when the stream ends other than by `close` or `abort`."""
         self.awaited_members: tuple[int, ...] = ()
-        """The member that the other end waits for, by its last keepalive."""
+        """The members that the other end waits for, by its last keepalive."""
         self.max_control_bytes = CONTROL_BYTES
         self.pace: Pacing | None = None
-        """The limiter of data, sent and read, if there is one."""
+        """The rate limiter of sent and received data, if there is one."""
         self.bytes_sent = self.bytes_received = 0
         self._meter = Meter()
         self.last_sent = self.last_received = loop.time()
@@ -125,7 +126,8 @@ class FramedStream(asyncio.BufferedProtocol):
 
     @classmethod
     async def take_over(cls, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> "FramedStream":
-        """Continue a stream that was begun with a reader and a writer. Raises StreamLost if it has already ended."""
+        """Take over a stream that was begun with a reader and a writer. Raises StreamLost if that fails; a stream that has
+        ended is returned as lost."""
         stream = cls(peer, writer, asyncio.get_running_loop())
         transport = stream._transport
         has_ended = reader.at_eof() or transport.is_closing()
@@ -133,7 +135,7 @@ class FramedStream(asyncio.BufferedProtocol):
             transport.pause_reading()
             transport.set_write_buffer_limits(high=_HIGH_WATER)
             transport.set_protocol(stream)
-        reader.feed_eof()  # the reader gets nothing more; what it holds comes out without waiting
+        reader.feed_eof()  # the reader gets nothing more, so that reading its rest does not wait
         try:
             rest = memoryview(await reader.read())
         except OSError as error:
@@ -145,7 +147,7 @@ class FramedStream(asyncio.BufferedProtocol):
         return stream
 
     def _feed(self, data: memoryview) -> None:
-        """Take bytes that did not come from the transport; what follows a hello waits for `resume`."""
+        """Take bytes that did not come from the transport; bytes after a hello wait for `resume`."""
         while len(data) and self._lost is None and not self._is_held:
             room = self.get_buffer(-1)[: len(data)]
             room[:] = data[: len(room)]
@@ -154,7 +156,7 @@ class FramedStream(asyncio.BufferedProtocol):
         self._held = data
 
     def resume(self) -> None:
-        """Take the bytes after the hello: their consumer is set now."""
+        """Read on after a hello, now that the consumer of the bytes is set."""
         self._is_held = False
         self.last_received = self._loop.time()
         self._feed(self._held)
@@ -162,11 +164,11 @@ class FramedStream(asyncio.BufferedProtocol):
 
     @property
     def is_paced(self) -> bool:
-        """Whether it is this end that does not read, for the sake of its own cap."""
+        """Whether this end does not read now because of its own cap."""
         return self._is_paced
 
     def _rest(self, num_bytes: int) -> None:
-        """Data has come: read no more until the cap allows it."""
+        """Charge data that has come, and read no more until the cap allows it."""
         assert self.pace is not None
         seconds = self.pace.received(num_bytes)
         if seconds >= _LEAST_REST_SECONDS and self._lost is None and not self._is_paced:
@@ -184,7 +186,7 @@ class FramedStream(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def count_into(self, meter: Meter) -> None:
-        """Count the bytes of this stream, past and future, with the meter."""
+        """Count the bytes of this stream, past and future, in the meter."""
         meter.sent_bytes += self.bytes_sent
         meter.received_bytes += self.bytes_received
         self._meter = meter
@@ -229,7 +231,7 @@ class FramedStream(asyncio.BufferedProtocol):
     # --- reading ---
 
     def _advance(self) -> None:
-        """A header or a payload is complete."""
+        """Handle a complete header or payload."""
         if self._view is not self._header:
             self._finish_frame()
         else:
@@ -267,7 +269,7 @@ class FramedStream(asyncio.BufferedProtocol):
                 self._reader_waiter.set_result(None)
 
     async def receive(self, expected: FrameKind) -> bytes:
-        """The next control frame. Raises RemoteProtocolError for another kind, StreamLost when the stream ends."""
+        """Wait for the next control frame. Raises RemoteProtocolError for another kind, StreamLost when the stream ends."""
         while not self._control:
             if self._lost is not None:
                 raise self._why_lost()
@@ -292,8 +294,8 @@ class FramedStream(asyncio.BufferedProtocol):
     async def send_data(
         self, data: memoryview, waiting: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
     ) -> None:
-        """Send one part as data frames, as fast as the peer and `pace` allow; within `waiting` while it is the peer that does
-        not read. Raises StreamLost."""
+        """Send data as frames, as fast as the peer and `pace` allow. Waits for the peer to read happen within `waiting`. Raises
+        StreamLost."""
         while len(data):
             piece = data[: FRAME_BYTES if self.pace is None else self.pace.up_piece_bytes]
             data = data[len(piece) :]
@@ -313,12 +315,12 @@ class FramedStream(asyncio.BufferedProtocol):
             raise self._why_lost()
 
     async def flushed(self) -> None:
-        """Wait until the daemon has taken every byte. Raises StreamLost."""
+        """Wait until the daemon has taken all bytes. Raises StreamLost."""
         self._transport.set_write_buffer_limits(high=0)
         await self.drain()
 
     def show_life(self, awaited_members: tuple[int, ...], *, quiet_seconds: float) -> None:
-        """Send a sign of life if nothing was sent for `quiet_seconds` and nothing is queued."""
+        """Send a keepalive if nothing was sent for `quiet_seconds` and nothing is queued."""
         is_idle = self._transport.get_write_buffer_size() == 0 and self._loop.time() - self.last_sent >= quiet_seconds
         if self._lost is None and is_idle:
             self.send(FrameKind.ALIVE, struct.pack(f"<{len(awaited_members)}H", *awaited_members))
@@ -326,8 +328,8 @@ class FramedStream(asyncio.BufferedProtocol):
     # --- ending ---
 
     async def until_closed(self, timeout_seconds: float) -> None:
-        """Read and forget whatever comes, of any kind and length, until the other end closes: the frame that was sent last is
-        lost if this end closes first."""
+        """Discard everything that comes until the other end closes, because the frame that was sent last would be lost if this
+        end closed first."""
         self.on_lost = self.sink = None
         self._is_forgotten, self._view, self._filled = True, memoryview(bytearray(FRAME_BYTES)), 0
         if self._is_held:
@@ -343,13 +345,13 @@ class FramedStream(asyncio.BufferedProtocol):
         return self._lost is not None
 
     def close(self) -> None:
-        """End the stream after what is queued was handed to the daemon."""
+        """End the stream after the daemon has taken the queued bytes."""
         self.on_lost = None
         self._end_quietly(StreamLost(f"stream to {self.peer} is closed"))
         self._transport.close()
 
     def abort(self) -> None:
-        """End the stream now; what is queued is dropped."""
+        """End the stream now, and drop the queued bytes."""
         self.on_lost = None
         self._end_quietly(StreamLost(f"stream to {self.peer} is closed"))
         self._transport.abort()
@@ -359,7 +361,7 @@ class FramedStream(asyncio.BufferedProtocol):
         if self._lost is None:
             self._end_quietly(reason)
             self._transport.abort()
-            on_lost, self.on_lost = self.on_lost, None  # it refers to the consumers of this stream
+            on_lost, self.on_lost = self.on_lost, None  # the callback refers to the consumers of this stream
             if on_lost is not None:
                 on_lost(reason)
 
@@ -372,7 +374,7 @@ class FramedStream(asyncio.BufferedProtocol):
         self._wake_writers()
 
     def _why_lost(self) -> Exception:
-        """A copy to raise: a raised error refers to its frames, and they refer to this stream and its buffers."""
+        """Return a copy of the error to raise: a raised error refers to frames that refer to this stream and its buffers."""
         assert self._lost is not None
         return copy(self._lost)
 
@@ -384,10 +386,10 @@ class FramedStream(asyncio.BufferedProtocol):
 
 
 async def open_stream(p2p: P2P, peer: PeerId, handler: str, *, timeout_seconds: float) -> FramedStream:
-    """A new stream to the peer's handler. Raises StreamLost.
+    """Open a new stream to the peer's handler. Raises StreamLost.
 
     The request is made here and not by `P2P.call_binary_stream_handler`, which never closes the socket of a request that
-    failed or was given up, and lets the daemon dial for a minute whatever the caller's deadline.
+    failed or was given up, and lets the daemon dial for a minute whatever the caller's deadline is.
     """
     target = PeerID.from_base58(peer).to_bytes()
     stream_open = p2pd_pb2.StreamOpenRequest(peer=target, proto=[handler], timeout=max(1, ceil(timeout_seconds)))

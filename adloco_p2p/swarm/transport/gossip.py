@@ -1,10 +1,10 @@
-"""Messages between peers: one envelope for every kind, checked here and nowhere else before the core sees the value.
+"""Gossip messages between peers, in one form of envelope for all kinds. They are checked here, before the core sees them.
 
-The sender of a message is known from the connection (libp2p proves the PeerID of the other end), so an envelope carries no
-signature; content of third parties is signed inside the message, and checked by its reader.
-A refusal travels back as `Ack.reason`: the user at the other end learns why no peer answers.
+The connection proves the sender of a message (libp2p authenticates the PeerID of the other end), so an envelope carries no
+signature. Content of third parties is signed within the message, and its reader checks that. A refusal travels back as
+`Ack.reason`, so that the user at the other end learns why no peer answers.
 
-Wire names: hivemind builds them from the servicer's class name, so `AdlocoGossip` is part of the protocol.
+hivemind builds the names on the wire from the servicer's class name, so `AdlocoGossip` is part of the protocol.
 """
 
 import asyncio
@@ -41,28 +41,29 @@ from adloco_p2p.swarm.transport.token_bucket import TokenBucket, try_take_all
 from adloco_p2p.v1 import gossip_pb2
 
 MAX_CONCURRENT_SENDS = 32
-"""Of one broadcast."""
+"""Sends of one broadcast that run at the same time."""
 SEND_TIMEOUT_SECONDS = 5.0
 MESSAGES_PER_SECOND = 200.0
 MESSAGE_BURST = 400.0
 BYTES_PER_SECOND = 8.0 * (1 << 20)
 BYTES_BURST = 16.0 * (1 << 20)
-"""Messages that one remote peer may send; more are refused."""
+"""Messages and bytes that one remote peer may send; more are refused."""
 STRANGER_MESSAGES_PER_SECOND = 100.0
 STRANGER_MESSAGE_BURST = 400.0
 STRANGER_BYTES_PER_SECOND = 4.0 * (1 << 20)
 STRANGER_BYTES_BURST = 16.0 * (1 << 20)
-"""Messages that all strangers together may send: identities are free, so a rate for each of them would be no limit."""
+"""Messages and bytes that all strangers together may send: identities are free, so a rate for each would be no limit."""
 STRANGER_SENT_BYTES_PER_SECOND = 2.0 * (1 << 20)
 STRANGER_SENT_BYTES_BURST = 16.0 * (1 << 20)
-"""Answers that all strangers together may cause."""
+"""Bytes of answers that all strangers together may cause."""
 SENT_BYTES_PER_SECOND = 0.5 * (1 << 20)
 SENT_BYTES_BURST = 8.0 * (1 << 20)
-"""Answers that one remote peer may cause, however often it asks; more are lost, as on a bad link. The pieces of one message
-wait for it instead."""
+"""Bytes of answers that one remote peer may cause, however often it asks. More are lost, as on a bad link; only the pieces of
+one message wait instead."""
 SENT_PLAIN_BYTES_PER_SECOND = BYTES_PER_SECOND / 2
 SENT_PLAIN_BYTES_BURST = BYTES_BURST / 2
-"""And as its receiver counts them, inflated: well within what it takes, so that no message in pieces is refused midway."""
+"""The same in plain bytes, as the receiver counts them: well within its limit, so that no message in pieces is refused
+midway."""
 MAX_REMOTES = 8192
 """Remote peers whose rates are remembered; the least recent ones are forgotten."""
 MAX_REASON_CHARS = 300
@@ -73,7 +74,7 @@ OnRefused = Callable[[PeerId, str], None]
 
 
 class AdlocoGossip(ServicerBase):  # type: ignore[misc]  # hivemind is not typed
-    """The RPCs that a peer serves. The names of class and methods are the wire's."""
+    """The RPCs that a peer serves. The names of the class and its methods are part of the protocol."""
 
     def __init__(self, wire: "GossipWire") -> None:
         self._wire = wire
@@ -106,13 +107,13 @@ class GossipWire:
         protocol: int = NEWEST,
     ) -> None:
         """`kinds` are the message types by their names on the wire. `on_message` is awaited for one message after the other;
-        while it waits the inbox fills, and then senders are refused. `on_refused` is called with what other peers refuse, and
-        why.
+        while it waits the inbox fills, and then messages are refused. `on_refused` is called with a peer that refuses a message
+        and its reason.
 
-        A stranger may send `stranger_kinds` only, and shares one budget with all other strangers. The price of a message, in
-        messages, is in `stranger_kinds` and, for the budget that each peer has, in `prices`; 1 where nothing is named. Messages
-        in pieces are taken from members, and from peers that this one has sent something. Of the endpoint the pace is not used.
-        `protocol`: that the run begins with, in whose form all messages are sent.
+        A stranger may send only `stranger_kinds`, and shares one budget with all other strangers. A message may cost as much as
+        several: `stranger_kinds` has the prices for that budget, and `prices`, by default 1, those for the budget of each peer.
+        Messages in pieces are taken from members, and from peers that this one has sent something. The endpoint's pace is not
+        used. `protocol` is the one that the run begins with, in whose form all messages are sent.
         """
         self.run = run
         self.manifest = manifest
@@ -131,7 +132,7 @@ class GossipWire:
         self._prices = dict(prices)
         self._assembly = Assembly()
         self._in_pieces: dict[PeerId, None] = {}
-        """Peers that are being sent a message in pieces."""
+        """The peers that are being sent a message in pieces."""
         self._meter = endpoint.meter
         self._from_remote = _Rates((MESSAGES_PER_SECOND, MESSAGE_BURST), (BYTES_PER_SECOND, BYTES_BURST))
         self._to_remote = _Rates(
@@ -144,11 +145,11 @@ class GossipWire:
         self._to_strangers = TokenBucket(STRANGER_SENT_BYTES_PER_SECOND, burst=STRANGER_SENT_BYTES_BURST)
 
     async def start(self) -> None:
-        """From now on others can send to this peer."""
+        """Begin to accept messages."""
         await self._servicer.add_p2p_handlers(self._p2p)
 
     async def stop(self) -> None:
-        """Accept nothing more. The inbox is dropped."""
+        """Accept no more messages."""
         if not self._p2p.is_alive:
             return
         try:
@@ -158,20 +159,20 @@ class GossipWire:
             logger.debug("gossip handlers not removed: %r", error)
 
     async def pump(self) -> None:
-        """Hands the received messages to `on_message`, until cancelled. Raises what that raises."""
+        """Hand the received messages to `on_message`, until cancelled. Raises as `on_message` does."""
         while True:
             sender, message = await self._inbox.get()
             await self._on_message(sender, message)
 
     async def send(self, peer: PeerId, message: object) -> bool:
-        """Whether the peer took the message. Gossip: no second try, and no error for anything that the network does."""
+        """Send a message, and return whether the peer took it. There is no second try, and no network error is raised."""
         if not self._to_remote.has_any(peer):
             logger.debug("%s to %s was not sent: it has had too much", type(message).__name__, peer)
             return False
         return await self._send_envelopes(peer, self._envelopes(message))
 
     async def broadcast(self, peers: Iterable[PeerId], message: object) -> int:
-        """Send to all of them except this peer; returns how many took it."""
+        """Send a message to all peers except this one; return how many took it."""
         envelopes = self._envelopes(message)
         slots = asyncio.Semaphore(MAX_CONCURRENT_SENDS)
 
@@ -182,8 +183,8 @@ class GossipWire:
         return sum(await asyncio.gather(*(send(peer) for peer in dict.fromkeys(peers) if peer != self._me)))
 
     def accept(self, remote: PeerId, envelope: gossip_pb2.Envelope) -> str | None:
-        """Check an envelope that came from `remote` and put its message into the inbox, once it is whole; or the reason why
-        not."""
+        """Check an envelope from `remote`, and put its message into the inbox once it is complete. Return the reason of a
+        refusal, or None."""
         self._meter.received_bytes += envelope.ByteSize()
         self._assembly.drop_stale()
         num_bytes = num_charged_bytes(envelope)
@@ -211,7 +212,7 @@ class GossipWire:
         return self._take(remote, envelope, is_stranger=is_stranger)
 
     def _take(self, remote: PeerId, envelope: gossip_pb2.Envelope, *, is_stranger: bool) -> str | None:
-        """Decode the message into the inbox, once it is whole; or the reason why not."""
+        """Put the decoded message into the inbox once it is complete. Return the reason of a refusal, or None."""
         try:
             inflate(envelope)
             payload = self._whole(remote, envelope) if envelope.num_pieces else envelope.payload
@@ -230,27 +231,27 @@ class GossipWire:
         return self._inbox.has_room(remote, num_bytes, is_stranger=is_stranger, num_members=len(self._endpoint.members()))
 
     def _whole(self, remote: PeerId, envelope: gossip_pb2.Envelope) -> bytes | None:
-        """The message of which this is the last piece; none before. Raises RemoteProtocolError."""
+        """Return the message of which this is the last piece; None for earlier pieces. Raises RemoteProtocolError."""
         is_member = remote in self._endpoint.members()
         if not is_member and remote not in self._to_remote:
             raise RemoteProtocolError("messages in pieces are taken from members, and from peers that were asked")
         return self._assembly.take(remote, envelope, is_member=is_member)
 
     def may_ask(self, remote: object) -> bool:
-        """Whether this remote peer may have the manifest now: it keeps to its rate, and strangers to theirs."""
+        """Return whether this remote peer may get the manifest now, by its own budget and that of strangers."""
         peer = PeerId(str(remote))
         return self._from_remote.try_take(peer, 1.0, 0.0) and (
             not self._endpoint.is_stranger(peer) or self._pay_as_stranger(1.0, 0.0)
         )
 
     def _pay_as_stranger(self, price: float, num_bytes: float) -> bool:
-        """Take from what all strangers have together. Nothing is left to take where the answers to them used up their share of
-        the uplink: the work would be for nothing."""
+        """Take from the common budget of strangers, and return whether it sufficed. It counts as empty while the answers to
+        strangers have used up their share of the uplink, because the work would be for nothing."""
         can_answer = self._to_strangers.has(MAX_PAYLOAD_BYTES)
         return can_answer and try_take_all(self._from_strangers, (price, num_bytes))
 
     def _envelopes(self, message: object) -> list[gossip_pb2.Envelope]:
-        """One, or one for each piece; none for a message that no peer would accept."""
+        """Return the envelopes of a message, one for each piece; none for a message that no peer would accept."""
         payload = canonical.encode(message)
         if len(payload) > MAX_MESSAGE_BYTES:
             logger.error("%s of %d bytes is too large to be sent", type(message).__name__, len(payload))
@@ -275,12 +276,13 @@ class GossipWire:
         return envelopes
 
     async def _send_envelopes(self, peer: PeerId, envelopes: Sequence[gossip_pb2.Envelope]) -> bool:
-        """Whether the peer took all of them. A peer gets one message in pieces at a time; another one is lost."""
+        """Send envelopes, and return whether the peer took all of them. A peer gets one message in pieces at a time; a further
+        one is lost."""
         if len(envelopes) == 1:
             (envelope,) = envelopes
             num_bytes = envelope.ByteSize()
             is_stranger_now = self._endpoint.is_stranger(peer)
-            can_pay = not is_stranger_now or self._to_strangers.has(num_bytes)  # from both budgets, or from neither
+            can_pay = not is_stranger_now or self._to_strangers.has(num_bytes)  # both budgets are charged, or neither
             if can_pay and self._to_remote.try_take(peer, num_bytes, num_charged_bytes(envelope)):
                 if is_stranger_now:
                     self._to_strangers.try_take(num_bytes)
@@ -314,7 +316,7 @@ class GossipWire:
 
 
 class _Rates:
-    """Token buckets of every remote peer, one for each limit (rate, burst)."""
+    """The token buckets of every remote peer, one for each limit (rate, burst)."""
 
     def __init__(self, *limits: tuple[float, float]) -> None:
         self._limits = limits
@@ -324,15 +326,15 @@ class _Rates:
         return peer in self._buckets
 
     def try_take(self, peer: PeerId, *amounts: float) -> bool:
-        """Take from every bucket, or from none where one of them has too little."""
+        """Take from every bucket, or from none if one of them has too little; return whether all had enough."""
         return try_take_all(self._of(peer), amounts)
 
     def has_any(self, peer: PeerId) -> bool:
-        """Whether every bucket has something left."""
+        """Return whether every bucket has something left."""
         return all(bucket.has(1.0) for bucket in self._of(peer))
 
     async def take(self, peer: PeerId, *amounts: float) -> None:
-        """Take from each bucket, waiting where it has too little."""
+        """Take from each bucket, and wait where it has too little."""
         for bucket, amount in zip(self._of(peer), amounts, strict=True):
             await bucket.take(amount)
 

@@ -1,4 +1,4 @@
-"""Which of several pieces a peer holds: HELD frames have a bit for each, the first one the lowest."""
+"""HELD frames, which mark the pieces that a peer holds: one bit for each piece, the first one the lowest."""
 
 from collections.abc import Collection
 
@@ -17,7 +17,7 @@ def encode_held(held: Collection[int], num_pieces: int) -> bytes:
 
 
 def decode_held(data: bytes, num_pieces: int) -> frozenset[int]:
-    """Raises RemoteProtocolError for bits of another number of pieces."""
+    """Return the marked pieces. Raises RemoteProtocolError for bits of another number of pieces."""
     if len(data) != num_held_bytes(num_pieces) or int.from_bytes(data, "little") >> num_pieces:
         raise RemoteProtocolError(f"{len(data)} bytes do not mark {num_pieces} pieces")
     return frozenset(piece for piece in range(num_pieces) if data[piece // 8] >> piece % 8 & 1)

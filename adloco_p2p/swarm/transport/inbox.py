@@ -1,7 +1,7 @@
-"""Messages that wait for the core: bounded, and shared fairly among their senders.
+"""The inbox: the messages that wait for the core, bounded and shared fairly among their senders.
 
-Every sender has a queue and a quota of its own. Members are served before strangers, and of each of the two groups one
-message of every sender in turn. A sender that floods fills only its own quota.
+Every sender has a queue and a quota of its own. Members are served before strangers, and within each of the two groups the
+senders take turns, one message each. A sender that floods fills only its own quota.
 """
 
 import asyncio
@@ -12,17 +12,17 @@ from adloco_p2p.core.model.scalars import PeerId
 
 MAX_MESSAGES = 1024
 MAX_BYTES = 64 << 20
-"""Of all messages that wait."""
+"""The most bytes of all waiting messages."""
 MAX_STRANGER_MESSAGES = 256
 MAX_STRANGER_BYTES = 8 << 20
-"""Of them, those of strangers."""
+"""The most bytes of strangers' messages among them."""
 MEMBER_MESSAGES = 64
 MEMBER_BYTES = 4 << 20
 STRANGER_MESSAGES = 16
 STRANGER_BYTES = 2 << 20
-"""Quota of one sender. A single message may be larger than its sender's quota, so that it can pass at all."""
+"""These four are the quotas of one sender. One message may be larger than its sender's quota, so that it can pass at all."""
 LEAST_MESSAGES = 8
-"""Quota of a member, however many there are; up to `MAX_MESSAGES / LEAST_MESSAGES` members cannot crowd each other out."""
+"""The least quota of a member; up to `MAX_MESSAGES / LEAST_MESSAGES` members cannot crowd each other out."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Queue:
 
 
 class _Group:
-    """Senders with the same rights, the one whose turn is next first."""
+    """The queues of senders with the same rights, in the order of their turns."""
 
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
         self.num_messages = self.num_bytes = 0
@@ -55,7 +55,7 @@ class _Group:
         self.num_bytes += num_bytes
 
     def take(self) -> tuple[PeerId, object] | None:
-        """The next message; its sender is last in turn from now on."""
+        """Return the next message, and move its sender to the end of the turns; None if there is none."""
         if not self._queues:
             return None
         sender, queue = self._queues.popitem(last=False)
@@ -69,7 +69,7 @@ class _Group:
 
 
 class Inbox:
-    """For one event loop."""
+    """The waiting messages of one peer. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._members = _Group(max_messages=MAX_MESSAGES, max_bytes=MAX_BYTES - MAX_STRANGER_BYTES)
@@ -80,7 +80,7 @@ class Inbox:
         return self._members.num_messages + self._strangers.num_messages
 
     def has_room(self, sender: PeerId, num_bytes: int, *, is_stranger: bool, num_members: int = 1) -> bool:
-        """Whether a message of `num_bytes` would be within the quota of its sender, and of all."""
+        """Return whether a message of `num_bytes` is within the quota of its sender and the limits of all."""
         if is_stranger:
             return self._strangers.has_room(sender, num_bytes, quota_messages=STRANGER_MESSAGES, quota_bytes=STRANGER_BYTES)
         fair = MAX_MESSAGES // max(1, num_members)
@@ -93,7 +93,7 @@ class Inbox:
         self._arrived.set()
 
     async def get(self) -> tuple[PeerId, object]:
-        """Wait for the next message: sender and value. For one caller at a time."""
+        """Wait for the next message; return its sender and value. For one caller at a time."""
         while True:
             taken = self._members.take() or self._strangers.take()
             if taken is not None:

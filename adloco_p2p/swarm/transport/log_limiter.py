@@ -1,31 +1,31 @@
-"""Lines about other peers, their refusals for the most part, logged seldom: a bad peer must not fill the log. Pure."""
+"""A limit on log lines about other peers, mostly about refusals, so that a bad peer cannot fill the log. Pure."""
 
 from collections import OrderedDict, deque
 
 from adloco_p2p.core.model.scalars import PeerId
 
 PERIOD_SECONDS = 60.0
-"""Between two lines about one peer and one reason."""
+"""The least time between two lines about one peer and one reason."""
 MAX_REASONS = 8
-"""Reasons that are counted apart per peer, since a peer may influence their words; further ones count as one."""
+"""Reasons of one peer that are counted separately; further ones count as one, since a peer may influence their words."""
 MAX_REMOTES = 1024
-"""Peers that are counted apart; the least recent ones are forgotten."""
+"""Peers that are counted separately; the least recent ones are forgotten."""
 MAX_LINES = 32
-"""Lines about all peers together in this period: names cost nothing, and a line for each would fill the disk."""
+"""Lines about all peers together in one period: identities are free, and a line for each would fill the disk."""
 
 
 class LogLimiter:
-    """Counts events for one kind of line."""
+    """Counts the events of one kind of line."""
 
     def __init__(self) -> None:
         self._logged: OrderedDict[PeerId, dict[str, tuple[float, int]]] = OrderedDict()
-        """Peer and reason -> when it was logged last, and how many there were since."""
+        """By peer and reason: when it was logged last, and how many events there were since."""
         self._lines: deque[float] = deque(maxlen=MAX_LINES)
-        """When the last lines were logged."""
+        """The instants of the last lines."""
 
     def count(self, peer: PeerId, reason: str, now: float) -> int:
-        """One more event of this peer and reason. Returns how many to log: those since the last time, this one included; 0
-        where that was a moment ago, or where there were too many lines."""
+        """Count one more event of this peer and reason. Return how many to log now: those since the last line, this one
+        included; 0 within PERIOD_SECONDS of that line, or if there were too many lines."""
         reasons = self._logged.setdefault(peer, {})
         self._logged.move_to_end(peer)
         if len(self._logged) > MAX_REMOTES:

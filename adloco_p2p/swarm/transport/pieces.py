@@ -1,12 +1,12 @@
-"""Messages travel deflated, and those that are too large for one envelope in pieces: in order, one message at a time per
-sender, and only from senders that this peer expects.
+"""The form of gossip messages in envelopes: deflated, and in pieces where they are too large for one envelope.
 
 Payloads are JSON that repeats the names of its fields and of peers, and writes hashes and signatures in hexadecimal, so they
-deflate to a half or a fifth. Every piece is deflated by itself, and all limits of a receiver apply to the plain bytes. The
-envelope states their number: that is charged before anything is inflated, and nothing is inflated beyond it.
+deflate to a half or a fifth. Every piece is deflated on its own, and all limits of a receiver apply to the plain bytes. The
+envelope states their number, which is charged before anything is inflated, and nothing is inflated beyond it.
 
-Every piece but the last is full. All carry the SHA-256 of the whole, which is checked before the message is decoded. A sender
-has at most one message in assembly; its next first piece, or a piece that does not follow, drops the earlier ones.
+Pieces come in order, one message at a time per sender, and only from senders that this peer expects. Every piece but the last
+is full. All carry the SHA-256 of the whole, which is checked before the message is decoded. A sender has at most one message in
+assembly; its next first piece, or a piece that does not follow, drops the earlier ones.
 """
 
 import hashlib
@@ -22,43 +22,43 @@ from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.v1 import gossip_pb2
 
 MAX_PAYLOAD_BYTES = 256 << 10
-"""Of a message, or a piece of one, in one envelope."""
+"""The most plain bytes of a message, or a piece of one, in one envelope."""
 MAX_PIECES = -(-MAX_MESSAGE_BYTES // MAX_PAYLOAD_BYTES)
 _MOST_INFLATED, _INFLATED_BESIDE = 1032, 64
-"""Bytes from one deflated byte at most, and a little more (zlib's technical notes: 258 bytes from two bits)."""
+"""The most bytes from one deflated byte (zlib's technical notes: 258 bytes from two bits), and a small constant beside."""
 PIECE_SECONDS = 10.0
-"""A piece comes this soon after the one before it, or the message is dropped."""
+"""The longest time between two pieces, after which the message is dropped."""
 MAX_ASSEMBLED_BYTES = 128 << 20
-"""Of all messages in assembly."""
+"""The most bytes of all messages in assembly."""
 MAX_STRANGERS_BYTES = 64 << 20
-"""Of those from peers outside the roster. They give way where a member's message needs the room."""
+"""The most bytes of those from peers outside the roster, which give way if a member's message needs the memory."""
 
 
 def in_pieces(payload: bytes) -> list[bytes]:
-    """The payloads of the envelopes that carry a message; one where it fits into one."""
+    """Cut a message into the payloads of the envelopes that carry it."""
     starts = range(0, max(1, len(payload)), MAX_PAYLOAD_BYTES)
     return [payload[start : start + MAX_PAYLOAD_BYTES] for start in starts]
 
 
 def deflated(plain: bytes) -> bytes:
-    """The payload of an envelope as it travels, where that is shorter than the plain one; else empty."""
+    """Return the deflated payload if it is shorter than the plain one, otherwise nothing."""
     short = zlib.compress(plain)
     return short if len(short) < len(plain) else b""
 
 
 def num_plain_bytes(envelope: gossip_pb2.Envelope) -> int:
-    """The cost of the payload for its receiver, as the envelope states it; `inflate` checks that."""
+    """Return the plain size of the payload as the envelope states it; `inflate` checks that statement."""
     return max(int(envelope.plain_bytes), len(envelope.payload))
 
 
 def num_charged_bytes(envelope: gossip_pb2.Envelope) -> int:
-    """Of the whole envelope with its plain payload."""
+    """Return the size of the whole envelope with a plain payload, which its receiver charges."""
     return int(envelope.ByteSize()) - len(envelope.payload) + num_plain_bytes(envelope)
 
 
 def check_plain_bytes(envelope: gossip_pb2.Envelope) -> None:
-    """Check the size before it is charged. Raises RemoteProtocolError where the payload is too long, or states more bytes than
-    it can inflate to."""
+    """Check the stated size before it is charged. Raises RemoteProtocolError where it is too large, or more than the payload
+    can inflate to."""
     if num_plain_bytes(envelope) > MAX_PAYLOAD_BYTES:
         raise RemoteProtocolError(f"a payload of {num_plain_bytes(envelope)} bytes, at most {MAX_PAYLOAD_BYTES} accepted")
     if envelope.plain_bytes > _MOST_INFLATED * len(envelope.payload) + _INFLATED_BESIDE:
@@ -66,8 +66,8 @@ def check_plain_bytes(envelope: gossip_pb2.Envelope) -> None:
 
 
 def inflate(envelope: gossip_pb2.Envelope) -> None:
-    """Put the plain payload, whose length was checked, in its place. Raises RemoteProtocolError where its size is not the one
-    that the envelope states."""
+    """Replace the payload, whose stated size was checked, by the plain one. Raises RemoteProtocolError where it does not have
+    that size."""
     if not envelope.plain_bytes:
         return
     inflater = zlib.decompressobj()
@@ -96,11 +96,11 @@ class _Partial:
 
 
 class Assembly:
-    """The messages that have come in part, one per sender, the one with the newest piece last."""
+    """The messages in assembly, one per sender, in the order of their last pieces."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.num_bytes = 0
-        """Held now."""
+        """Bytes held now."""
         self._clock = clock
         self._partial: OrderedDict[PeerId, _Partial] = OrderedDict()
 
@@ -108,8 +108,8 @@ class Assembly:
         return len(self._partial)
 
     def take(self, sender: PeerId, envelope: gossip_pb2.Envelope, *, is_member: bool) -> bytes | None:
-        """The message that this piece completes; none where others are still to come. Raises RemoteProtocolError, in words
-        for the sender, for a piece that is not taken; then what came before it is gone as well."""
+        """Take a piece; return the message that it completes, or None while others are missing. Raises RemoteProtocolError, in
+        words for the sender, for a piece that is refused; the earlier pieces of its message are then dropped."""
         self.drop_stale()
         partial = self._pop(sender)
         _check_form(envelope)
@@ -132,7 +132,7 @@ class Assembly:
         return None
 
     def drop_stale(self) -> None:
-        """Forget messages whose next piece is overdue."""
+        """Drop messages whose next piece is overdue."""
         due = self._clock() - PIECE_SECONDS
         while self._partial and next(iter(self._partial.values())).last_at < due:
             self._pop(next(iter(self._partial)))

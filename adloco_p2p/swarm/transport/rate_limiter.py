@@ -1,10 +1,10 @@
-"""Holds all traffic of a peer under its caps.
+"""The rate limiter, which keeps all traffic of a peer under its caps.
 
-Tensors and state wait for their turn; gossip never does: it is charged afterwards, so that tensors wait the longer. Under a
-cap data is sent in pieces of a tenth of a second, so that a small message on the same connection waits for no more than that.
-A download is held back by not reading, which the transport's flow control hands on to the sender.
+Tensors and states wait for their turn. Gossip never waits: it is charged afterwards, so that tensors wait longer. Under a cap,
+data is sent in pieces of a tenth of a second, so that a small message on the same connection waits no longer than that. A
+download is slowed by not reading, which the transport's flow control passes on to the sender.
 
-Payload and our own framing are counted; `OVERHEAD` stands for what encryption, multiplexing and TCP add.
+Payload and our own framing are counted; `OVERHEAD` accounts for encryption, multiplexing and TCP.
 """
 
 import time
@@ -17,15 +17,16 @@ from adloco_p2p.swarm.transport.token_bucket import TokenBucket
 from adloco_p2p.swarm.transport.traffic import Traffic
 
 OVERHEAD = 1.07
-"""Bytes on the link per byte counted; `benchmarks.wan.averaging` measures it as `wire`."""
+"""Bytes on the link per counted byte; `benchmarks.wan.averaging` measures it as `wire`."""
 PIECE_SECONDS = 0.1
 SMALLEST_PIECE_BYTES = 4096
 RATE_SECONDS = 10.0
-"""Over which measured rates are averaged, at most."""
+"""The longest period over which measured rates are averaged."""
 
 
 class RateLimiter:
-    """For one event loop. Its owner counts the used part of the day's budget and passes it to `set_budget`."""
+    """Limits the traffic of one peer. Its owner counts the day's budget and passes it to `set_budget`. Belongs to one event
+    loop."""
 
     def __init__(
         self,
@@ -47,8 +48,7 @@ class RateLimiter:
         self._apply_caps()
 
     def set_caps(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> None:
-        """Set the user's caps from now on; None keeps a cap as it is, 0 removes it. In quiet hours the lower of both caps
-        holds."""
+        """Set the user's caps; None keeps a cap, 0 removes it. In quiet hours the lower of the two caps applies."""
         up, down = self._asked
         self._asked = (
             up if up_bytes_per_second is None else up_bytes_per_second,
@@ -57,7 +57,7 @@ class RateLimiter:
         self._apply_caps()
 
     def set_quiet_caps(self, caps: tuple[int, int] | None) -> None:
-        """Quiet hours begin, with caps up and down of their own (0: none), or end. The caps of the user stay."""
+        """Begin quiet hours with their caps up and down (0: none), or end them with None. The user's caps stay."""
         self._quiet = caps
         self._apply_caps()
 
@@ -68,28 +68,28 @@ class RateLimiter:
             bucket.set_rate(cap, burst=OVERHEAD * _piece_bytes(cap))
 
     def set_budget(self, budget_bytes: int, left_bytes: int) -> None:
-        """Of today; for `traffic`. A budget of 0 is none."""
+        """Set the budget of today and its rest, which `traffic` reports. A budget of 0 is none."""
         self._budget_bytes, self._budget_left_bytes = budget_bytes, max(0, left_bytes)
 
-    # --- for those who send and receive ---
+    # --- for senders and receivers ---
 
     @property
     def up_piece_bytes(self) -> int:
-        """Most that may be asked of `sending` at once."""
+        """The most bytes that may be passed to `sending` at once."""
         return _piece_bytes(self._up_cap)
 
     @property
     def down_piece_bytes(self) -> int:
-        """Most that should be read at once."""
+        """The most bytes that should be read at once."""
         return _piece_bytes(self._down_cap)
 
     async def sending(self, num_bytes: int) -> None:
-        """Wait before so many bytes of tensors or state are sent."""
+        """Wait until so many bytes of tensors or states may be sent."""
         self._charge_gossip()
         await self._up.take(OVERHEAD * num_bytes)
 
     def received(self, num_bytes: int) -> float:
-        """Charge received bytes of tensors or state; returns the seconds for which no more should be read there."""
+        """Charge received bytes of tensors or states; return for how many seconds no more should be read there."""
         self._charge_gossip()
         return self._down.debt_seconds(OVERHEAD * num_bytes)
 
@@ -102,7 +102,7 @@ class RateLimiter:
     # --- for the views ---
 
     def traffic(self) -> Bandwidth:
-        """Totals of this process, rates over the last seconds, caps, and the day's budget."""
+        """Return the totals of this process, rates over the last seconds, caps, and the day's budget."""
         now, (sent, received) = self._clock(), self._traffic.total
         while self._samples and now - self._samples[0][0] > RATE_SECONDS:
             self._samples.popleft()
@@ -123,7 +123,7 @@ class RateLimiter:
 
 
 def _lower(cap: int, other: int) -> int:
-    """Of two caps, where 0 is none."""
+    """Return the lower of two caps, where 0 is none."""
     return min(cap, other) if cap and other else cap or other
 
 

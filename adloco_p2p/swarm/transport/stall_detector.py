@@ -1,8 +1,8 @@
-"""How long a stream may be silent before its peer is given up: learned from stalls that ended. Pure.
+"""The stall detector, which learns from stalls that ended how long a stream may be silent before its peer is given up. Pure.
 
-On a busy machine, or a bad line, live peers are silent for seconds too. A stall several times as long as any that has
-ended lately is no longer explained by that. The limits on both sides are fixed: a peer that dies among quick ones is found
-quickly, and no peer can make the others wait for it indefinitely.
+On a busy machine or a bad link, live peers are silent for seconds, too. That does not explain a stall several times as long as
+any that has ended lately. The limit has fixed bounds on both sides: a peer that dies among quick ones is found quickly, and no
+peer can make the others wait for it indefinitely.
 """
 
 from collections import deque
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 FACTOR = 3.0
-"""As for the deadlines of whole averages; see `core/averaging/adaptive_timeout.py`."""
+"""The limit in multiples of the longest stall, as for the deadlines of averages (`core/averaging/adaptive_timeout.py`)."""
 WINDOW = 16
-"""Averages whose stalls are remembered."""
+"""The number of averages whose stalls are remembered."""
 
 
 class StallDetector:
-    """The stalls that a peer has seen in its last averages, and in those under way."""
+    """Remembers the stalls of a peer's last averages, those in progress included."""
 
     def __init__(self, *, least_seconds: float, most_seconds: float) -> None:
         self._least_seconds, self._most_seconds = least_seconds, most_seconds
@@ -24,12 +24,12 @@ class StallDetector:
 
     @property
     def limit_seconds(self) -> float:
-        """A stall that is longer means that the peer is gone."""
+        """The longest stall of a live peer."""
         longest = max((watch.longest_seconds for watch in self._ended), default=0.0)
         return min(max(self._least_seconds, FACTOR * longest), self._most_seconds)
 
     def watch(self) -> "Watch":
-        """For one average, to look at its streams again and again."""
+        """Return the watch of one average, which looks at its streams again and again."""
         self._ended.append(Watch())
         return self._ended[-1]
 
@@ -39,15 +39,15 @@ class Watch:
 
     def __init__(self) -> None:
         self.longest_seconds = 0.0
-        """Of those that ended, as far as they were seen."""
+        """The longest stall that was seen and has ended."""
         self._seen: dict[Any, float] = {}
 
     def look(self, silent_seconds: Mapping[Any, float]) -> None:
-        """How long every stream has been silent by now. One that was silent for longer at the last look has sent since."""
+        """Take how long every stream has been silent by now. If that was longer at the last look, the stall has ended."""
         ended = [seen for stream, seen in self._seen.items() if silent_seconds.get(stream, seen) < seen]
         self.longest_seconds = max([self.longest_seconds, *ended])
         self._seen = dict(silent_seconds)
 
     def reset(self) -> None:
-        """This process did not run, so earlier observations do not count."""
+        """Forget earlier observations, because this process did not run."""
         self._seen = {}

@@ -1,4 +1,4 @@
-"""Accepts the streams of one handler, counts their bytes, and ends each. Whatever a peer sends, nothing is raised."""
+"""Accepting streams: limits on their number, and the tasks that serve them. Nothing that a peer sends raises an error here."""
 
 import asyncio
 import contextlib
@@ -20,28 +20,28 @@ from adloco_p2p.swarm.transport.framed_stream import FramedStream, StreamLost
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 20.0
-"""For the daemon to take a handler back."""
+"""The time limit for the daemon to remove a handler."""
 WANTED_DESCRIPTORS = 4096
-"""The limit that this process asks the system for, where its own is lower."""
+"""The limit of descriptors that this process asks the system for, if its own is lower."""
 RESERVED_DESCRIPTORS = 512
-"""For files, the page, the daemon, and streams that this peer opens itself."""
+"""Descriptors for files, the page, the daemon, and streams that this peer opens itself."""
 LEAST_STREAMS = 256
-"""However low the limit is: below this no average of a small swarm works."""
+"""The least number of accepted streams, however low the limit is: below it not even averages of a small swarm work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
-    """How many accepted streams there may be."""
+    """The limits on the number of accepted streams."""
 
     per_peer: int
     strangers: int
-    """Of peers without a seat."""
+    """Streams of all peers without a seat."""
     per_stranger: int
     in_all: int = sys.maxsize
 
 
 def places_for_streams(wanted: int) -> int:
-    """Raise this process's limit where that is allowed; returns how many streams may be accepted in all, at most `wanted`."""
+    """Raise this process's limit of descriptors if allowed; return how many streams may be accepted, at most `wanted`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     aim = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < aim:
@@ -53,7 +53,7 @@ def places_for_streams(wanted: int) -> int:
 
 
 class StreamPlaces:
-    """Counts streams per peer. Members keep places that strangers cannot take."""
+    """Counts streams per peer. Strangers cannot take the places of members."""
 
     def __init__(self, limits: StreamLimits, *, is_stranger: Callable[[PeerId], bool]) -> None:
         self.limits = limits
@@ -63,7 +63,7 @@ class StreamPlaces:
 
     @contextlib.contextmanager
     def place_of(self, peer: PeerId) -> Iterator[None]:
-        """While one more stream of the peer counts. Raises RemoteProtocolError where it has no place."""
+        """Count one more stream of the peer within the block. Raises RemoteProtocolError where there is no place for it."""
         is_stranger = self._is_stranger(peer)
         if not self._has_place(peer, is_stranger=is_stranger):
             raise RemoteProtocolError("too many streams")
@@ -85,7 +85,7 @@ class StreamPlaces:
 
 
 class StreamAcceptor:
-    """For one handler of one peer: `serve` is called with each stream, which ends with it."""
+    """Accepts the streams of one handler and calls `serve` with each; the stream ends when `serve` returns."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class StreamAcceptor:
         *,
         on_refused: Callable[[PeerId, str], None] | None = None,
     ) -> None:
-        """`serve` may raise StreamLost, TimeoutError, and RemoteProtocolError for what `on_refused` then gets."""
+        """`serve` may raise StreamLost, TimeoutError, and RemoteProtocolError, whose text `on_refused` gets."""
         self._endpoint, self._handler, self._serve = endpoint, handler, serve
         self._on_refused = on_refused
         self.streams: dict[asyncio.Task[None], FramedStream] = {}
@@ -105,14 +105,14 @@ class StreamAcceptor:
         await self._endpoint.p2p.add_binary_stream_handler(self._handler, self._accept)
 
     async def stop(self) -> None:
-        """Accept no more streams; those that are served go on."""
+        """Accept no more streams; those that are being served go on."""
         if not self._endpoint.p2p.is_alive:
             return
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self._endpoint.p2p.remove_binary_stream_handler(self._handler)
         except (OSError, P2PDaemonError, asyncio.IncompleteReadError) as error:  # a TimeoutError is an OSError
-            logger.info("accept.stop handler=%s daemon=%s", self._handler, error)  # it is gone, and the handler with it
+            logger.info("accept.stop handler=%s daemon=%s", self._handler, error)  # the daemon is gone, and the handler with it
 
     async def abort(self, *, timeout_seconds: float) -> None:
         """End every stream, and give the tasks this many seconds to end."""
@@ -122,7 +122,7 @@ class StreamAcceptor:
             await asyncio.wait(self.streams, timeout=timeout_seconds)
 
     async def _accept(self, info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One stream from an authenticated peer."""
+        """Serve one stream from an authenticated peer."""
         peer, task = PeerId(str(info.peer_id)), asyncio.current_task()
         assert task is not None
         try:

@@ -1,7 +1,7 @@
-"""Streams to other peers that are kept open between averages.
+"""The pool of streams to other peers that are kept open between averages.
 
-Opening is quick, but the daemon's flow control begins with a small window on every new stream and lets it grow while data
-flows: on a link of 100 Mbit/s and 50 ms a new stream is slow for its first megabytes.
+Opening a stream is quick, but the daemon's flow control begins with a small window on every new stream, which grows while data
+flows. On a link of 100 Mbit/s and 50 ms a new stream is slow for its first megabytes.
 """
 
 import asyncio
@@ -11,22 +11,22 @@ from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 
 IDLE_SECONDS = 900.0
-"""A stream that was not used for this time is closed; longer than most rounds last. Its other end waits twice as long."""
+"""A stream that was not used for this time, longer than most rounds last, is closed. Its other end waits twice as long."""
 MAX_IDLE = 256
-"""Idle streams, in all; the oldest go first."""
+"""The most idle streams; the oldest go first."""
 
 
 class StreamPool:
-    """For one event loop. A caller that takes a stream owns it until it gives it back, in a state in which the next hello
-    fits."""
+    """Keeps idle streams. A caller that takes a stream owns it until it gives it back, ready for the next hello. Belongs to one
+    event loop."""
 
     def __init__(self, open_stream: Callable[[PeerId, float], Awaitable[FramedStream]]) -> None:
         self._open_stream = open_stream
         self._idle: dict[FramedStream, float] = {}
-        """And since when, oldest first."""
+        """Idle streams, oldest first, and since when they are idle."""
 
     async def take(self, peer: PeerId, timeout_seconds: float) -> FramedStream:
-        """An idle stream to the peer, the one used last; else a new one. Raises StreamLost."""
+        """Return the idle stream to the peer that was used last, or a new one. Raises StreamLost."""
         self._drop_old()
         for stream in reversed(self._idle):
             if stream.peer == peer and not stream.is_lost:
@@ -36,11 +36,11 @@ class StreamPool:
         return await self.open(peer, timeout_seconds)
 
     async def open(self, peer: PeerId, timeout_seconds: float) -> FramedStream:
-        """A new stream to the peer. Raises StreamLost."""
+        """Open a new stream to the peer. Raises StreamLost."""
         return await self._open_stream(peer, timeout_seconds)
 
     def give_back(self, stream: FramedStream) -> None:
-        """Keep the stream for the next average; nothing may be under way on it."""
+        """Keep the stream for the next average; no bytes may be under way on it."""
         stream.sink = None
         stream.on_lost = lambda _: self._forget(stream)
         if stream.is_lost:

@@ -1,4 +1,4 @@
-"""Token buckets: how much may pass per second, with a burst."""
+"""Token buckets, which limit a rate but allow a burst."""
 
 import asyncio
 import time
@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 _LEAST_SECONDS = 1e-3
 _LOOK_SECONDS = 0.25
-"""The delay after which waiters notice another rate."""
+"""The longest sleep of a waiter, after which it notices a new rate."""
 
 
 class TokenBucket:
-    """Holds at most `burst` tokens and gains `rate` tokens per second; a rate of 0 means no limit. For one event loop."""
+    """Holds at most `burst` tokens and gains `rate` tokens per second; a rate of 0 is no limit. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -33,14 +33,14 @@ class TokenBucket:
         return self._rate
 
     def set_rate(self, rate: float, *, burst: float) -> None:
-        """Set the rate, for those that wait as well; a debt stays."""
+        """Set the rate, also for tasks that wait already. A debt stays."""
         assert rate >= 0 and burst > 0
         self._fill()
         self._rate, self._burst = rate, burst
         self._level = min(self._level, burst)
 
     def try_take(self, amount: float) -> bool:
-        """Take the tokens if they are there. One request must fit in the burst."""
+        """Take the tokens if they are there, and return whether they were. An amount above the burst never is."""
         if self._rate == 0:
             return True
         self._fill()
@@ -50,12 +50,12 @@ class TokenBucket:
         return True
 
     def has(self, amount: float) -> bool:
-        """Whether the tokens are there; takes none."""
+        """Return whether the tokens are there, without taking any."""
         self._fill()
         return self._rate == 0 or amount <= self._level
 
     def debt_seconds(self, amount: float) -> float:
-        """Take the tokens, on credit where they are missing, and return how long to wait before using them."""
+        """Take the tokens, if need be on credit, and return how many seconds to wait before using them."""
         if self._rate == 0:
             return 0.0
         self._fill()
@@ -63,7 +63,7 @@ class TokenBucket:
         return max(0.0, -self._level / self._rate)
 
     async def take(self, amount: float) -> None:
-        """Wait until the tokens are there. Waiters are served in the order in which they came."""
+        """Take the tokens, and wait until they are there. Waiters are served in order."""
         async with self._turn:
             seconds = self.debt_seconds(amount)
             while seconds > 0:
@@ -77,6 +77,6 @@ class TokenBucket:
 
 
 def try_take_all(buckets: Sequence[TokenBucket], amounts: Sequence[float]) -> bool:
-    """Take the amounts, one from each bucket, if all are there; otherwise take nothing."""
+    """Take the amounts, one from each bucket, if all are there, otherwise nothing. Return whether they were."""
     pairs = list(zip(buckets, amounts, strict=True))
     return all(bucket.has(amount) for bucket, amount in pairs) and all(bucket.try_take(amount) for bucket, amount in pairs)

@@ -1,4 +1,4 @@
-"""Bytes on the network, counted where it is written and read: payload and our own framing, not what libp2p adds."""
+"""Counters of network traffic: payload and our own framing, without what libp2p adds."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """All kinds, each with everything: failed attempts, repeated messages and what was served to others included."""
+    """The meters of all kinds of traffic. They include failed attempts, repeated messages and uploads to others."""
 
     averaging: Meter = field(default_factory=Meter)
     gossip: Meter = field(default_factory=Meter)
@@ -26,6 +26,6 @@ class Traffic:
         return sum(sent for sent, _ in totals), sum(received for _, received in totals)
 
     def totals(self) -> dict[str, tuple[int, int]]:
-        """Bytes sent and received by kind."""
+        """Return the bytes sent and received, by kind."""
         meters = {"averaging": self.averaging, "gossip": self.gossip, "state": self.state}
         return {kind: (meter.sent_bytes, meter.received_bytes) for kind, meter in meters.items()}
