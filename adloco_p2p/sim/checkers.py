@@ -73,7 +73,8 @@ class Checkers:
         self._votes: dict[tuple[PeerId, Digest], Digest] = {}
         self._acks: dict[tuple[PeerId, Digest, Ballot], Digest] = {}
         self._floor: dict[tuple[PeerId, Digest], Ballot] = {}
-        self._absent: dict[tuple[Digest, Ballot], tuple[PeerId, ...]] = {}
+        self._absent: dict[tuple[Digest, Ballot], list[tuple[PeerId, ...]]] = {}
+        """The absent members that each ballot names. A liar may name others in each of its messages."""
         self._acted: dict[Digest, dict[PeerId, None]] = {}
         """The peers that promised, accepted or voted, by slot."""
         self._left_out: dict[Digest, dict[PeerId, None]] = {}
@@ -203,10 +204,10 @@ class Checkers:
     def before_send(self, peer: PeerId, message: object, now: float) -> None:
         match message:
             case Prepare():
-                self._absent[message.parent, message.ballot] = message.absent
+                self._absent[message.parent, message.ballot] = [message.absent]
                 self._need(peer, "promise", message.parent, message.ballot)
             case Proposal() if message.ballot.peer == peer:
-                self._absent[message.parent, message.ballot] = message.absent
+                self._absent[message.parent, message.ballot] = [message.absent]
                 value = canonical.digest_once(message.value)
                 self._check_ack(peer, Ack(parent=message.parent, ballot=message.ballot, value=value), now)
             case Promise():
@@ -222,7 +223,7 @@ class Checkers:
     def forged(self, message: object) -> None:
         """Note a message of a liar, which is not judged, but which others may answer."""
         if isinstance(message, Prepare | Proposal):
-            self._absent.setdefault((message.parent, message.ballot), message.absent)
+            self._absent.setdefault((message.parent, message.ballot), []).append(message.absent)
 
     def _need(self, *key: object) -> None:
         if key not in self._disk:
@@ -247,14 +248,23 @@ class Checkers:
     def _take_part(self, peer: PeerId, parent: Digest, ballot: Ballot, now: float) -> None:
         """Check that the absent members of a ballot are silent to a peer that promises or accepts in it."""
         self._acted.setdefault(parent, {})[peer] = None
-        for other in self._absent[parent, ballot]:
-            self._left_out.setdefault(parent, {})[other] = None
+        problems = [self._wrongly_excluded(peer, parent, absent, now) for absent in self._absent[parent, ballot]]
+        if all(problems):
+            raise Violation(problems[0])
+        for absent, problem in zip(self._absent[parent, ballot], problems, strict=True):
+            if not problem:  # which of a liar's messages the peer took part in is not known
+                self._left_out.setdefault(parent, {}).update(dict.fromkeys(absent))
+
+    def _wrongly_excluded(self, peer: PeerId, parent: Digest, absent: Sequence[PeerId], now: float) -> str:
+        """Return what shows that one of the absent members is not silent to the peer, or ""."""
+        lease = self._timing.lease(len(self._plans[parent].roster))
+        for other in absent:
             if other in self._gone or other in self._liars:  # a peer may be right to take a liar's leave message seriously
                 continue
-            lease = self._timing.lease(len(self._plans[parent].roster))
             renewed_at = self._renewed_at[peer].get(other, self._booted_at[peer])
             if other == peer or now - renewed_at < lease - 1e-3:
-                raise Violation(f"{peer} excludes {other}, whose beat came {now - renewed_at:.3f} s ago (lease {lease:.1f} s)")
+                return f"{peer} excludes {other}, whose beat came {now - renewed_at:.3f} s ago (lease {lease:.1f} s)"
+        return ""
 
     # --- ledgers -----------------------------------------------------------------------------------------------------
 
@@ -264,7 +274,7 @@ class Checkers:
             self._check_new_entry(entry)
             self._known_entries[parts] = entry
             if len(entry.certificate.absent) == len(self._plans[entry.value.parent].roster):  # a former member continues alone
-                self._absent[entry.value.parent, entry.certificate.ballot] = entry.certificate.absent
+                self._absent[entry.value.parent, entry.certificate.ballot] = [entry.certificate.absent]
                 self._take_part(peer, entry.value.parent, entry.certificate.ballot, self._awake_at[peer])
                 self._recovered_roster[entry.value.parent] = None
         digest = canonical.digest_once(entry.plan)

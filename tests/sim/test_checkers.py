@@ -1,11 +1,12 @@
 """The checkers know what a restarted peer knows: they call a lease broken where it is, and nowhere else."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from adloco_p2p.core.model.certificate import Ballot
-from adloco_p2p.core.model.ledger_entry import Head
+from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry
 from adloco_p2p.core.model.messages import Heartbeat, Prepare, Promise, Promised
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.checkers import BEATS_PER_LIFE, Checkers, Violation
@@ -25,16 +26,17 @@ def heartbeat(roster: Digest, *, beat: int) -> Heartbeat:
     return Heartbeat(beat=BEATS_PER_LIFE, roster=roster, heard=(0, 0, 0, beat), head=head, have=0)
 
 
-def excluded_after_a_restart(*, later_beat: int) -> None:
-    """The last of four peers is silent. The first one hears of its beat when it has just restarted from its journal; long after
-    that, from another member and by a newer roster, of `later_beat`; then it agrees to a ballot without the silent one."""
+def four_peers() -> tuple[World, list[LedgerEntry]]:
+    """A world in which nothing went wrong, and its first two entries."""
     world = World(1, peers=4, rounds=4, faults=Faults(faults_end_at=0.0))
     world.run()
     process = next(iter(world.machines.values())).process
     assert process is not None
-    first, second = list(process.agreement.ledger.since(1))[:2]
-    me, sender, other, silent = (roster_entry.peer for roster_entry in first.plan.roster)
-    checkers = Checkers(
+    return world, list(process.agreement.ledger.since(1))[:2]
+
+
+def checkers_of(world: World) -> Checkers:
+    return Checkers(
         world.genesis,
         decide=world.decide,
         verify=verify,
@@ -42,6 +44,14 @@ def excluded_after_a_restart(*, later_beat: int) -> None:
         is_gentle=False,
         healing=Healing(world.genesis, verify=verify),
     )
+
+
+def excluded_after_a_restart(*, later_beat: int) -> None:
+    """The last of four peers is silent. The first one hears of its beat when it has just restarted from its journal; long after
+    that, from another member and by a newer roster, of `later_beat`; then it agrees to a ballot without the silent one."""
+    world, (first, second) = four_peers()
+    me, sender, other, silent = (roster_entry.peer for roster_entry in first.plan.roster)
+    checkers = checkers_of(world)
     for peer in (me, sender):
         checkers.booted(peer, 0.0)
     for signed in second.reports:
@@ -77,6 +87,25 @@ def test_a_beat_that_a_restarted_peer_understood_is_no_news_later() -> None:
 def test_a_beat_that_rose_within_the_lease_forbids_to_exclude_its_owner() -> None:
     with pytest.raises(Violation, match=r"whose beat came 1\.000 s ago"):
         excluded_after_a_restart(later_beat=BEAT + 1)
+
+
+@pytest.mark.parametrize("is_named_in_all", [True, False])
+def test_a_peer_that_takes_part_in_one_of_a_liars_two_ballots_of_one_number_is_right_if_that_excludes_nobody_living(
+    is_named_in_all: bool,
+) -> None:
+    """Seed 1359 of `tests.sim.half_valid`: a member proposed twice by one ballot, the first time with everybody absent."""
+    world, (first, _) = four_peers()
+    me, liar, living, _ = (roster_entry.peer for roster_entry in first.plan.roster)
+    checkers, parent, ballot = checkers_of(world), first.value.plan, Ballot(attempt=1, peer=liar)
+    checkers.booted(me, 0.0)
+    checkers.persisting(me, first)
+    checkers.decided(me, first.plan)
+    checkers.delivered(me, living, heartbeat(parent, beat=BEAT), 1.0)
+    for absent in ((living,), (living,) if is_named_in_all else ()):
+        checkers.forged(Prepare(parent=parent, ballot=ballot, absent=absent))
+    checkers.persisting(me, Promised(parent=parent, ballot=ballot))
+    with pytest.raises(Violation, match="whose beat came") if is_named_in_all else nullcontext():
+        checkers.before_send(me, Promise(parent=parent, ballot=ballot, accepted=None), 2.0)
 
 
 def test_a_liar_that_restarts_submits_what_its_checkpoint_holds() -> None:

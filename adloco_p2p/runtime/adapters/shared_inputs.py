@@ -1,4 +1,4 @@
-"""Fetches the pretrained model and the text of a run from peers before anything is built, and serves them while the node runs."""
+"""Fetches the pretrained model and the text of a run from peers before anything is built, and serves them from then on."""
 
 from pathlib import Path
 

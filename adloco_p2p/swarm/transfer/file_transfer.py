@@ -106,7 +106,7 @@ def model_files(directory: Path) -> NamedFiles:
 
 
 def text_files(paths: Sequence[Sequence[str]], *, suffix: str) -> NamedFiles:
-    """Return the files of each path of a run's data, by their names in the blob. Raises ConfigError where one cannot be shared."""
+    """Return the files of each path of a run's data, by their names in the blob. Raises ConfigError where one cannot be."""
     found = [
         (f"{number:04}-{place:05}.{suffix}", Path(name))
         for number, names in enumerate(paths)
