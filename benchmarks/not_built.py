@@ -72,7 +72,7 @@ BYTES = {
     "sign, the same, feedback 0.9": Way(preset="sign", settings=("averaging.feedback=0.9",), change="returned", beside="sign"),
 }
 STEPS_OF_OTHERS = {
-    "AdamW": Way(),
+    "AdamW": Way(beside="AdamW"),
     "AdamW, second moments averaged": Way(moments=("exp_avg_sq",), beside="AdamW"),
     "AdamW, first moments averaged": Way(moments=("exp_avg",), beside="AdamW"),
     "AdamW, both moments averaged": Way(moments=("exp_avg", "exp_avg_sq"), beside="AdamW"),
