@@ -258,7 +258,7 @@ class OwnLoop(HostedInstances):
 
     @property
     def snapshot_bytes(self) -> int:
-        """Of outer parameters and momentum."""
+        """Bytes of outer parameters and momentum."""
         return 2 * 4 * self.num_parameters
 
     @property

@@ -69,7 +69,7 @@ class ModelShell:
 
     @contextmanager
     def keeping_activations(self) -> Iterator[None]:
-        """Without activation checkpointing inside, where it is on: what it recomputes cannot be counted."""
+        """Switch activation checkpointing off inside, because what it recomputes cannot be counted."""
         is_on = self._recomputes
         if is_on:
             self.module.activation_checkpointing_disable()

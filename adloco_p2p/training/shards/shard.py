@@ -249,7 +249,7 @@ class Shard:
 
     @torch.no_grad()
     def token_losses(self, **batch: Any) -> Values:
-        """Of this member's part of the rows [k, L], on the host, by the parameters that are here now."""
+        """Return the losses of this member's part of the rows, [k, L] on the host, by the parameters that are here now."""
         rows = Batch(**batch)
         first, last = part_of(0, rows.num_samples, self._setup.rank, self._setup.size)
         own = rows.rows(first, max(last, first + 1)) if first < rows.num_samples else rows.rows(0, 1)
@@ -258,7 +258,7 @@ class Shard:
 
     @torch.no_grad()
     def next_logits(self, ids: torch.Tensor) -> Values:
-        """Of the token that follows ids [n]: [V], from one member."""
+        """Return the logits of the token that follows ids [n]: [V], from one member only."""
         logits: torch.Tensor = self._evaluated(lambda: self._shell.next_logits(ids))
         return {"logits": logits} if self._setup.rank == 0 else {}
 
