@@ -28,7 +28,7 @@ from benchmarks.resident import peak_bytes, reset_peak, resident_bytes
 
 VOCABULARY = 50_257
 WHOLE = 0
-"""In place of a chunk's tokens: all logits at once."""
+"""Stands for all logits at once, in place of a chunk's tokens."""
 ARCHITECTURE: dict[str, str | int | float | bool | None] = {
     "model_type": "llama",
     "hidden_size": 768,
@@ -71,8 +71,8 @@ def main() -> None:
 
 
 def _step(shell: ModelShell, rows: Batch) -> tuple[float, int]:
-    """Processor seconds of a step, and the most bytes above those from before it."""
-    ctypes.CDLL(None).malloc_trim(0)  # what another side freed would serve this one, uncounted
+    """Return the processor seconds of a step, and the most bytes above those before it."""
+    ctypes.CDLL(None).malloc_trim(0)  # otherwise memory that another side freed would serve this one, uncounted
     reset_peak(os.getpid())
     before = sum(resident_bytes(os.getpid()))
     begun = time.process_time()

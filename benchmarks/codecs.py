@@ -48,7 +48,7 @@ def run_of(args: argparse.Namespace, *, codec: str, feedback: float, seed: int) 
 
 
 def train(run: RunConfig, cache: Path) -> tuple[float, float]:
-    """Held-out loss at the end, and the mean loss of one encoding by norm."""
+    """Return the held-out loss at the end, and the mean loss of one encoding by norm."""
     feed = open_feed(run, cache_dir=cache)
     peers = [Hosting(run, PeerConfig(num_threads=1, max_micro_batch=BATCH), host, feed) for host in HOSTS]
     for peer in peers:
@@ -74,7 +74,7 @@ def train(run: RunConfig, cache: Path) -> tuple[float, float]:
 
 
 def speed(name: str) -> tuple[float, float]:
-    """MB of float32 per second of processor time, encoding and decoding."""
+    """Return the MB of float32 per second of processor time, encoding and decoding."""
     codec, values = codec_named(name), torch.randn(SPEED_VALUES)
     figures = []
     data = codec.encode(values)

@@ -23,7 +23,7 @@ SECONDS = {
     "documents": 40,
     "determinism": 90,
 }
-"""The most that a part, a module of this package, may take."""
+"""The most seconds that each part, a module of this package, may take."""
 
 
 def main() -> None:
