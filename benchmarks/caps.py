@@ -44,7 +44,7 @@ from benchmarks.unplanned import unplanned
 
 RUN = canonical.digest("benchmarks.caps")
 SETTLE_SECONDS = 3.0
-"""Seconds before counting begins: buffers fill, and a full bucket empties."""
+"""Seconds before counting begins, in which buffers and token buckets settle."""
 ROUND_SECONDS = 600.0
 MESSAGE_PAUSE_SECONDS = 0.2
 
