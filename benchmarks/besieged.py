@@ -7,15 +7,15 @@
   python -m benchmarks.besieged --workdir DIR --clean PEACE-1 PEACE-2         ... and the siege whose loss is compared with it
 
 After a third of the time the liars (`bad_peer.py`) join, one of each kind in turn, and the strangers (`stranger.py`) begin.
-They would have machines of their own, so here they get what the others leave of the processors, but not nothing: a siege
-without a flood shows nothing. At the end is printed, and checked (exit code 1 where one fails):
+Real ones have machines of their own, so here they get the processor time that the others leave, but not none: a siege without
+a flood shows nothing. These are printed at the end, and checked (exit code 1 where one fails):
 
-- the strangers had answers to at least 600 frames for each minute of the siege, all together,
+- the strangers together had answers to at least 600 frames for each minute of the siege,
 - no honest process has ended,
 - rounds come at half the pace of before, or more,
 - all honest hosts have the same digest after a round, or within three rounds,
 - every liar lives, and had work in more than its first five rounds,
-- liars that send what is no average, or the opposite of one, are in no average that honest hosts applied once they were known:
+- averages that honest hosts applied contain no liar that is known to send something other than, or the opposite of, an average:
   `nan` and `shape` never, `flip` in at most half of the rounds after its first five,
 - with `--clean DIR ...`, the directories of runs in peace: the held-out loss is at most the largest of theirs plus 0.03, each
   the median of the last five rounds that all of them evaluated. A siege that lasts as long as they do has fewer rounds.

@@ -1,4 +1,4 @@
-"""How many liars of an instance turn its average: one average of all hosts, against means of groups and then of those means.
+"""How many liars of an instance turn its average: in one average of all hosts, and in averages of groups and then of these.
 
     python -m benchmarks.captured_groups [--hosts 36] [--group 6] [--draws 40] [--values 1024] [--rule robust]
 

@@ -4,7 +4,7 @@ block again.
 python -m benchmarks.checkpointing                       a Llama of 12 layers, 384 wide, two rows of 512 tokens; minutes
 python -m benchmarks.checkpointing --rows 4 --layers 24
 
-A CPU, one thread, one process; the sides take turns, so that what else the machine does meets both. Memory: the most that the
+A CPU, one thread, one process; the sides take turns, so that other work of the machine affects both. Memory: the most that the
 process held resident in a step, above what it held before; and what the search for the micro-batch counts. Time: the
 processor's, of the fastest step. The gradients are compared bit for bit.
 """

@@ -4,7 +4,7 @@ The head is trained: each chunk adds a gradient as large as the head.
 python -m benchmarks.chunked_loss                      vocabulary 50,257, width 768, two layers, 1,024 tokens; two minutes
 python -m benchmarks.chunked_loss --chunks 32 64 128   tokens of a chunk
 
-A CPU, one thread, one process; the sides take turns, so that what else the machine does meets all of them. Memory: the most
+A CPU, one thread, one process; the sides take turns, so that other work of the machine affects all of them. Memory: the most
 that the process held resident in a step, above what it held before. Time: the processor's, of the fastest step.
 """
 

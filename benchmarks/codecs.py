@@ -2,9 +2,9 @@
 
     python -m benchmarks.codecs [--rounds 24] [--seeds 1 2 3] [--codecs float32 int4 ...]
 
-`bytes` is per value of the vector, what a host sends and what comes back together, over two ways; `error` is the part of a
+`bytes` is per value of the vector: the mean of what a host sends and what comes back; `error` is the part of a
 pseudo-gradient that one encoding loses, by norm. `loss` is the held-out loss after all rounds, nats per token, and its
-difference to float32 with the same seed. `MB/s` is of float32, one thread. Each codec gives back what it lost in the next round
+difference to float32 with the same seed. `MB/s` is of float32, one thread. Each codec adds what it lost to the next round
 (`averaging.feedback`); rows marked `0` do not. About two minutes a codec and seed on one core.
 """
 

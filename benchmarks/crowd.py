@@ -10,7 +10,7 @@ peers; a message takes 20 to 100 ms.
 
 Memory is that of this process, where all peers share the values of plans and reports; and that of one peer, in which these
 count in full: a real one has libraries, tensors and a network beside it. Processor time is that of this process, which
-simulates, checks and counts, too; and that of the core (`Peer.handle`), for each peer and plan: a signature takes a
+simulates, checks and counts, too; and processor time of the core (`Peer.handle`), for each peer and plan: a signature takes a
 microsecond here and some 80 in a real peer, which also packs and reads its messages.
 
 Heartbeats come at one rate however long a round is; they are larger in the first lease (84 s with 1,000 peers), while the

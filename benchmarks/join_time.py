@@ -5,7 +5,7 @@
 
 A swarm of real processes on loopback; once its peers average with each other, one more
 
-- joins with an empty directory (cold): when it says and writes what, counted from the start of its process;
+- joins with an empty directory (cold): the times of its output and events, counted from the start of its process;
 - is asked to stop (SIGINT): from its last event to the moment at which each of the others noted that it left;
 - joins again with its directory (warm);
 - is killed (SIGKILL) and started again at once: until each of the others noted it (its host is gone, or was back before anybody

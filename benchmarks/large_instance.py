@@ -1,4 +1,4 @@
-"""One average among many hosts, each a real process on loopback: what a large instance costs beside its vector.
+"""The cost of a large instance beside its vector: one average among many hosts, each a real process on loopback.
 
     python -m benchmarks.large_instance --out DIRECTORY [--peers 8 16 36] [--thousands 250] [--codec float16] [--rule robust]
                                         [--rounds 3] [--done 0.5] [--seconds 300]

@@ -1,4 +1,4 @@
-"""What reaches a newcomer while it pulls the ledger of a run, and how long that takes: whole agreements in virtual time.
+"""The bytes and seconds in which a newcomer pulls the ledger of a run: whole agreements in virtual time.
 
     python -m benchmarks.ledger_donors [--hosts 100] [--rounds 60] [--megabits 2 20] [--liars 0] [--trickle 1.8] [--out FILE]
 

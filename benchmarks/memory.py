@@ -10,7 +10,7 @@ back what is free: what backward makes and forgets, with the same few rows at tw
 Instances: what one more hosted instance adds to the resident memory of a process, beside the shared model, gradient and
 activations. Expected are 4 local parameters, 8 AdamW moments, 4 outer parameters, 4 outer momentum.
 Process: the most that a node ever held resident until it had averaged a few times with another one and both had left, minus
-the same of a model that is next to nothing, per parameter: everything counts, whatever holds it. On a CPU it is device and
+the same for a negligible model, per parameter: everything counts, whatever holds it. On a CPU it is device and
 host together.
 """
 

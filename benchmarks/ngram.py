@@ -1,4 +1,4 @@
-"""What counting gives: the loss of n-gram tables on the text of a run. A model above them has learned less than they store.
+"""Shows the loss of n-gram tables on the text of a run. A model with a higher loss has learned less than these tables store.
 
 python -m benchmarks.ngram configs/default.yaml           all training rows, the held-out rows of the run
 python -m benchmarks.ngram benchmarks/method/base.yaml --rows 8192 --heldout 256 --seed 0     the text of docs/results/method.md

@@ -1,4 +1,4 @@
-"""What averaging with few bytes could do besides, in loss: ways that were tried, and are not in the product.
+"""The loss of further ways to average with few bytes, which were tried and are not in the product.
 
 python -m benchmarks.not_built run --seeds 1 2 3    train what the kept records and not_built.jsonl lack
 python -m benchmarks.not_built report               the table from both, into docs/results/bytes.md; keeps the records of both

@@ -1,8 +1,8 @@
-"""What an attempt at a proof of work costs one core, in processor time, beside other sizes of scrypt and SHA-256.
+"""The processor time of an attempt at a proof of work on one core, beside other sizes of scrypt and SHA-256.
 
     python -m benchmarks.proof_of_work
 
-The line of the size in use is the basis of `ATTEMPTS_PER_MINUTE`, and what the check of one newcomer in a ledger takes.
+The line of the size in use is the basis of `ATTEMPTS_PER_MINUTE`, and the time to check one newcomer in a ledger.
 """
 
 import hashlib

@@ -5,7 +5,7 @@ python -m benchmarks.shards --sizes 14M    only the smaller one
 
 Both sides live at once and take turns, a round of inner steps each; every process has one thread. Processor time is that of
 all processes of a side, which other jobs of the machine disturb less than the time by the clock. Memory: the high-water marks
-of the processes, minus those with a model that is next to nothing, per parameter. On a CPU the processes share memory and
+of the processes, minus those with a negligible model, per parameter. On a CPU the processes share memory and
 cores, so this shows what dividing costs, not what it gains.
 """
 

@@ -1,4 +1,4 @@
-"""What one host behind a slow link costs three others with fast ones: whole peers in virtual time, without tensors.
+"""The cost of one host behind a slow link to three others with fast ones: whole peers in virtual time, without tensors.
 
 python -m benchmarks.slow_link                              a vector of 45 MB at 2 and at 12 MB/s; two minutes of an idle core
 python -m benchmarks.slow_link --compute-seconds 120 --seeds 3 --rounds 40

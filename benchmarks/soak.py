@@ -5,14 +5,14 @@
 Every SECONDS one peer, drawn at random, is killed with SIGKILL and started again, or stopped with SIGSTOP for 20 s, or asked
 to leave and started again. Every fourth peer is only ever stopped, so that its memory is watched for the whole time. Bad peers
 (`bad_peer.py`) are members too, one of each kind in turn; nobody disturbs them. Every peer has a device of the speed that
---step-seconds says (`paced.py`), so that ten fit on two cores. Printed at the end, and checked of the honest
+--step-seconds gives (`paced.py`), so that ten fit on two cores. These are printed at the end, and checked for the honest
 peers (exit code 1 where one fails):
 
 - rounds go on: never longer than --stuck seconds without one,
 - all hosts of an instance have the same digest after a round, or take the others' state within three rounds,
 - losses are numbers, and the last ones are lower than the first,
 - a peer's own memory (USS) grows by less than 5 % from the first fifth of the time after the warm-up to the last,
-- who is asked to leave has left within a minute,
+- a peer that is asked to leave has left within a minute,
 - no process of a dead peer lives on, and nothing is left at the end.
 
 The run has more rounds than fit into the time; it is asked to stop at the end. DIR/deeds.txt lists what was done to whom, and

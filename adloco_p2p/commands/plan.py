@@ -51,9 +51,9 @@ class RunEstimate:
     """The setting whose arithmetic these devices emulate; "" where there is none."""
     exchange: "Exchange"
     look: "LookPrice | None"
-    """None where no contribution is looked at."""
+    """The price of a look; None where no contribution is looked at."""
     computing: "DeviceShare | None"
-    """None where the rate of the device is not given."""
+    """The share of the time that a device computes; None where its rate is not given."""
     by_method: "Sequence[Estimate]"
     happened: dict[str, int] | None
     """Totals of the named directory, if there is one."""

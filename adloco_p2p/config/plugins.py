@@ -29,8 +29,8 @@ def packages_of(run: RunConfig) -> dict[str, str]:
 
 
 def check_packages(run: RunConfig) -> None:
-    """Raise ConfigError where this machine lacks a package of the run or has another version, or where an entry point of the
-    run can come from none of its packages. Runs none of their code."""
+    """Raise ConfigError where this machine lacks a package of the run or has another version, where the run names packages that
+    it cannot need, and where an entry point of the run comes from another package. Runs none of their code."""
     installed = {name: installed_version(name) for name in run.packages}
     _check_needed(run, installed)
     wrong = {name: version for name, version in run.packages.items() if installed[name] != version}

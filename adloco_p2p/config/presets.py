@@ -27,8 +27,8 @@ def outer_momentum(inner_steps: int) -> float:
 
 
 def rounds_kept(bytes_per_value: float) -> int:
-    """Return how many rounds have averages that are together as large as a state, at least 2 and at most 12. A newcomer with a
-    slow link takes longer to fetch a state, and during that time averages, too, are made more slowly."""
+    """Return how many rounds have averages that are together as large as a state, at least 2 and at most 12. More would not
+    help: a newcomer that needs longer to fetch a state also fetches averages more slowly than they are made."""
     return max(2, min(12, int(8 / bytes_per_value)))
 
 

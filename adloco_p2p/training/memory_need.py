@@ -65,22 +65,22 @@ class MemoryNeed:
     num_parameters: int
     """The number of trainable parameters."""
     process: int
-    """On the host, whatever is trained."""
+    """Bytes on the host, whatever is trained."""
     device: int
     device_more: int
-    """On the device, for each further instance."""
+    """Bytes on the device for each further instance."""
     whole: int | None
-    """On each device that holds a part of the model (`shards`), whatever their number; None where the model cannot be
+    """Bytes on each device that holds a part of the model (`shards`), whatever their number; None where the model cannot be
     divided."""
     host: int
     local_host: int
-    """On the host of a divided model: local parameters, and with `outer.overlap` those set aside in an evaluation."""
+    """Bytes on the host of a divided model: local parameters, and with `outer.overlap` those set aside in an evaluation."""
     checkpoint: int
-    """On the disk, for one checkpoint."""
+    """Bytes on the disk for one checkpoint."""
     averages: int
-    """On the disk, for the averages that are kept in the course of a run."""
+    """Bytes on the disk for the averages that are kept in the course of a run."""
     download: int
-    """On the host, in addition, while a joiner downloads a state that would otherwise be freed."""
+    """More bytes on the host while a joiner downloads a state that would otherwise be freed."""
 
     def divided(self, shards: int) -> int:
         """Return the bytes on each of so many devices, for a model that can be divided."""

@@ -120,7 +120,7 @@ class ModelShell:
         assert self._bound is None and rows.has_several_documents
 
         def gradient() -> torch.Tensor:
-            """On the host, as the device may be short of memory; with the same random numbers every time."""
+            """Return a copy on the host, as the device may be short of memory; with the same random numbers every time."""
             self.gradient.zero_()
             with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
                 torch.manual_seed(0)

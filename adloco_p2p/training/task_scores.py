@@ -54,7 +54,7 @@ def score_tasks(
             "--tasks: lm-eval is not installed; in the checkout: pip install -c constraints.txt '.[lm-eval]'", code="E521"
         ) from error
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # git complains outside of a repository
-    lm_eval.evaluator.get_git_commit_hash = lambda: None  # of the current directory, where git complains if it is no repository
+    lm_eval.evaluator.get_git_commit_hash = lambda: None  # git complains outside of a repository
     own = TaskManager(include_path=str(tasks_path), include_defaults=False) if tasks_path is not None else None
     if own is not None and all(task in own.all_tasks or _is_file(task) for task in tasks):
         manager = own

@@ -127,7 +127,7 @@ class Exchange:
     bytes_per_peer: float
     """Bytes that one peer sends; it receives as many."""
     price_nats: float | None
-    """None where nothing was measured."""
+    """The loss above that of float32; None where nothing was measured."""
     price_half_width: float | None
     price_hosts: int | None
     """The number of hosts with which it was measured."""

@@ -28,7 +28,7 @@ class LedgerLine:
 
     plan: Plan
     num_votes: int | None = None
-    """None for the first plan, and where there is no ledger."""
+    """Votes for the plan; None for the first plan, and where there is no ledger."""
     joined: tuple[PeerId, ...] = ()
     departed: tuple[PeerId, ...] = ()
 

@@ -11,10 +11,10 @@ from adloco_p2p.views.status import Status
 MAX_BINS = 12
 
 WINDOW_ROUNDS = 5
-"""Rates and the time left are means over at least so many finished rounds."""
+"""Rates and the time left are means over so many finished rounds, or over more in WINDOW_SECONDS."""
 
 WINDOW_SECONDS = 30.0
-"""They span at least this running time, since single rounds of a second differ widely."""
+"""All rounds that ended within so much running time count, since single rounds of a second differ widely."""
 
 
 def phase(status: Status) -> str:

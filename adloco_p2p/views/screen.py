@@ -22,7 +22,7 @@ MAX_DECISIONS = 60
 """The newest decisions that the view offers."""
 MAX_PAST = 3
 RECENT_ROUNDS = 5
-"""How many of the last rounds have their troubles shown, beside all present conditions."""
+"""Past troubles are shown of so many last rounds, MAX_PAST of them at most, beside all present conditions."""
 MAX_ENDING_CHARS = 64
 """The longest words beside the progress of the run."""
 LEAST_LINES = 2

@@ -1,4 +1,4 @@
-"""What a GPU does with this node: speed beside a loop of one's own, gaps, memory, precision, several instances, adapters.
+"""Measures this node on a GPU: speed beside a loop of one's own, gaps, memory, precision, several instances, adapters.
 
 python -m benchmarks.gpu --out DIR                     all parts, one after another, a process each; ten minutes on an H200
 python -m benchmarks.gpu --out DIR --only speed gaps

@@ -50,7 +50,7 @@ class Case:
     way: str = "completed"
     """The way of the retry."""
     seconds: float
-    """That the case may take."""
+    """The seconds that the case may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
