@@ -106,8 +106,8 @@ def train(run: RunConfig, feed: Feed, num_hosts: int) -> Record:
 
 
 def key_of(config: Path, settings: Sequence[str], num_hosts: int) -> str:
-    """Return the name of a cell, which depends on all that its result depends on, beside the code and the bytes of model and
-    data, whose paths count."""
+    """Return the key of a cell: a digest of all that its result depends on, except the code and the bytes of model and data,
+    which count by their paths."""
     return digest_of([config.read_text("utf-8"), list(settings), num_hosts])
 
 

@@ -248,7 +248,7 @@ def heldout_rows() -> tuple[Batch, ...]:
 
 
 def key_of(name: str, seed: int) -> str:
-    """Return the name of a run, which depends on all that its result depends on, beside the code and the text."""
+    """Return the key of a run: a digest of all that its result depends on, except the code and the text."""
     settings = [*_COMMON, *ROWS[name], BASE.read_text("utf-8"), seed]
     return digest_of(settings)
 

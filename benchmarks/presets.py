@@ -75,7 +75,7 @@ def run_of(cell: Cell, seed: int) -> RunConfig:
 
 
 def key_of(cell: Cell, seed: int) -> str:
-    """Return the name of a run, which depends on all that its result depends on, beside the code."""
+    """Return the key of a run: a digest of all that its result depends on, except the code."""
     run = run_of(cell, seed)
     plain: dict[str, Any] = {
         "averaging": asdict(replace(run.averaging, preset=None)),

@@ -33,7 +33,7 @@ from benchmarks.adversary.silence import one_wrong_average
 from benchmarks.adversary.strangers import Aim, Deed, Strangers
 
 ROUNDS_TO_A_BAN = 8
-"""A lie about every average is found with a probability of about one half a round, and evidence takes a round to a plan."""
+"""A lie about every average is checked with a probability of about one half a round, and evidence takes a round to a plan."""
 OPEN = Setting(admission="open")
 OPEN_LONG = replace(OPEN, rounds=24)
 LONG_ROUNDS = Setting(

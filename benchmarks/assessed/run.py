@@ -58,7 +58,7 @@ def settings_of(cell: Cell) -> list[str]:
 
 
 def key_of(cell: Cell, seed: int) -> str:
-    """Return the name of a run, which depends on everything that its result depends on, beside the code."""
+    """Return the key of a run: a digest of everything that its result depends on, except the code."""
     return digest_of({"cell": asdict(cell), "settings": settings_of(cell), "seed": seed, "base": BASE.read_text("utf-8")})
 
 

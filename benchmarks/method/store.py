@@ -17,9 +17,9 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def key_of(row: Row, seed: int, *, samples: int, base: str) -> str:
-    """Return the name of a run, which depends on everything that its result depends on, beside the code. It does not depend on
-    the row's name, nor on what the row leaves as usual, so that a new kind of difference does not make old runs unknown.
-    `samples`: those of a row of length 1."""
+    """Return the key of a run: a digest of all that its result depends on, except the code. The row's name does not count,
+    nor what the row leaves as usual, so that a new kind of difference does not make old runs unknown. `samples`: those of a row
+    of length 1."""
     usual = asdict(Row(name=row.name, settings=()))
     differences = {field: value for field, value in asdict(row).items() if value != usual[field]}
     plain = {**differences, "seed": seed, "samples": samples, "base": base}
